@@ -75,7 +75,7 @@ static void connection_break(struct resumed *r)
     pthread_cond_broadcast(&r->changed);
 }
 
-static void stream_end(struct resumed *r)
+static void stream_begin_destroy(struct resumed *r)
 {
     if (r->state == UP) cb_tls_break(r->tls);
     r->state = ENDED;
@@ -291,7 +291,7 @@ static void stream_reconnect(struct resumed *r)
     bool good = t && hello_exchange(t, &hello, sizeof hello, true, timeout_ms) &&
                 hello_exchange(t, &hello, sizeof hello, false, timeout_ms) && hello.magic == CB_RESUME_MAGIC;
     pthread_mutex_lock(&r->lock);
-    if (good && hello.flags & CB_RESUME_GONE) stream_end(r);
+    if (good && hello.flags & CB_RESUME_GONE) stream_begin_destroy(r);
     if (good && r->state == DOWN) good = stream_continue_on(r, t, hello.received);
     if (t && t != r->tls) cb_tls_close(t);
     if (!good && r->state == DOWN) state_wait(r, RECONNECT_PAUSE_MS);
@@ -308,7 +308,7 @@ static bool stream_wait_connected(struct resumed *r)
     while (r->state == DOWN) {
         int64_t left = r->down_ms + r->grace_ms - monotonic_ms();
         if (r->left || left <= 0)
-            stream_end(r);
+            stream_begin_destroy(r);
         else if (r->dial && !r->mending)
             stream_reconnect(r);
         else
@@ -479,7 +479,7 @@ int cb_resume_left_ms(struct cb_stream *s)
     pthread_mutex_lock(&r->lock);
     int64_t left = r->down_ms + r->grace_ms - monotonic_ms();
     int answer = r->state != DOWN ? -1 : left < 0 ? 0 : (int)left;
-    if (!answer) stream_end(r);
+    if (!answer) stream_begin_destroy(r);
     pthread_mutex_unlock(&r->lock);
     return answer;
 }

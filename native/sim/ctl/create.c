@@ -1,11 +1,11 @@
-/* Making a node from a list of cards. */
+/* Creation of a node from a list of cards. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "sim/ctl/create.h"
 
 #include "sim/ctl/open.h"
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Reads one part of a list, "4xA100-40GB" or "T4", and appends its cards. */
-static uint32_t add_cards(const struct card **list, uint32_t count, const char *text)
+/* Parse one item of a list, "4xA100-40GB" or "T4", and append its cards. */
+static uint32_t cards_append(const struct card **list, uint32_t count, const char *text)
 {
     const char *model = text;
     char *end;
@@ -42,7 +42,7 @@ static uint32_t add_cards(const struct card **list, uint32_t count, const char *
     return count;
 }
 
-static uint32_t parse_cards(const struct card **list, const char *text)
+static uint32_t cards_parse(const struct card **list, const char *text)
 {
     char copy[512];
     uint32_t count = 0;
@@ -55,12 +55,12 @@ static uint32_t parse_cards(const struct card **list, const char *text)
             part[length - 1] = '\0';
         if (*part == '\0')
             simctl_fail("write it like 4xA100-40GB,2xT4", "the GPU list '%s' has an empty part", text);
-        count = add_cards(list, count, part);
+        count = cards_append(list, count, part);
     }
     return count;
 }
 
-/* The node's own name: what was given, else the directory that holds the file. */
+/* The node's name: the given one, else the directory that holds the file. */
 static void node_name(char *out, size_t size, const char *given, const char *path)
 {
     char copy[4096];
@@ -82,10 +82,10 @@ void simctl_create(const char *path, const char *gpus, const char *name, const c
     const struct card *list[SIM_DEVICES_MAX];
     struct card_random random;
     char shown[64];
-    char temporary[4096], half_made[4096]; /* ours, and what sim_create writes it from */
+    char temporary[4096], half_made[4096]; /* our own file, and the one from which sim_create writes it */
     char *end = NULL;
 
-    uint32_t count = parse_cards(list, gpus);
+    uint32_t count = cards_parse(list, gpus);
 
     if (access(path, F_OK) == 0)
         simctl_fail("remove it first: calabash-simctl destroy PATH", "%s exists already", path);
@@ -99,14 +99,17 @@ void simctl_create(const char *path, const char *gpus, const char *name, const c
     card_build(devices, list, count, &random);
     node_name(shown, sizeof shown, name, path);
 
-    /* Built beside its place and then linked: whoever links first has made the node, the other is told. */
+    /*
+     * Built under another name and then linked: the process that links first has made the node, another one
+     * gets an error.
+     */
     if (snprintf(temporary, sizeof temporary, "%s.new.%d", path, (int)getpid()) >= (int)sizeof temporary ||
         snprintf(half_made, sizeof half_made, "%s.%d", temporary, (int)getpid()) >= (int)sizeof half_made)
         simctl_fail(NULL, "the path is too long");
     simctl_trap("error: the disk is full\n", temporary, half_made);
     int result = sim_create(temporary, shown, devices, count);
 
-    /* As a driver's device nodes: who may reach the file may use the cards. */
+    /* As a driver's device nodes: a user who can reach the file may use the cards. */
     if (result == 0 && (chmod(temporary, 0666) != 0 || link(temporary, path) != 0)) result = -errno;
     unlink(temporary);
     if (result == -EEXIST)

@@ -1,4 +1,4 @@
-/* Faults that a user can cause: each word is one row of a table. */
+/* Fault injection by the user: each fault is one row of a table. */
 #include "sim/ctl/inject.h"
 
 #include "sim/ctl/open.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define XID_LAST              200u
-#define CUDA_ERROR_UNKNOWN_   999u /* what contexts of a card that was lost answer once it is back */
+#define CUDA_ERROR_UNKNOWN_   999u /* result of contexts from before a loss, once the card is back */
 #define XID_FELL_OFF          79u
 #define XID_ROW_REMAP         63u
 #define SLOW_PERCENT_MAX      100000u
@@ -23,8 +23,8 @@ const char simctl_inject_help[] =
     "xid N, ecc-single, ecc-double, lost, recover, slow P%, alloc-fail N|P%, temperature C, "
     "throttle power|power-brake|thermal|none, row-remap N, row-remap-failed, page-retirement, nvlink-down N";
 
-/* A whole number with an optional '%' behind it, or an error. */
-static uint64_t number(const char *what, const char *value, uint64_t least, uint64_t most, int *percent)
+/* Parse a whole number with an optional '%' behind it, or end with an error. */
+static uint64_t number_parse(const char *what, const char *value, uint64_t least, uint64_t most, int *percent)
 {
     char *end;
 
@@ -43,7 +43,7 @@ static uint64_t number(const char *what, const char *value, uint64_t least, uint
 
 static void inject_xid(struct sim *s, uint32_t device, const char *value)
 {
-    sim_inject_xid(s, device, (uint32_t)number("xid", value, 1, XID_LAST, NULL), 0);
+    sim_inject_xid(s, device, (uint32_t)number_parse("xid", value, 1, XID_LAST, NULL), 0);
 }
 
 static void inject_single(struct sim *s, uint32_t device, const char *value)
@@ -64,7 +64,7 @@ static void inject_lost(struct sim *s, uint32_t device, const char *value)
     sim_inject_xid(s, device, XID_FELL_OFF, 0);
 }
 
-/* As a reset does: faults end, volatile counters start again, contexts from before a loss stay dead. */
+/* As a reset: faults end, volatile counters start again, contexts from before a loss stay dead. */
 static void inject_recover(struct sim *s, uint32_t device, const char *value)
 {
     struct sim_faults *f = &s->node->device[device].faults;
@@ -84,7 +84,7 @@ static void inject_recover(struct sim *s, uint32_t device, const char *value)
 static void inject_slow(struct sim *s, uint32_t device, const char *value)
 {
     int percent;
-    uint64_t n = number("slow", value, 1, SLOW_PERCENT_MAX, &percent);
+    uint64_t n = number_parse("slow", value, 1, SLOW_PERCENT_MAX, &percent);
 
     sim_lock_device(s, device);
     s->node->device[device].faults.slow_permille = (uint32_t)(n * 10);
@@ -94,7 +94,7 @@ static void inject_slow(struct sim *s, uint32_t device, const char *value)
 static void inject_alloc_fail(struct sim *s, uint32_t device, const char *value)
 {
     int percent;
-    uint64_t n = number("alloc-fail", value, 0, 1000000000, &percent);
+    uint64_t n = number_parse("alloc-fail", value, 0, 1000000000, &percent);
     struct sim_faults *f = &s->node->device[device].faults;
 
     if (percent && n > 100) simctl_fail(NULL, "alloc-fail: %s is more than all", value);
@@ -108,7 +108,7 @@ static void inject_alloc_fail(struct sim *s, uint32_t device, const char *value)
 
 static void inject_temperature(struct sim *s, uint32_t device, const char *value)
 {
-    uint64_t n = number("temperature", value, 1, TEMPERATURE_MAX_C, NULL);
+    uint64_t n = number_parse("temperature", value, 1, TEMPERATURE_MAX_C, NULL);
 
     sim_lock_device(s, device);
     s->node->device[device].faults.temperature_c = (uint32_t)n;
@@ -134,7 +134,7 @@ static void inject_throttle(struct sim *s, uint32_t device, const char *value)
 
 static void inject_row_remap(struct sim *s, uint32_t device, const char *value)
 {
-    uint64_t n = number("row-remap", value, 1, 512, NULL);
+    uint64_t n = number_parse("row-remap", value, 1, 512, NULL);
 
     sim_lock_device(s, device);
     s->node->device[device].faults.remapped_rows_pending += (uint32_t)n;
@@ -156,14 +156,14 @@ static void inject_page_retirement(struct sim *s, uint32_t device, const char *v
 
 static void inject_nvlink_down(struct sim *s, uint32_t device, const char *value)
 {
-    uint64_t n = number("nvlink-down", value, 0, NVLINKS_MAX, NULL);
+    uint64_t n = number_parse("nvlink-down", value, 0, NVLINKS_MAX, NULL);
 
     __atomic_store_n(&s->node->device[device].faults.nvlinks_down, (uint32_t)n, __ATOMIC_RELAXED);
 }
 
 static void inject_hang(struct sim *s, uint32_t device, const char *value)
 {
-    uint64_t seconds = number("hang", value, 1, HANG_MAX_S, NULL);
+    uint64_t seconds = number_parse("hang", value, 1, HANG_MAX_S, NULL);
 
     __atomic_store_n(&s->node->device[device].faults.hang_until_ns, sim_now() + seconds * 1000000000ull,
                      __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* Causing faults. */
+/* Fault injection. */
 #ifndef CALABASH_SIMCTL_INJECT_H
 #define CALABASH_SIMCTL_INJECT_H
 

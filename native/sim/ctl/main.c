@@ -1,18 +1,19 @@
 /*
- * calabash-simctl: makes, shows, breaks and removes simulated nodes (state.h).
+ * Entry of calabash-simctl, which creates, shows, resets and removes simulated nodes (state.h) and injects
+ * faults.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/ctl/compute_instance.h"
 #include "sim/ctl/create.h"
 #include "sim/ctl/inject.h"
 #include "sim/ctl/open.h"
-#include "sim/ctl/part.h"
 #include "sim/ctl/reset.h"
-#include "sim/ctl/root.h"
+#include "sim/ctl/root_tree.h"
 #include "sim/ctl/show.h"
 #include "sim/ctl/show_json.h"
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 #include "sim/node/slot.h"
 
 #include <errno.h>
@@ -25,14 +26,14 @@
 #include <strings.h>
 #include <unistd.h>
 
-static void destroy(const char *path, int force)
+static void node_destroy(const char *path, int force)
 {
     struct sim s;
     uint64_t magic = 0;
     uint32_t live = 0;
 
     if (force) {
-        /* A damaged node may go, another program's file may not. */
+        /* A damaged node may be removed, another program's file must not be. */
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
         if (fd < 0) simctl_fail(NULL, "cannot open %s: %s", path, strerror(errno));
@@ -53,7 +54,7 @@ static void destroy(const char *path, int force)
     printf("destroyed %s\n", path);
 }
 
-static _Noreturn void usage(int code)
+static _Noreturn void exit_with_usage(int code)
 {
     fprintf(code == EXIT_OK ? stdout : stderr,
             "usage: calabash-simctl create NODE --gpus 4xA100-40GB,2xT4 [--name NAME] [--seed N]\n"
@@ -79,7 +80,7 @@ struct arguments {
     int count;
 };
 
-static struct arguments parse(int argc, char **argv)
+static struct arguments arguments_parse(int argc, char **argv)
 {
     static const struct option options[] = {{"gpus", required_argument, NULL, 'g'},
                                             {"gpu", required_argument, NULL, 'u'},
@@ -108,14 +109,14 @@ static struct arguments parse(int argc, char **argv)
         else if (c == 'f')
             a.force = 1;
         else
-            usage(c == 'h' ? EXIT_OK : EXIT_USAGE);
+            exit_with_usage(c == 'h' ? EXIT_OK : EXIT_USAGE);
     }
     a.words = argv + optind;
     a.count = argc - optind;
     return a;
 }
 
-static void inject(const char *path, const struct arguments *a)
+static void node_inject(const char *path, const struct arguments *a)
 {
     struct sim s;
 
@@ -131,7 +132,7 @@ static void inject(const char *path, const struct arguments *a)
             simctl_inject(&s, i, a->words[2], a->count > 3 ? a->words[3] : NULL);
 }
 
-static void reset(const char *path, const struct arguments *a)
+static void node_reset(const char *path, const struct arguments *a)
 {
     struct sim s;
 
@@ -142,7 +143,7 @@ static void reset(const char *path, const struct arguments *a)
         if (device == UINT32_MAX || device == i) simctl_reset(&s, i);
 }
 
-static void list_models(void)
+static void models_list(void)
 {
     for (size_t i = 0; i < card_count; i++)
         printf("%-11s %-24s %7" PRIu64 " MiB %4u SMs%s\n", cards[i].key, cards[i].name,
@@ -151,15 +152,15 @@ static void list_models(void)
 
 int main(int argc, char **argv)
 {
-    struct arguments a = parse(argc, argv);
+    struct arguments a = arguments_parse(argc, argv);
     struct sim s;
 
     simctl_set_traps();
     if (a.count == 1 && strcmp(a.words[0], "models") == 0) {
-        list_models();
+        models_list();
         return EXIT_OK;
     }
-    if (a.count < 2) usage(EXIT_USAGE);
+    if (a.count < 2) exit_with_usage(EXIT_USAGE);
     const char *verb = a.words[0], *path = simctl_path(a.words[1]);
 
     if (strcmp(verb, "create") == 0 && a.count == 2 && a.gpus != NULL) {
@@ -174,15 +175,15 @@ int main(int argc, char **argv)
         simctl_open(&s, path);
         return simctl_unserved(&s);
     } else if (strcmp(verb, "inject") == 0 && a.gpu != NULL && (a.count == 3 || a.count == 4)) {
-        inject(path, &a);
+        node_inject(path, &a);
     } else if (strcmp(verb, "reboot") == 0 && a.count == 2) {
         simctl_reboot(path);
     } else if (strcmp(verb, "reset") == 0 && a.gpu != NULL && a.count == 2) {
-        reset(path, &a);
+        node_reset(path, &a);
     } else if (strcmp(verb, "destroy") == 0 && a.count == 2) {
-        destroy(path, a.force);
+        node_destroy(path, a.force);
     } else {
-        usage(EXIT_USAGE);
+        exit_with_usage(EXIT_USAGE);
     }
     return EXIT_OK;
 }

@@ -1,17 +1,16 @@
 /*
- * Opening a node for the tool: by name or path, with words for people when it cannot be.
+ * Opening of a node by the tool, by name or path, with a readable error on failure.
  *
- * A node file may be damaged or not be one at all. What can be checked is checked; for what cannot (a lock
- * word that nobody will ever release, a page that the disk has no room for) the process sets itself a
- * deadline and traps its own faults, so that the user always reads one line instead of waiting or seeing a
- * crash.
+ * A node file may be damaged or not be one at all. What can be checked is checked; for what cannot (a lock word
+ * that nobody will ever release, a page for which the disk is full) the process sets itself a deadline and
+ * handles its own faults, so that the user always gets an error line instead of a hang or a crash.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "sim/ctl/open.h"
 
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -40,7 +39,7 @@ _Noreturn void simctl_fail(const char *hint, const char *format, ...)
     exit(EXIT_FAILED);
 }
 
-static void on_trap(int number)
+static void trap_handle(int number)
 {
     (void)number;
     if (write(STDERR_FILENO, trap_message, strlen(trap_message)) < 0) _exit(EXIT_FAILED);
@@ -52,7 +51,7 @@ static void on_trap(int number)
 void simctl_set_traps(void)
 {
     const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGALRM};
-    struct sigaction action = {.sa_handler = on_trap};
+    struct sigaction action = {.sa_handler = trap_handle};
 
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &action, NULL);
@@ -97,7 +96,7 @@ void simctl_trap(const char *message, const char *first, const char *second)
     snprintf(half_made[1], sizeof half_made[1], "%s", second);
 }
 
-static bool is_name(const char *text)
+static bool text_is_name(const char *text)
 {
     size_t length = strlen(text);
 
@@ -110,7 +109,7 @@ const char *simctl_path(const char *node)
     static char path[4096];
     const char *home = getenv("CALABASH_HOME"), *below = "";
 
-    if (!is_name(node)) return node;
+    if (!text_is_name(node)) return node;
     if (home == NULL || *home == '\0') {
         home = geteuid() == 0 ? "/var/lib/calabash" : getenv("HOME");
         if (geteuid() != 0) below = "/.local/share/calabash";

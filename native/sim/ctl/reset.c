@@ -1,4 +1,7 @@
-/* A reset is refused while anybody has a context on the card; afterwards pending remappings are in force. */
+/*
+ * Reset of a card. It is refused while a process has a context on the card; afterwards pending remappings are
+ * in force.
+ */
 #include "sim/ctl/reset.h"
 
 #include "sim/ctl/open.h"
@@ -20,7 +23,7 @@ void simctl_clear_faults(struct sim_faults *f)
     f->nvlinks_down = 0;
 }
 
-static uint32_t users_of(const struct sim_node *n, uint32_t device)
+static uint32_t context_owner_count(const struct sim_node *n, uint32_t device)
 {
     uint32_t users = 0;
 
@@ -37,10 +40,10 @@ void simctl_reset(struct sim *s, uint32_t device)
     uint32_t peers = d->profile.nvlink_peer_mask, links = d->profile.nvlink_links_per_peer;
 
     if (card != NULL && (uint32_t)__builtin_popcount(peers) * links > card->nvlink_count)
-        peers = 0; /* a switch is between them */
+        peers = 0; /* connected by a switch */
     sim_sweep(s, 0);
     for (uint32_t i = 0; i < s->node->device_count; i++) {
-        uint32_t users = i == device || peers >> i & 1 ? users_of(s->node, i) : 0;
+        uint32_t users = i == device || peers >> i & 1 ? context_owner_count(s->node, i) : 0;
 
         if (users > 0)
             simctl_fail("end them first", "device %u is in use by %u process%s", i, users,

@@ -1,14 +1,16 @@
-/* Resetting a simulated card, as the driver's own tool does. */
+/* Reset of a simulated card, as by the driver's own tool. */
 #ifndef CALABASH_SIM_CTL_RESET_H
 #define CALABASH_SIM_CTL_RESET_H
 
 #include "sim/node/state.h"
 
-/* Faults end and volatile counters start again. Ends the process with the reason when the driver would refuse:
- * somebody uses the card or one that NVLink joins it to, or it has fallen off the bus. */
+/*
+ * Clear faults and restart volatile counters. Ends the process with an error if the driver would refuse: a
+ * process uses the card or one that NVLink connects to it, or it has fallen off the bus.
+ */
 void simctl_reset(struct sim *s, uint32_t device);
 
-/* What a reset and the end of all faults have in common. The caller holds the device's lock. */
+/* Common part of a reset and of the end of all faults. Requires the device's lock. */
 void simctl_clear_faults(struct sim_faults *f);
 
 #endif

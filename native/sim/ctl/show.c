@@ -1,8 +1,8 @@
-/* What a node is and does, as a table for people. */
+/* The state of a node, as a table. */
 #include "sim/ctl/show.h"
 
 #include "sim/ctl/open.h"
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 #include "sim/node/engine.h"
 #include "sim/node/slot.h"
 

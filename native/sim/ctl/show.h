@@ -1,13 +1,16 @@
-/* What a node is and does, for people. */
+/* The state of a node, as a table. */
 #ifndef CALABASH_SIMCTL_SHOW_H
 #define CALABASH_SIMCTL_SHOW_H
 
 #include "sim/node/state.h"
 
-/* Bring the books of all cards up to now: work done, dead processes gone. */
+/* Update all cards to the present: completed work, dead processes. */
 void simctl_refresh(struct sim *s);
 
-/* Cards, what is wrong with them, processes, and how much is not served; `all`: which functions and kernels. */
+/*
+ * Print cards, their faults, processes, and the number of unimplemented functions and unknown kernels; `all`:
+ * list them.
+ */
 int simctl_show(struct sim *s, int all);
 int simctl_unserved(struct sim *s);
 

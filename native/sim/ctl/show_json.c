@@ -1,4 +1,4 @@
-/* What a node is and does, as JSON for programs. */
+/* The state of a node, as JSON. */
 #include "sim/ctl/show_json.h"
 
 #include "sim/ctl/open.h"

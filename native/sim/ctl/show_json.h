@@ -1,4 +1,4 @@
-/* What a node is and does, for programs. */
+/* The state of a node, as JSON. */
 #ifndef CALABASH_SIMCTL_SHOW_JSON_H
 #define CALABASH_SIMCTL_SHOW_JSON_H
 

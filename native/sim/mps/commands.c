@@ -1,4 +1,4 @@
-/* The commands of the control daemon, one row of a table each. */
+/* Commands of the control daemon, one row of a table each. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,7 +26,7 @@ struct call {
 
 typedef bool (*command)(struct call *c);
 
-static bool number(const char *text, unsigned long most, unsigned long *out)
+static bool number_parse(const char *text, unsigned long most, unsigned long *out)
 {
     char *end;
     if (*text < '0' || *text > '9') return false;
@@ -34,11 +34,11 @@ static bool number(const char *text, unsigned long most, unsigned long *out)
     return !*end && *out <= most;
 }
 
-/* The server that a word names by its pid; says so when there is none. */
-static struct server *named(struct call *c, int word)
+/* The server that a word names by its pid; prints an error if there is none. */
+static struct server *server_argument(struct call *c, int word)
 {
     unsigned long pid = 0;
-    struct server *v = number(c->word[word], INT32_MAX, &pid) ? server_of(c->daemon, (pid_t)pid) : NULL;
+    struct server *v = number_parse(c->word[word], INT32_MAX, &pid) ? server_of(c->daemon, (pid_t)pid) : NULL;
     if (!v || !server_state(c->daemon, v)) {
         fprintf(c->out, "Failed to find server %s\n", c->word[word]);
         return NULL;
@@ -46,7 +46,7 @@ static struct server *named(struct call *c, int word)
     return v;
 }
 
-static bool percentage(struct call *c, const char *text, uint32_t *permille)
+static bool percentage_parse(struct call *c, const char *text, uint32_t *permille)
 {
     char *end;
     double percent = strtod(text, &end);
@@ -85,7 +85,7 @@ static bool get_server_list(struct call *c)
 static bool get_server_status(struct call *c)
 {
     static const char *const names[] = {"INITIALIZING", "ACTIVE", "FAULT"};
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     if (v) fprintf(c->out, "%s\n", names[server_state(c->daemon, v)->status % 3]);
     return true;
 }
@@ -93,7 +93,7 @@ static bool get_server_status(struct call *c)
 static bool start_server(struct call *c)
 {
     unsigned long uid;
-    if (strcmp(c->word[0], "-uid") != 0 || !number(c->word[1], INT32_MAX, &uid))
+    if (strcmp(c->word[0], "-uid") != 0 || !number_parse(c->word[1], INT32_MAX, &uid))
         fprintf(c->out, "Usage: start_server -uid <user id>\n");
     else if (!server_for(c->daemon, (uint32_t)uid) && !server_start(c->daemon, (uint32_t)uid))
         fprintf(c->out, "Failed to start a server\n");
@@ -102,7 +102,7 @@ static bool start_server(struct call *c)
 
 static bool shutdown_server(struct call *c)
 {
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     bool force = c->count > 1 && strcmp(c->word[1], "-f") == 0;
     if (!v) return true;
     if (c->count > 1 && !force) {
@@ -126,7 +126,7 @@ static bool list_clients(struct call *c, const struct server *v)
 
 static bool get_client_list(struct call *c)
 {
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     sim_sweep(&c->daemon->sim, 0);
     return v ? list_clients(c, v) : true;
 }
@@ -147,7 +147,7 @@ static void list_devices(struct call *c, const struct server *v)
 
 static bool get_device_client_list(struct call *c)
 {
-    struct server *v = c->count ? named(c, 0) : NULL;
+    struct server *v = c->count ? server_argument(c, 0) : NULL;
     sim_sweep(&c->daemon->sim, 0);
     if (v) list_devices(c, v);
     for (uint32_t i = 0; i < SERVERS_MAX && c->count == 0; i++)
@@ -157,7 +157,7 @@ static bool get_device_client_list(struct call *c)
 
 static bool set_default_percentage(struct call *c)
 {
-    if (percentage(c, c->word[0], &c->daemon->permille)) print_percentage(c, c->daemon->permille);
+    if (percentage_parse(c, c->word[0], &c->daemon->permille)) print_percentage(c, c->daemon->permille);
     return true;
 }
 
@@ -169,9 +169,9 @@ static bool get_default_percentage(struct call *c)
 
 static bool set_percentage(struct call *c)
 {
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     uint32_t permille;
-    if (!v || !percentage(c, c->word[1], &permille)) return true;
+    if (!v || !percentage_parse(c, c->word[1], &permille)) return true;
     __atomic_store_n(&server_state(c->daemon, v)->permille, permille, __ATOMIC_RELEASE);
     print_percentage(c, permille);
     return true;
@@ -179,7 +179,7 @@ static bool set_percentage(struct call *c)
 
 static bool get_percentage(struct call *c)
 {
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     if (v) print_percentage(c, server_state(c->daemon, v)->permille);
     return true;
 }
@@ -188,7 +188,7 @@ static struct limit *default_limit(struct daemon *d, const char *device, bool ma
 {
     for (uint32_t i = 0; i < d->limit_count; i++) {
         if (strcmp(d->limit[i].device, device) != 0) continue;
-        struct limit found = d->limit[i]; /* what was said last counts, so it stands last */
+        struct limit found = d->limit[i]; /* the last setting takes precedence, so it is kept last */
         memmove(&d->limit[i], &d->limit[i + 1], (d->limit_count - i - 1) * sizeof found);
         d->limit[d->limit_count - 1] = found;
         return &d->limit[d->limit_count - 1];
@@ -221,9 +221,9 @@ static bool get_default_limit(struct call *c)
     return true;
 }
 
-static struct sim_mps *limited(struct call *c, int *device)
+static struct sim_mps *server_and_device_arguments(struct call *c, int *device)
 {
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     struct sim_mps *m = v ? server_state(c->daemon, v) : NULL;
     *device = m ? device_named(c->daemon, m, c->word[1]) : -1;
     if (m && *device < 0) fprintf(c->out, "Failed to find device %s\n", c->word[1]);
@@ -233,7 +233,7 @@ static struct sim_mps *limited(struct call *c, int *device)
 static bool set_limit(struct call *c)
 {
     int device;
-    struct sim_mps *m = limited(c, &device);
+    struct sim_mps *m = server_and_device_arguments(c, &device);
     uint64_t bytes = limit_bytes(c->word[2]);
     if (m && bytes)
         __atomic_store_n(&m->memory_bytes[device], bytes, __ATOMIC_RELEASE);
@@ -245,7 +245,7 @@ static bool set_limit(struct call *c)
 static bool get_limit(struct call *c)
 {
     int device;
-    const struct sim_mps *m = limited(c, &device);
+    const struct sim_mps *m = server_and_device_arguments(c, &device);
     if (m) print_limit(c, m->memory_bytes[device]);
     return true;
 }
@@ -253,9 +253,9 @@ static bool get_limit(struct call *c)
 static bool terminate_client(struct call *c)
 {
     struct sim_node *n = c->daemon->sim.node;
-    struct server *v = named(c, 0);
+    struct server *v = server_argument(c, 0);
     unsigned long pid = 0;
-    if (!v || !number(c->word[1], INT32_MAX, &pid)) return true;
+    if (!v || !number_parse(c->word[1], INT32_MAX, &pid)) return true;
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         if (!sim_mps_is_client(n, i, (uint32_t)v->slot) || sim_process_pid(&c->daemon->sim, i) != (pid_t)pid)
             continue;
@@ -283,9 +283,9 @@ static void list_processes(struct call *c, const struct server *v)
     }
 }
 
-static bool processes(struct call *c)
+static bool processes_list(struct call *c)
 {
-    struct server *v = c->count == 2 && strcmp(c->word[0], "-p") == 0 ? named(c, 1) : NULL;
+    struct server *v = c->count == 2 && strcmp(c->word[0], "-p") == 0 ? server_argument(c, 1) : NULL;
     if (c->count && !v) return true;
     sim_sweep(&c->daemon->sim, 0);
     fprintf(c->out, "PID      ID   SERVER   DEVICE                 NAMESPACE  COMMAND\n");
@@ -299,7 +299,7 @@ static bool processes(struct call *c)
 static bool set_priority(struct call *c)
 {
     unsigned long priority;
-    if (number(c->word[0], 1, &priority))
+    if (number_parse(c->word[0], 1, &priority))
         c->daemon->priority = (uint32_t)priority;
     else
         fprintf(c->out, "Invalid priority %s: 0 or 1\n", c->word[0]);
@@ -314,7 +314,7 @@ static bool get_priority(struct call *c)
 
 static bool device_query(struct call *c)
 {
-    struct server *v = c->count ? named(c, 0) : NULL;
+    struct server *v = c->count ? server_argument(c, 0) : NULL;
     struct sim_node *n = c->daemon->sim.node;
     fprintf(c->out, "SERVER,ORDINAL,UUID,NAME,SMS\n");
     for (uint32_t i = 0; i < SERVERS_MAX; i++) {
@@ -328,11 +328,11 @@ static bool device_query(struct call *c)
     return true;
 }
 
-/* Servers end when their clients have; `-t`: by force after so many seconds. */
-static bool quit(struct call *c)
+/* Quit: servers end when their clients have ended; `-t`: by force after so many seconds. */
+static bool daemon_quit(struct call *c)
 {
     unsigned long seconds = 0;
-    bool timed = c->count == 2 && strcmp(c->word[0], "-t") == 0 && number(c->word[1], 86400, &seconds);
+    bool timed = c->count == 2 && strcmp(c->word[0], "-t") == 0 && number_parse(c->word[1], 86400, &seconds);
     if (c->count && !timed) {
         fprintf(c->out, "Usage: quit [-t <seconds>]\n");
         return true;
@@ -345,7 +345,7 @@ static bool quit(struct call *c)
     return !waiter_add(c->daemon, &w);
 }
 
-static bool help(struct call *c);
+static bool help_print(struct call *c);
 
 static const struct {
     const char *name;
@@ -367,15 +367,15 @@ static const struct {
     {"set_device_pinned_mem_limit", 3, 3, set_limit},
     {"get_device_pinned_mem_limit", 2, 2, get_limit},
     {"terminate_client", 2, 2, terminate_client},
-    {"ps", 0, 2, processes},
+    {"ps", 0, 2, processes_list},
     {"set_default_client_priority", 1, 1, set_priority},
     {"get_default_client_priority", 0, 0, get_priority},
     {"device_query", 0, 2, device_query},
-    {"quit", 0, 2, quit},
-    {"help", 0, 0, help},
+    {"quit", 0, 2, daemon_quit},
+    {"help", 0, 0, help_print},
 };
 
-static bool help(struct call *c)
+static bool help_print(struct call *c)
 {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(c->out, "%s\n", commands[i].name);

@@ -1,4 +1,4 @@
-/* The commands that people give to a control daemon. */
+/* Commands that users give to a control daemon. */
 #ifndef CALABASH_SIM_MPS_COMMANDS_H
 #define CALABASH_SIM_MPS_COMMANDS_H
 
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Run one: writes the answer. False: it answers later through a waiter on `fd`. */
+/* Run a command and write the answer. Return false if it is answered later through a waiter on `fd`. */
 bool command_run(struct daemon *d, const char *line, int fd, FILE *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The control daemon's socket, and whoever waits at it. */
+/* The control daemon's socket, and the clients that wait for an answer. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -23,9 +23,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define LOOK_MS 5 /* while somebody waits */
+#define POLL_MS 5 /* poll interval while a client waits */
 
-static void reply(int fd, const char *text, size_t length)
+static void reply_send(int fd, const char *text, size_t length)
 {
     while (length > 0) {
         ssize_t sent = send(fd, text, length < 4096 ? length : 4096, MSG_NOSIGNAL);
@@ -36,8 +36,8 @@ static void reply(int fd, const char *text, size_t length)
     close(fd);
 }
 
-/* What a program that asked for its server is told now; "" when it has to wait on. */
-static void answer(struct daemon *d, uint32_t uid, char *text, size_t size)
+/* Write the answer for a program that asked for its server; "" if it has to wait. */
+static void server_answer(struct daemon *d, uint32_t uid, char *text, size_t size)
 {
     struct server *v = server_for(d, uid);
     text[0] = 0;
@@ -47,7 +47,8 @@ static void answer(struct daemon *d, uint32_t uid, char *text, size_t size)
     }
     if (!v) {
         bool alone = true;
-        for (uint32_t i = 0; i < SERVERS_MAX; i++) { /* one server at a time: another user's leaves first */
+        /* one server at a time: another user's has to end first */
+        for (uint32_t i = 0; i < SERVERS_MAX; i++) {
             struct server *other = &d->server[i];
             if (!other->pid) continue;
             alone = false;
@@ -65,8 +66,8 @@ static void answer(struct daemon *d, uint32_t uid, char *text, size_t size)
                  (unsigned long long)d->sim.file_device, (unsigned long long)d->sim.file_inode);
 }
 
-/* Every waiter again. Whether anybody still waits. */
-static bool look_at_waiters(struct daemon *d)
+/* Check every waiter again; return true if any is still waiting. */
+static bool waiters_poll(struct daemon *d)
 {
     bool waiting = false;
     char text[128];
@@ -77,7 +78,7 @@ static bool look_at_waiters(struct daemon *d)
         bool gone = recv(w->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0, done = false;
         text[0] = 0;
         if (w->waits == WAITS_FOR_SERVER) {
-            answer(d, w->uid, text, sizeof text);
+            server_answer(d, w->uid, text, sizeof text);
             done = text[0] != 0;
         } else if (w->waits == WAITS_FOR_END_OF) {
             done = server_of(d, w->server) == NULL;
@@ -88,24 +89,24 @@ static bool look_at_waiters(struct daemon *d)
                 done = false;
                 if (w->until_ns && sim_now() >= w->until_ns) server_stop(&d->server[k], true);
             }
-            gone = false; /* who said quit need not stay */
+            gone = false; /* the user of `quit` may have disconnected */
         }
         waiting = waiting || !(done || gone);
         if (!done && !gone) continue;
-        reply(w->fd, text, strlen(text));
+        reply_send(w->fd, text, strlen(text));
         w->fd = -1;
     }
     return waiting;
 }
 
-/* "client SLOT", or a command of the daemon's own user or of root. */
-static void hear(struct daemon *d, int fd)
+/* Read "client SLOT", or a command by the daemon's own user or by root. */
+static void message_read(struct daemon *d, int fd)
 {
     static char out[REPLY_BYTES];
     char message[MESSAGE_BYTES];
     struct ucred peer = {0};
     socklen_t size = sizeof peer;
-    struct timeval patience = {.tv_usec = 200000}; /* nobody keeps the others waiting */
+    struct timeval patience = {.tv_usec = 200000}; /* a slow peer must not block the others */
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     ssize_t got = recv(fd, message, sizeof message - 1, 0);
@@ -131,15 +132,15 @@ static void hear(struct daemon *d, int fd)
         now = command_run(d, message, fd, stream);
     long length = stream ? ftell(stream) : 0;
     if (stream) fclose(stream);
-    if (now) reply(fd, out, length > 0 ? (size_t)length : 0);
+    if (now) reply_send(fd, out, length > 0 ? (size_t)length : 0);
 }
 
-static int listen_at(struct daemon *d)
+static int socket_listen(struct daemon *d)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     snprintf(a.sun_path, sizeof a.sun_path, "%s/control", d->directory);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    unlink(a.sun_path); /* of one that died: the lock says that none lives */
+    unlink(a.sun_path); /* left by a daemon that died: the lock proves that none lives */
     if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || chmod(a.sun_path, 0666) != 0 ||
         listen(fd, 128) != 0) {
         fprintf(stderr, "Cannot listen at %s: %s\n", a.sun_path, strerror(errno));
@@ -154,7 +155,8 @@ int daemon_open(struct daemon *d)
     char path[128];
     mkdir(d->directory, 0755);
     snprintf(path, sizeof path, "%s/control_lock", d->directory);
-    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); /* kept for life */
+    /* held for the life of the daemon */
+    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (lock < 0) {
         fprintf(stderr, "Cannot use %s: %s\n", d->directory, strerror(errno));
         return 1;
@@ -175,11 +177,11 @@ int daemon_open(struct daemon *d)
     for (uint32_t i = 0; i < WAITERS_MAX; i++)
         d->waiter[i].fd = -1;
     d->permille = SIM_MPS_WHOLE;
-    d->listener = listen_at(d);
+    d->listener = socket_listen(d);
     return d->listener < 0 ? 1 : 0;
 }
 
-static void write_pid(const struct daemon *d)
+static void pid_file_write(const struct daemon *d)
 {
     char path[160];
     snprintf(path, sizeof path, "%s/nvidia-cuda-mps-control.pid", d->directory);
@@ -201,19 +203,19 @@ int daemon_run(struct daemon *d)
     log_open("control.log", "Control");
     log_line("Starting control daemon using socket %s/control", d->directory);
     log_line("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=%s", d->directory);
-    write_pid(d);
+    pid_file_write(d);
     for (bool waiting = false;;) {
         struct pollfd fds[] = {{.fd = d->listener, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
         for (uint32_t i = 0; i < SERVERS_MAX; i++)
             waiting = waiting || (d->server[i].pid && (d->server[i].slot < 0 || d->server[i].leaving));
-        poll(fds, 2, waiting ? LOOK_MS : -1);
+        poll(fds, 2, waiting ? POLL_MS : -1);
         struct signalfd_siginfo info;
         while (read(signals, &info, sizeof info) > 0)
             ;
-        servers_look(d);
+        servers_poll(d);
         int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0) hear(d, fd);
-        waiting = look_at_waiters(d);
+        if (fd >= 0) message_read(d, fd);
+        waiting = waiters_poll(d);
         bool servers = false;
         for (uint32_t i = 0; i < SERVERS_MAX; i++)
             servers = servers || d->server[i].pid;

@@ -1,4 +1,4 @@
-/* The control daemon from its start to its end. */
+/* The control daemon's start and main loop. */
 #ifndef CALABASH_SIM_MPS_DAEMON_H
 #define CALABASH_SIM_MPS_DAEMON_H
 
@@ -7,7 +7,7 @@
 /* Take the pipe directory. 0, or the exit status after a message. */
 int daemon_open(struct daemon *d);
 
-/* Serve until quit. Returns the exit status. */
+/* Serve until quit. Return the exit status. */
 int daemon_run(struct daemon *d);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * nvidia-cuda-mps-control: the daemon (-d, -f), and without either the tool that hands it the commands on stdin.
+ * Entry of nvidia-cuda-mps-control: the daemon (-d, -f), and without either option the tool that sends it the
+ * commands of stdin.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,7 +28,7 @@ static const char usage[] =
 
 static struct daemon control;
 
-static bool find_directory(void)
+static bool pipe_directory_find(void)
 {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     if (!directory || !*directory) directory = PIPE_DIRECTORY;
@@ -38,8 +39,8 @@ static bool find_directory(void)
     return false;
 }
 
-/* One command; its answer to stdout. */
-static int ask(const char *line)
+/* Send one command; print its answer to stdout. */
+static int command_send(const char *line)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     char answer[4096];
@@ -58,18 +59,18 @@ static int ask(const char *line)
     return fflush(stdout) == 0 ? 0 : 1;
 }
 
-static int ask_all(void)
+static int commands_send_all(void)
 {
     char line[MESSAGE_BYTES];
     int result = 0;
     while (result == 0 && fgets(line, sizeof line, stdin)) {
         if (line[strspn(line, " \t\r\n")] == 0) continue;
-        result = strncmp(line, "client ", 7) == 0 ? 1 : ask(line);
+        result = strncmp(line, "client ", 7) == 0 ? 1 : command_send(line);
     }
     return result;
 }
 
-static int start(bool background)
+static int daemon_start(bool background)
 {
     int result = daemon_open(&control);
     if (result != 0) return result;
@@ -109,6 +110,6 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 1;
     }
-    if (!find_directory()) return 1;
-    return daemon || foreground ? start(daemon) : ask_all();
+    if (!pipe_directory_find()) return 1;
+    return daemon || foreground ? daemon_start(daemon) : commands_send_all();
 }

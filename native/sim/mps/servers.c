@@ -1,4 +1,7 @@
-/* Servers of the control daemon: started for a user, given the defaults when they are up, watched to their end. */
+/*
+ * Servers of the control daemon: starting one for a user, setting its defaults once it is up, and watching for
+ * its end.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -43,8 +46,8 @@ struct sim_mps *server_state(struct daemon *d, const struct server *v)
     return v->pid && v->slot >= 0 ? sim_mps_server(d->sim.node, (uint32_t)v->slot) : NULL;
 }
 
-/* In the child: become the server. */
-static void become(uint32_t uid, int pipe_fd)
+/* In the child: execute the server. */
+static void server_exec(uint32_t uid, int pipe_fd)
 {
     char path[4096], text[16];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
@@ -77,7 +80,7 @@ struct server *server_start(struct daemon *d, uint32_t uid)
     }
     if (!v || pipe2(ends, O_CLOEXEC) != 0) return NULL;
     pid_t pid = fork();
-    if (pid == 0) become(uid, ends[0]);
+    if (pid == 0) server_exec(uid, ends[0]);
     close(ends[0]);
     if (pid < 0) {
         close(ends[1]);
@@ -119,8 +122,8 @@ int device_named(struct daemon *d, const struct sim_mps *m, const char *word)
     return -1;
 }
 
-/* Find a server that has come up in the node, give it the defaults, and let it serve. */
-static void take_up(struct daemon *d, struct server *v)
+/* Find a server that has come up in the node, set its defaults, and let it serve. */
+static void server_configure(struct daemon *d, struct server *v)
 {
     for (uint32_t i = 0; i < sim_procs_used(d->sim.node); i++) {
         struct sim_mps *m = sim_mps_server(d->sim.node, i);
@@ -137,7 +140,7 @@ static void take_up(struct daemon *d, struct server *v)
     }
 }
 
-void servers_look(struct daemon *d)
+void servers_poll(struct daemon *d)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -150,11 +153,11 @@ void servers_look(struct daemon *d)
                      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         close(v->pipe);
         memset(v, 0, sizeof *v);
-        sim_sweep(&d->sim, 0); /* its clients learn of it at once */
+        sim_sweep(&d->sim, 0); /* its clients are notified at once */
     }
     for (uint32_t i = 0; i < SERVERS_MAX; i++) {
         struct server *v = &d->server[i];
-        if (v->pid && v->slot < 0) take_up(d, v);
+        if (v->pid && v->slot < 0) server_configure(d, v);
         if (v->pid && v->leaving && v->slot >= 0 && sim_mps_clients(d->sim.node, (uint32_t)v->slot) == 0)
             kill(v->pid, SIGTERM);
     }

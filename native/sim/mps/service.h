@@ -1,6 +1,6 @@
 /*
- * What the control daemon holds: one socket on which programs ask for their server and people give commands, the
- * servers that it has started, and who waits. One thread.
+ * State of the control daemon: one socket for programs that ask for their server and for users' commands, the
+ * servers that it has started, and the waiting clients. One thread.
  */
 #ifndef CALABASH_SIM_MPS_SERVICE_H
 #define CALABASH_SIM_MPS_SERVICE_H
@@ -16,12 +16,12 @@
 struct server {
     pid_t pid; /* 0: this place is free */
     uint32_t uid;
-    int pipe; /* closed: the server is an orphan */
-    int slot; /* -1: not yet in the node */
+    int pipe; /* closed: the server has no daemon any more */
+    int slot; /* -1: not attached to the node yet */
     bool leaving;
 };
 
-/* Who waits for an answer: a program for its server, or a person until servers have ended. */
+/* Kinds of waiters: a program for its server, or a user until servers have ended. */
 enum waits { WAITS_FOR_SERVER, WAITS_FOR_END_OF, WAITS_FOR_END };
 
 struct waiter {
@@ -32,7 +32,7 @@ struct waiter {
     uint64_t until_ns; /* then servers are ended by force; 0: never */
 };
 
-struct limit { /* a default limit, by the word that named the device */
+struct limit { /* a default limit, by the name of its device */
     char device[64];
     char value[16];
 };

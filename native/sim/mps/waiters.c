@@ -1,4 +1,4 @@
-/* Who waits at the control daemon. */
+/* Clients that wait for an answer of the control daemon. */
 #include "sim/mps/waiters.h"
 
 bool waiter_add(struct daemon *d, const struct waiter *w)

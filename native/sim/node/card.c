@@ -1,6 +1,4 @@
-/*
- * Finding cards in their table, which native/api generates from cards.tsv and mig.tsv.
- */
+/* Look-up in the table of card models, which native/api generates from cards.tsv and mig.tsv. */
 #include "sim/node/card.h"
 
 #include <ctype.h>
@@ -8,9 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reduces a spelling to its letters and digits in upper case, without a closing "GB"; false when it does not
- * fit. */
-static int squeeze(const char *text, size_t length, char *out, size_t out_size)
+/*
+ * Reduce a spelling to its letters and digits in upper case, without a closing "GB"; return false if it does
+ * not fit.
+ */
+static int spelling_normalize(const char *text, size_t length, char *out, size_t out_size)
 {
     size_t used = 0;
 
@@ -24,27 +24,27 @@ static int squeeze(const char *text, size_t length, char *out, size_t out_size)
     return used > 0;
 }
 
-static int same_spelling(const char *wanted, const char *text, size_t length)
+static int spelling_matches(const char *wanted, const char *text, size_t length)
 {
     char squeezed[64];
 
-    return squeeze(text, length, squeezed, sizeof squeezed) && strcmp(wanted, squeezed) == 0;
+    return spelling_normalize(text, length, squeezed, sizeof squeezed) && strcmp(wanted, squeezed) == 0;
 }
 
 const struct card *card_find(const char *text)
 {
     char wanted[64];
 
-    if (!squeeze(text, strlen(text), wanted, sizeof wanted)) return NULL;
+    if (!spelling_normalize(text, strlen(text), wanted, sizeof wanted)) return NULL;
     for (size_t i = 0; i < card_count; i++) {
         const struct card *card = &cards[i];
 
-        if (same_spelling(wanted, card->key, strlen(card->key))) return card;
-        if (same_spelling(wanted, card->name, strlen(card->name))) return card;
+        if (spelling_matches(wanted, card->key, strlen(card->key))) return card;
+        if (spelling_matches(wanted, card->name, strlen(card->name))) return card;
         for (const char *alias = card->aliases; *alias != '\0';) {
             size_t length = strcspn(alias, ",");
 
-            if (same_spelling(wanted, alias, length)) return card;
+            if (spelling_matches(wanted, alias, length)) return card;
             alias += length + (alias[length] == ',');
         }
     }

@@ -1,8 +1,8 @@
 /*
  * Figures of real cards, as their public data sheets and their own drivers report them.
  *
- * A simulated device names its card by `key` in the state file; both simulated libraries and the node tool
- * look the figures up here, so a card's name, memory, SM count and MIG geometry have one source.
+ * A simulated device names its card by `key` in the state file; both simulated libraries and the node tool look
+ * the figures up here, so that a card's name, memory, SM count and MIG geometry have one source.
  */
 #ifndef CALABASH_SIM_CARD_H
 #define CALABASH_SIM_CARD_H
@@ -42,8 +42,8 @@ struct card {
     uint32_t sm_count, cores_per_sm, threads_per_sm, blocks_per_sm;
     uint32_t shared_per_sm_bytes, shared_optin_bytes;
     uint64_t memory_bytes;   /* NVML total */
-    uint64_t reserved_bytes; /* never available to programs: CUDA's total is memory - reserved */
-    uint64_t context_bytes;  /* what one CUDA context costs before its first allocation */
+    uint64_t reserved_bytes; /* not available to programs: CUDA's total is memory - reserved */
+    uint64_t context_bytes;  /* cost of one CUDA context before its first allocation */
     uint64_t bar1_bytes;
     uint64_t l2_bytes;
     uint32_t bus_width_bits;
@@ -55,7 +55,7 @@ struct card {
     uint32_t pci_device_id, pci_subsystem_id; /* (device << 16) | vendor */
     uint32_t pcie_gen, pcie_width;
     uint32_t cards_per_cpu; /* cards that share a Grace CPU, coherent with its memory; 0: a card on the bus */
-    uint32_t host_mb_s;     /* between card and host; 0: what its PCI Express link gives */
+    uint32_t host_mb_s;     /* between card and host; 0: as its PCI Express link */
     uint32_t nvlink_count, nvlink_version, nvlink_mb_s; /* links, NVML version, MB/s per link and direction */
     int ecc_default,
         remapping; /* ECC on when shipped; row remapping (Ampere and later), else page retirement */
@@ -69,11 +69,10 @@ struct card {
 extern const struct card cards[];
 extern const size_t card_count;
 
-/* Finds a profile by key, alias or full name, without regard to case, spaces, '-', '_' and a closing GB.
- * NULL: unknown. */
+/* Find a model by key, alias or full name, ignoring case, spaces, '-', '_' and a closing GB. NULL: unknown. */
 const struct card *card_find(const char *text);
 
-/* The keys of all profiles, "V100-32GB, P40, ...", for messages. */
+/* The keys of all models, "V100-32GB, P40, ...", for messages. */
 const char *card_keys(void);
 
 #endif

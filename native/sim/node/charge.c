@@ -1,15 +1,13 @@
-/*
- * What processes hold of the memory of cards.
- */
+/* Charging of device memory to processes. */
 #include "sim/node/charge.h"
 
-#include "sim/node/gate.h"
+#include "sim/node/device_memory.h"
 #include "sim/node/managed.h"
 #include "sim/node/mps.h"
-#include "sim/node/room.h"
+#include "sim/node/process_gate.h"
 #include "sim/node/slot.h"
 
-/* An injected allocation failure. The caller holds the device's lock. */
+/* Apply an injected allocation failure. Requires the device's lock. */
 static bool fails_by_injection(struct sim_device *d)
 {
     if (d->faults.alloc_fail_countdown > 0 && --d->faults.alloc_fail_countdown == 0) return true;
@@ -21,30 +19,33 @@ static bool fails_by_injection(struct sim_device *d)
     return x % 1000 < d->faults.alloc_fail_permille;
 }
 
-/* Whether the compute instance that this process began with stands still; it is gone for good once it was destroyed. */
-static bool has_place(const struct sim_device *d, const struct sim_proc_device *p)
+/*
+ * Return true if the compute instance with which this process began still exists; a destroyed instance stays
+ * invalid.
+ */
+static bool instance_is_valid(const struct sim_device *d, const struct sim_proc_device *p)
 {
     if (!p->mig_used) return !d->mig.mode;
     const struct sim_ci *c = &d->mig.ci[(p->mig_line - 1) % SIM_CI_MAX];
     return p->mig_line > 0 && c->used && c->born == p->mig_born;
 }
 
-bool sim_has_place(struct sim *s, uint32_t device)
+bool sim_instance_is_valid(struct sim *s, uint32_t device)
 {
     sim_lock_device(s, device);
-    bool has = has_place(&s->node->device[device], &s->node->proc[s->slot].device[device]);
+    bool has = instance_is_valid(&s->node->device[device], &s->node->proc[s->slot].device[device]);
     sim_unlock_device(s, device);
     return has;
 }
 
-static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
+static bool charge_once(struct sim *s, uint32_t device, uint64_t bytes, bool context)
 {
     struct sim_device *d = &s->node->device[device];
     struct sim_proc_device *p = &s->node->proc[s->slot].device[device];
     struct sim_gi *g = sim_instance_of(d, p);
-    if (!has_place(d, p)) return false;
+    if (!instance_is_valid(d, p)) return false;
     if (!sim_mps_allows(&s->node->proc[s->slot], device, bytes)) return false;
-    if (bytes > sim_room(s, device, (uint32_t)s->slot)) return false;
+    if (bytes > sim_free_bytes(s, device, (uint32_t)s->slot)) return false;
     if (g) g->used_bytes += bytes;
     if (context) {
         p->context_bytes += bytes;
@@ -56,7 +57,7 @@ static bool try_charge(struct sim *s, uint32_t device, uint64_t bytes, bool cont
         if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
     }
     d->used_bytes += bytes;
-    sim_see_peaks(s, device);
+    sim_update_peaks(s, device);
     return true;
 }
 
@@ -66,13 +67,13 @@ bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
     sim_gate(s);
     sim_lock_device(s, device);
     bool injected = !context && fails_by_injection(d);
-    bool ok = !injected && try_charge(s, device, bytes, context);
+    bool ok = !injected && charge_once(s, device, bytes, context);
     sim_unlock_device(s, device);
     if (!ok && !injected) {
         (void)sim_sweep(s, 0);
         sim_lock_device(s, device);
-        ok = try_charge(s, device, bytes, context);
-        if (!ok && managed_make_room(s, device, bytes)) ok = try_charge(s, device, bytes, context);
+        ok = charge_once(s, device, bytes, context);
+        if (!ok && managed_make_room(s, device, bytes)) ok = charge_once(s, device, bytes, context);
         sim_unlock_device(s, device);
     }
     if (!ok) __atomic_fetch_add(&d->denied_count, 1, __ATOMIC_RELAXED);

@@ -1,15 +1,20 @@
-/* What processes hold of the memory of cards. */
+/* Charging of device memory to processes. */
 #ifndef CALABASH_SIM_CHARGE_H
 #define CALABASH_SIM_CHARGE_H
 
 #include "sim/node/state.h"
 
-/* Charge `bytes` to this process on `device`; `context` says it is the cost of a context. False when the card
- * (or an injected failure) has no room; a sweep is tried before that answer. sim_refund undoes it. */
+/*
+ * Charge `bytes` to this process on `device`; `context`: it is the cost of a context. Return false if the card
+ * is full (or a failure was injected), after a sweep. sim_refund undoes it.
+ */
 bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context);
 void sim_refund(struct sim *s, uint32_t device, uint64_t bytes, bool context);
 
-/* False when the compute instance that this process began with has been destroyed, or its card divided since. */
-bool sim_has_place(struct sim *s, uint32_t device);
+/*
+ * Return false if the compute instance with which this process began was destroyed, or its card was partitioned
+ * since.
+ */
+bool sim_instance_is_valid(struct sim *s, uint32_t device);
 
 #endif

@@ -1,23 +1,23 @@
 /*
  * The discrete-event server of engine.h.
  *
- * Theory of operation. A look at the card copies the heads of a line's queues into lanes, serves the
- * lanes from the time of the last look to the present, and writes back what was completed. The same loop,
- * without writing, predicts when an entry will be complete if nothing else is posted; a waiter sleeps until
- * then and looks again.
+ * Theory of operation. An update of a card copies the heads of a line's queues into lanes, serves the lanes
+ * from the time of the last update to the present, and writes back what was completed. The same loop, without
+ * writing, predicts when an entry will be complete if nothing else is posted; a waiting thread sleeps until
+ * then and updates again.
  *
  * A lane is ready when its head was posted and its predecessor is complete. The current lane runs until its
- * head ends or its turn is over while another lane is ready; then the next ready lane in order of creation
- * gets a turn. A lane that is alone renews its turn, so a newcomer waits for the rest of the running turn, as
- * on a real card.
+ * head ends or its time slice is over while another lane is ready; then the next ready lane in order of
+ * creation gets a slice. A lane that is alone renews its slice, so a new lane waits for the rest of the running
+ * slice, as on a real card.
  *
- * Where a context has work in several streams, its kernels may run side by side: engine_side.h.
+ * If a context has work in several streams, its kernels may run side by side: engine_side.h.
  *
  * The lanes of one process that has green contexts are a group in the same way.
  *
- * The lanes of one MPS server's clients are a group: to all others they are one lane, and among themselves those
- * that are ready run at once, each as fast as its share of the multiprocessors, or less when the shares of those
- * that are ready come to more than the card.
+ * The lanes of one MPS server's clients are a group: to all others they are one lane, and among themselves
+ * those that are ready run at once, each as fast as its share of the multiprocessors, or less if the shares of
+ * those that are ready exceed the card.
  */
 #include "sim/node/engine.h"
 
@@ -29,10 +29,11 @@
 
 #include <string.h>
 
-#define HORIZON_NS 50000000ull /* a waiter looks again at least this often: neighbours come, go and die */
+/* a waiting thread updates at least this often: other processes come, go and die */
+#define HORIZON_NS 50000000ull
 
-/* The contexts of a process that has green ones run at once, each on the multiprocessors that it has. */
-static void group_greens(struct run *r)
+/* Group the contexts of a process that has green ones: they run at once, each on its multiprocessors. */
+static void group_green_contexts(struct run *r)
 {
     for (uint32_t i = 0; i < r->count; i++) {
         const struct lane *green = &r->lane[i];
@@ -44,7 +45,7 @@ static void group_greens(struct run *r)
     }
 }
 
-static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, bool commit)
+static void run_load(struct run *r, struct sim *s, uint32_t device, uint32_t line, bool commit)
 {
     struct sim_device *d = &s->node->device[device];
     const struct sim_line *e = &d->engine.line[line % SIM_LINES_MAX];
@@ -80,10 +81,10 @@ static void load(struct run *r, struct sim *s, uint32_t device, uint32_t line, b
         if (q->share && q->share < r->lane[i].share) r->lane[i].share = q->share;
         greens = greens || q->share;
     }
-    if (greens) group_greens(r);
+    if (greens) group_green_contexts(r);
 }
 
-static void complete(struct run *r, struct lane *l, uint64_t end_ns)
+static void entry_complete(struct run *r, struct lane *l, uint64_t end_ns)
 {
     if (r->commit) {
         ENTRY(l->queue, l->head)->end_ns = end_ns;
@@ -100,9 +101,11 @@ static void complete(struct run *r, struct lane *l, uint64_t end_ns)
     l->head++;
 }
 
-/* Complete the copies and delays at the head of a lane; they wait for nobody. The time at which its head
- * becomes ready for the card, or UINT64_MAX when there is none (yet). */
-static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
+/*
+ * Complete the copies and delays at the head of a lane; they wait for no other lane. Return the time at which
+ * its head becomes ready for the card, or UINT64_MAX if there is none (yet).
+ */
+static uint64_t lane_settle(struct run *r, struct lane *l, uint64_t now_ns)
 {
     while (l->head < l->posted) {
         struct sim_entry *e = ENTRY(l->queue, l->head);
@@ -115,20 +118,20 @@ static uint64_t settle(struct run *r, struct lane *l, uint64_t now_ns)
             e->start_ns = ready;
             if (e->kind == SIM_WORK_COPY) run_account(r, l, ready, end, true);
         }
-        complete(r, l, end);
+        entry_complete(r, l, end);
     }
     return UINT64_MAX;
 }
 
-static struct choice choose(struct run *r, uint64_t now_ns)
+static struct choice lane_choose(struct run *r, uint64_t now_ns)
 {
     struct choice c = {.lane = r->count, .ready_ns = UINT64_MAX};
     bool current_ready = false;
-    uint32_t holder = r->current; /* of the turn: the current lane, or one that runs with it */
+    uint32_t holder = r->current; /* of the slice: the current lane, or one that runs with it */
     for (uint32_t k = 0; k < r->count; k++) {
         uint32_t i = r->current + k < r->count ? r->current + k : r->current + k - r->count;
         uint64_t ready = r->commit && side_is_loose(&r->lane[i]) ? side_settle(r, &r->lane[i], now_ns)
-                                                                 : settle(r, &r->lane[i], now_ns);
+                                                                 : lane_settle(r, &r->lane[i], now_ns);
         r->lane[i].ready = ready <= r->time_ns;
         if (ready > r->time_ns) {
             c.ready_ns = min64(c.ready_ns, ready);
@@ -153,7 +156,7 @@ static struct choice choose(struct run *r, uint64_t now_ns)
     return c;
 }
 
-static void begin(struct run *r, struct lane *l)
+static void entry_begin(struct run *r, struct lane *l)
 {
     struct sim_entry *e = ENTRY(l->queue, l->head);
     if (l->started) return;
@@ -165,8 +168,11 @@ static void begin(struct run *r, struct lane *l)
     }
 }
 
-/* How fast each ready lane of a group runs: contexts of one client divide its share, and all together have one card. */
-static void set_rates(struct run *r, const struct lane *of)
+/*
+ * Set the speed of each ready lane of a group: contexts of one client divide its share, and all together have
+ * one card.
+ */
+static void group_set_rates(struct run *r, const struct lane *of)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < r->count; i++) {
@@ -185,19 +191,21 @@ static void set_rates(struct run *r, const struct lane *of)
     }
 }
 
-/* Give the card to all ready lanes of the chosen one's group until one of their heads ends, somebody comes, their turn
- * is over, or the present. */
-static void occupy_together(struct run *r, const struct choice *c, uint64_t now_ns)
+/*
+ * Give the card to all ready lanes of the chosen one's group until one of their heads ends, another lane
+ * becomes ready, their slice is over, or the present.
+ */
+static void group_occupy(struct run *r, const struct choice *c, uint64_t now_ns)
 {
     const struct lane *of = &r->lane[c->lane];
     uint64_t until = min64(now_ns, c->ready_ns);
     run_take_turn(r, c->lane);
     if (c->contended) until = min64(until, r->slice_end_ns);
-    set_rates(r, of);
+    group_set_rates(r, of);
     for (uint32_t i = 0; i < r->count; i++) {
         struct lane *l = &r->lane[i];
         if (!l->ready || !run_together(l, of)) continue;
-        begin(r, l);
+        entry_begin(r, l);
         until = min64(until, r->time_ns + (l->left_ns * RATE_ONE + l->rate - 1) / l->rate);
     }
     uint64_t from = r->time_ns;
@@ -210,16 +218,16 @@ static void occupy_together(struct run *r, const struct choice *c, uint64_t now_
         uint64_t progress = ((until - from) * l->rate + RATE_ONE - 1) / RATE_ONE;
         if (r->commit) run_account_process(r, l, from, until, false, l->rate);
         l->left_ns -= min64(progress, l->left_ns);
-        if (l->left_ns == 0) complete(r, l, until);
+        if (l->left_ns == 0) entry_complete(r, l, until);
     }
 }
 
-/* Give the chosen lane the card until its head ends, its turn is over, or the present. */
-static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
+/* Give the chosen lane the card until its head ends, its slice is over, or the present. */
+static void lane_occupy(struct run *r, const struct choice *c, uint64_t now_ns)
 {
     struct lane *l = &r->lane[c->lane];
     run_take_turn(r, c->lane);
-    begin(r, l);
+    entry_begin(r, l);
     uint64_t until = min64(now_ns, r->time_ns + l->left_ns);
     if (c->contended)
         until = min64(until, r->slice_end_ns);
@@ -229,27 +237,27 @@ static void occupy(struct run *r, const struct choice *c, uint64_t now_ns)
     l->left_ns -= until - r->time_ns;
     r->time_ns = until;
     run_renew_turn(r, c, until);
-    if (l->left_ns == 0) complete(r, l, until);
+    if (l->left_ns == 0) entry_complete(r, l, until);
 }
 
 /* Serve up to `now_ns`, or until the target is complete. */
-static void serve(struct run *r, uint64_t now_ns)
+static void run_serve(struct run *r, uint64_t now_ns)
 {
     for (;;) {
-        struct choice c = choose(r, now_ns);
+        struct choice c = lane_choose(r, now_ns);
         if (r->target_end_ns || r->time_ns >= now_ns) return;
         if (c.lane == r->count)
             r->time_ns = min64(now_ns, c.ready_ns);
         else if (side_is_loose(&r->lane[c.lane]))
             side_occupy(r, &c, now_ns);
         else if (r->lane[c.lane].group)
-            occupy_together(r, &c, now_ns);
+            group_occupy(r, &c, now_ns);
         else
-            occupy(r, &c, now_ns);
+            lane_occupy(r, &c, now_ns);
     }
 }
 
-/* Too large for a stack that the program chose. */
+/* Too large for the stack of a thread of the program. */
 static __thread struct run scratch;
 
 void engine_advance(struct sim *s, uint32_t device, uint32_t line, uint64_t now_ns)
@@ -260,8 +268,8 @@ void engine_advance(struct sim *s, uint32_t device, uint32_t line, uint64_t now_
         e->time_ns = now_ns;
         return;
     }
-    load(&scratch, s, device, line, true);
-    serve(&scratch, now_ns);
+    run_load(&scratch, s, device, line, true);
+    run_serve(&scratch, now_ns);
     for (uint32_t i = 0; i < scratch.count; i++) {
         struct lane *l = &scratch.lane[i];
         l->queue->head_left_ns = l->left_ns;
@@ -280,13 +288,13 @@ void engine_advance_all(struct sim *s, uint32_t device, uint64_t now_ns)
 
 uint64_t engine_predict(struct sim *s, uint32_t device, const struct sim_queue *q, uint64_t number)
 {
-    load(&scratch, s, device, q->line, false);
+    run_load(&scratch, s, device, q->line, false);
     uint64_t horizon = scratch.time_ns + HORIZON_NS;
     for (uint32_t i = 0; i < scratch.count; i++)
         if (side_is_loose(&scratch.lane[i])) return min64(horizon, scratch.time_ns + side_least(q, number));
     scratch.target = q;
     scratch.target_number = number;
-    serve(&scratch, horizon);
+    run_serve(&scratch, horizon);
     return scratch.target_end_ns ? min64(scratch.target_end_ns, horizon) : horizon;
 }
 

@@ -1,15 +1,15 @@
-/* What all parts of the engine do to the books; engine.h has the theory. */
+/* Accounting of time that the parts of the engine share; engine.h has the theory. */
 #include "sim/node/engine_run.h"
 
 #include "sim/node/managed.h"
 
-/* Whether two lanes run at once. */
+/* Return true if two lanes run at once. */
 bool run_together(const struct lane *a, const struct lane *b)
 {
     return a->group && a->group == b->group;
 }
 
-/* A line may lag behind the others, so the history may have gone on: what is older than it keeps is left out. */
+/* A line may lag behind the others, so the history may have gone on: times older than it keeps are left out. */
 void run_account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool copy)
 {
     struct sim_engine *e = &r->device->engine;
@@ -30,7 +30,7 @@ void run_account_card(struct run *r, uint64_t from_ns, uint64_t to_ns, bool copy
     }
 }
 
-/* A process that had the card to `rate` only is charged that much of the time. */
+/* A process that had the card to `rate` only is charged that share of the time. */
 void run_account_process(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns, bool copy,
                          uint32_t rate)
 {
@@ -59,21 +59,21 @@ void run_account(struct run *r, struct lane *l, uint64_t from_ns, uint64_t to_ns
     run_account_process(r, l, from_ns, to_ns, copy, RATE_ONE);
 }
 
-/* How long an entry takes from `start_ns` on, the managed memory included that it has to wait for. */
+/* Duration of an entry from `start_ns` on, including the managed memory that it waits for. */
 uint64_t run_duration(struct run *r, struct lane *l, uint64_t number, uint64_t start_ns)
 {
     struct sim_entry *e = ENTRY(l->queue, number);
     if (e->touches == 0) return e->duration_ns;
     const struct sim_touch *touch = l->queue->touch[number % SIM_QUEUE_ENTRIES];
     uint64_t moving =
-        managed_touch(r->sim, l->queue->device, touch, e->touches, r->commit ? start_ns : MANAGED_LOOK);
+        managed_touch(r->sim, l->queue->device, touch, e->touches, r->commit ? start_ns : MANAGED_ESTIMATE);
     if (!r->commit) return e->duration_ns + moving;
     e->touches = 0;
     return e->duration_ns += moving;
 }
 
-/* A short turn answers sooner, a long one switches less. What a real card makes of its classes is not published. */
-static uint64_t turn_ns(const struct run *r)
+/* A short slice answers sooner, a long one switches less. The real lengths of the classes are not published. */
+static uint64_t slice_ns(const struct run *r)
 {
     static const uint64_t length_ns[SIM_TIMESLICES] = {SIM_SLICE_NS, SIM_SLICE_NS / 2, 2 * SIM_SLICE_NS,
                                                        8 * SIM_SLICE_NS};
@@ -83,14 +83,14 @@ static uint64_t turn_ns(const struct run *r)
 void run_take_turn(struct run *r, uint32_t lane)
 {
     bool passed = lane != r->current && !run_together(&r->lane[lane], &r->lane[r->current]);
-    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + turn_ns(r);
+    if (passed || r->time_ns >= r->slice_end_ns) r->slice_end_ns = r->time_ns + slice_ns(r);
     if (r->commit && passed) r->device->engine.switch_count++;
     r->current = lane;
 }
 
-/* A lane that runs to the end of its turn unseen begins the next one where that would have been. */
+/* If a lane ran past the end of its slice between two updates, its next slice begins where that end was. */
 void run_renew_turn(struct run *r, const struct choice *c, uint64_t until)
 {
     if (!c->contended && r->slice_end_ns < until)
-        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, turn_ns(r));
+        r->slice_end_ns += sim_round_up(until - r->slice_end_ns, slice_ns(r));
 }

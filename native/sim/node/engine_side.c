@@ -3,11 +3,11 @@
 
 #include "sim/node/mig.h"
 
-#define SIDE_MAX      128u   /* kernels that a card runs at once */
-#define LEAST_LOOK_NS 50000u /* a waiter does not look again before */
+#define SIDE_MAX        128u   /* kernels that a card runs at once */
+#define LEAST_UPDATE_NS 50000u /* least time between two updates of a waiting thread */
 
-/* When an entry may begin; UINT64_MAX: what it follows is not complete. */
-static uint64_t ready_at(const struct lane *l, uint64_t number)
+/* Time at which an entry may begin; UINT64_MAX: a predecessor is not complete. */
+static uint64_t entry_ready_ns(const struct lane *l, uint64_t number)
 {
     const struct sim_entry *e = ENTRY(l->queue, number);
     uint64_t ready = e->posted_ns;
@@ -27,7 +27,7 @@ static uint64_t ready_at(const struct lane *l, uint64_t number)
     return ready;
 }
 
-static void complete(struct lane *l, uint64_t number, uint64_t end_ns)
+static void entry_complete(struct lane *l, uint64_t number, uint64_t end_ns)
 {
     struct sim_queue *q = l->queue;
     struct sim_entry *e = ENTRY(q, number);
@@ -39,8 +39,8 @@ static void complete(struct lane *l, uint64_t number, uint64_t end_ns)
     __atomic_store_n(&q->done, l->head, __ATOMIC_RELEASE);
 }
 
-/* The head may have been begun while the lane was served one by one, and may be ended so. */
-static void take_head(struct lane *l)
+/* The head may have begun while the lane was served one entry at a time, and may end so. */
+static void head_take_over(struct lane *l)
 {
     struct sim_entry *e = ENTRY(l->queue, l->head);
     if (!l->started || l->head >= l->posted) return;
@@ -48,7 +48,7 @@ static void take_head(struct lane *l)
     e->left_ns = l->left_ns;
 }
 
-static void leave_head(struct lane *l)
+static void head_give_back(struct lane *l)
 {
     const struct sim_entry *e = ENTRY(l->queue, l->head);
     l->started = l->head < l->posted && e->phase == SIM_PHASE_RUNNING;
@@ -58,13 +58,13 @@ static void leave_head(struct lane *l)
 uint64_t side_settle(struct run *r, struct lane *l, uint64_t now_ns)
 {
     bool ready_now = false;
-    take_head(l);
+    head_take_over(l);
     l->next_ns = UINT64_MAX;
     for (uint64_t n = l->head; n < l->posted; n++) {
         struct sim_entry *e = ENTRY(l->queue, n);
         if (e->phase == SIM_PHASE_RUNNING) ready_now = true;
         if (e->phase != SIM_PHASE_WAITING) continue;
-        uint64_t ready = ready_at(l, n);
+        uint64_t ready = entry_ready_ns(l, n);
         if (ready > now_ns) continue;
         if (e->kind == SIM_WORK_KERNEL) {
             if (ready <= r->time_ns) ready_now = true;
@@ -75,9 +75,9 @@ uint64_t side_settle(struct run *r, struct lane *l, uint64_t now_ns)
         if (end > now_ns) continue;
         e->start_ns = ready;
         if (e->kind == SIM_WORK_COPY) run_account(r, l, ready, end, true);
-        complete(l, n, end);
+        entry_complete(l, n, end);
     }
-    leave_head(l);
+    head_give_back(l);
     return ready_now ? 0 : l->next_ns;
 }
 
@@ -86,8 +86,8 @@ struct share {
     uint64_t rate; /* of RATE_ONE */
 };
 
-/* Who has how much of the multiprocessors: those that run keep theirs, the others follow in the order of issue. */
-static uint32_t divide(struct run *r, struct lane *l, struct share *out)
+/* Divide the multiprocessors: running kernels keep theirs, the others follow in the order of issue. */
+static uint32_t multiprocessors_divide(struct run *r, struct lane *l, struct share *out)
 {
     uint32_t all = r->device->profile.sm_count * r->share / r->shares, count = 0;
     if (all == 0) all = 1;
@@ -97,7 +97,7 @@ static uint32_t divide(struct run *r, struct lane *l, struct share *out)
             struct sim_entry *e = ENTRY(l->queue, n);
             if (e->kind != SIM_WORK_KERNEL || e->phase != (begun ? SIM_PHASE_RUNNING : SIM_PHASE_WAITING))
                 continue;
-            if (!begun && ready_at(l, n) > r->time_ns) continue;
+            if (!begun && entry_ready_ns(l, n) > r->time_ns) continue;
             uint32_t wanted = e->sms == 0 || e->sms > all ? all : e->sms;
             uint32_t given = wanted < free ? wanted : free;
             free -= given;
@@ -121,8 +121,8 @@ void side_occupy(struct run *r, const struct choice *c, uint64_t now_ns)
     static __thread struct share share[SIDE_MAX];
     struct lane *l = &r->lane[c->lane];
     run_take_turn(r, c->lane);
-    take_head(l);
-    uint32_t count = divide(r, l, share);
+    head_take_over(l);
+    uint32_t count = multiprocessors_divide(r, l, share);
     uint64_t from = r->time_ns, until = min64(now_ns, l->next_ns);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t left = ENTRY(l->queue, share[i].number)->left_ns;
@@ -138,9 +138,9 @@ void side_occupy(struct run *r, const struct choice *c, uint64_t now_ns)
     for (uint32_t i = 0; i < count; i++) {
         struct sim_entry *e = ENTRY(l->queue, share[i].number);
         e->left_ns -= min64(((until - from) * share[i].rate + RATE_ONE - 1) / RATE_ONE, e->left_ns);
-        if (e->left_ns == 0) complete(l, share[i].number, until);
+        if (e->left_ns == 0) entry_complete(l, share[i].number, until);
     }
-    leave_head(l);
+    head_give_back(l);
 }
 
 uint64_t side_least(const struct sim_queue *q, uint64_t number)
@@ -148,5 +148,5 @@ uint64_t side_least(const struct sim_queue *q, uint64_t number)
     const struct sim_entry *e = ENTRY(q, number);
     uint64_t least = e->phase == SIM_PHASE_RUNNING ? e->left_ns : e->duration_ns;
     if (q->started && number == q->done) least = q->head_left_ns;
-    return max64(least, LEAST_LOOK_NS);
+    return max64(least, LEAST_UPDATE_NS);
 }

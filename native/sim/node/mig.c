@@ -1,7 +1,7 @@
 /* Names and figures of compute instances. */
 #include "sim/node/mig.h"
 
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 
 #include <cuda.h>
 #include <stdio.h>

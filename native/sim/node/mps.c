@@ -69,7 +69,7 @@ void sim_mps_serve(struct sim *s, const uint8_t *devices, uint32_t count, uint32
     sim_unlock_node(s);
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b)
+static uint64_t smaller_limit(uint64_t a, uint64_t b)
 {
     if (a == 0 || b == 0) return a ? a : b;
     return a < b ? a : b;
@@ -94,7 +94,7 @@ enum sim_mps_result sim_mps_join(struct sim *s, uint32_t server, uint32_t genera
         m->server_generation = generation;
         m->permille = permille < of->permille ? permille : of->permille;
         for (uint32_t i = 0; i < SIM_DEVICES_MAX; i++)
-            m->memory_bytes[i] = lesser(memory_bytes[i], of->memory_bytes[i]);
+            m->memory_bytes[i] = smaller_limit(memory_bytes[i], of->memory_bytes[i]);
         m->id = of->id++;
         __atomic_store_n(&m->role, SIM_MPS_CLIENT, __ATOMIC_RELEASE);
     }
@@ -142,7 +142,7 @@ bool sim_mps_admits(const struct sim *s, uint32_t other)
     const struct sim_mps *m = &n->proc[s->slot].mps, *o = &n->proc[other % SIM_PROCS_MAX].mps;
     const struct sim_proc *of = &n->proc[o->server % SIM_PROCS_MAX];
     if (o->role == SIM_MPS_CLIENT && (of->state != SIM_SLOT_LIVE || of->generation != o->server_generation))
-        return true; /* its server is gone, and with it what it could run */
+        return true; /* its server has ended, and with it the client's limits */
     if (m->role != SIM_MPS_CLIENT) return false;
     return other == m->server || sim_mps_is_client(n, other, m->server);
 }

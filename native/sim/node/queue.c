@@ -1,6 +1,4 @@
-/*
- * The queues of contexts: taking one, posting to it, waiting for what was posted.
- */
+/* The work queues of contexts: opening one, posting to it, waiting for posted work. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -43,7 +41,7 @@ int queue_open(struct sim *s, uint32_t device, uint32_t priority)
             sim_lock_device(s, device);
             struct sim_line *e = &n->device[device].engine.line[q->line];
             engine_advance(s, device, q->line, sim_now());
-            bool listed = false; /* it may have been relisted after the death of another */
+            bool listed = false; /* it may have been listed again after the death of another process */
             for (uint32_t i = 0; i < e->active_count; i++)
                 listed = listed || e->active[i] == found;
             if (!listed) e->active[e->active_count++] = (uint16_t)found;
@@ -125,7 +123,7 @@ void queue_wait(struct sim *s, int queue, uint64_t number)
         uint64_t at = done ? 0 : engine_predict(s, q->device, q, number);
         bool dropped = q->state != SIM_SLOT_LIVE || q->proc != (uint32_t)s->slot;
         sim_unlock_device(s, q->device);
-        if (done || dropped) return; /* dropped: we were taken for dead */
+        if (done || dropped) return; /* dropped: this process was taken for dead */
         if (shared) sim_sweep(s, SWEEP_EVERY_NS);
         queue_sleep_until(at);
     }
@@ -140,7 +138,7 @@ void queue_wait_through(struct sim *s, int queue, uint64_t number)
     }
 }
 
-static void relax(void)
+static void cpu_relax(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -165,5 +163,5 @@ void queue_sleep_until(uint64_t at_ns)
         return;
     }
     while (sim_now() < at_ns)
-        relax();
+        cpu_relax();
 }

@@ -1,6 +1,4 @@
-/*
- * Making and opening the shared state of a simulated node, and its locks; state.h has the theory.
- */
+/* Creation and opening of the shared state of a simulated node, and its locks; state.h has the theory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,7 +16,7 @@
 
 #define SIM_XID_DOUBLE_BIT 48u
 #define SIM_XID_CONTAINED  94u
-#define MIG_FORGOTTEN_FROM 9u /* compute capability from which the mode of MIG does not outlive a reboot */
+#define MIG_FORGOTTEN_FROM 9u /* compute capability from which the MIG mode does not outlive a reboot */
 
 uint64_t sim_realtime(void)
 {
@@ -38,7 +36,7 @@ void sim_read_line(const char *path, char *out, size_t size)
     out[strcspn(out, "\n")] = 0;
 }
 
-static void init_mutex(pthread_mutex_t *m)
+static void mutex_init(pthread_mutex_t *m)
 {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
@@ -49,18 +47,19 @@ static void init_mutex(pthread_mutex_t *m)
     pthread_mutexattr_destroy(&a);
 }
 
-/* Everything that dies with the machine: locks, processes, queues, engine time. */
+/* Reset everything that ends with a reboot: locks, processes, queues, engine time. */
 static void reset_dynamic(struct sim_node *n)
 {
-    init_mutex(&n->lock);
+    mutex_init(&n->lock);
     for (uint32_t i = 0; i < n->device_count; i++) {
         struct sim_device *d = &n->device[i];
-        init_mutex(&d->lock);
+        mutex_init(&d->lock);
         d->used_bytes = d->alloc_bytes = d->alloc_peak_bytes = d->used_peak_bytes = 0;
         d->timeslice = 0;
         memset(d->engine.line, 0, sizeof d->engine.line);
         memset(&d->engine.history, 0, sizeof d->engine.history);
-        memset(d->mig.gi, 0, sizeof d->mig.gi); /* on Ampere the mode outlives a reboot, instances never do */
+        /* on Ampere the MIG mode outlives a reboot; instances never do */
+        memset(d->mig.gi, 0, sizeof d->mig.gi);
         memset(d->mig.ci, 0, sizeof d->mig.ci);
         d->mig.mode = d->mig.mode_pending =
             d->mig.mode_pending && d->profile.compute_major < MIG_FORGOTTEN_FROM;
@@ -91,7 +90,7 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
     if (fd < 0) return -errno;
     int result = 0;
     struct sim_node *n = MAP_FAILED;
-    /* Like the device nodes of a real card, a node is for every user whom its directory lets in. */
+    /* Like the device nodes of a real card, a node is usable by every user who may enter its directory. */
     if (fchmod(fd, 0666) != 0 || ftruncate(fd, sizeof *n) != 0)
         result = -errno;
     else if ((n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
@@ -126,10 +125,10 @@ int sim_create(const char *path, const char *name, const struct sim_device *devi
 }
 
 /*
- * A node file outlives a reboot; what it says of processes and of MIG instances does not. Whoever cannot tell
- * which boot this is, because its /proc is not the kernel's (that of the node, say), takes nothing away from others.
+ * Reset the dynamic part after a reboot. A process that cannot read the boot ID, because its /proc is not the
+ * kernel's (that of a node's root, for example), resets nothing.
  */
-static void check_boot(struct sim_node *n, int fd)
+static void boot_check(struct sim_node *n, int fd)
 {
     char boot[40];
     sim_read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
@@ -167,7 +166,7 @@ int sim_open(struct sim *s, const char *path)
         close(fd);
         return -EPROTO;
     }
-    check_boot(n, fd);
+    boot_check(n, fd);
     s->node = n;
     s->fd = fd;
     s->file_device = st.st_dev;
@@ -194,8 +193,8 @@ void sim_recount(struct sim_node *n, uint32_t device)
     d->used_bytes = alloc + context;
 }
 
-/* The lists of a device's queues, from the queues themselves: their writer may have died half-way. */
-static void relist(struct sim_node *n, uint32_t device)
+/* Rebuild the lists of a device's queues from the queues themselves: their writer may have died half-way. */
+static void queue_lists_rebuild(struct sim_node *n, uint32_t device)
 {
     struct sim_engine *e = &n->device[device].engine;
     for (uint32_t i = 0; i < SIM_LINES_MAX; i++)
@@ -226,7 +225,7 @@ void sim_lock_device(struct sim *s, uint32_t device)
     if (pthread_mutex_lock(&d->lock) == EOWNERDEAD) {
         __atomic_fetch_add(&s->node->owner_dead_count, 1, __ATOMIC_RELAXED);
         sim_recount(s->node, device);
-        relist(s->node, device);
+        queue_lists_rebuild(s->node, device);
         pthread_mutex_consistent(&d->lock);
     }
 }

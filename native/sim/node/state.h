@@ -1,17 +1,17 @@
 /*
- * The state of one simulated node: a file that every process of the node maps (MAP_SHARED), named by the
- * environment variable CALABASH_SIM. It holds the cards (what they are, what they hold, what is wrong with
- * them), the processes that use them, and one work queue per context.
+ * The shared state of a simulated node: a file that every process of the node maps (MAP_SHARED), named by the
+ * environment variable CALABASH_SIM. It holds the cards (their models, memory and faults), the processes that
+ * use them, and one work queue per context.
  *
- * Locks. Each device has a robust mutex that guards its counters, its engine and its part of every process;
- * the node has one that guards the tables of processes and queues. Take the node's before a device's, never
- * the reverse. When an owner dies inside, the next one recounts the totals from the process table, which is
- * the truth.
+ * Locks. Each device has a robust mutex that guards its counters, its engine and its part of every process; the
+ * node has one that guards the tables of processes and queues. Take the node's before a device's, never the
+ * reverse. When an owner dies holding a lock, the next one recounts the totals from the process table, which is
+ * authoritative.
  *
- * Liveness. A process holds an open-file-description lock on one byte per slot, so the kernel itself says, in
- * every PID namespace, whether it lives. Whoever finds a free byte under a live slot frees what that process
- * held (a sweep). A second, traditional lock lets the kernel translate the owner's PID into the caller's
- * namespace.
+ * Liveness. A process holds an open-file-description lock on one byte per slot, so the kernel itself tells, in
+ * every PID namespace, whether it lives. A process that finds an unlocked byte of a live slot frees what the
+ * dead process held (a sweep). A second, traditional lock lets the kernel translate the owner's PID into the
+ * caller's namespace.
  *
  * Times are CLOCK_MONOTONIC nanoseconds. Static fields are written once, before the file gets its final name.
  */
@@ -46,10 +46,10 @@
 #define SIM_CI_MAX         16u
 /* the card's own, then one for each place of a compute instance */
 #define SIM_LINES_MAX   (1u + SIM_CI_MAX)
-#define SIM_SLICE_NS    1000000ull /* a turn of the class that is not set to another */
-#define SIM_TIMESLICES  4u         /* classes of turns: as they are, short, medium, long */
-#define SIM_MANAGED_MAX 4096u      /* managed allocations whose place is followed, per device */
-#define SIM_TOUCH_MAX   4u         /* of which one piece of work may touch so many */
+#define SIM_SLICE_NS    1000000ull /* time slice of the default class */
+#define SIM_TIMESLICES  4u         /* classes of time slices: default, short, medium, long */
+#define SIM_MANAGED_MAX 4096u      /* managed allocations whose residency is tracked, per device */
+#define SIM_TOUCH_MAX   4u         /* tracked allocations that one piece of work may touch */
 
 /* A 64-bit futex-free counter of busy time by tick: busy_ns[t % N] is valid when tick[t % N] == t. */
 struct sim_history {
@@ -66,7 +66,7 @@ struct sim_profile {
     char serial[32];
     char board_part[32];
     char vbios[32];
-    uint64_t memory_total_bytes;    /* what NVML calls total */
+    uint64_t memory_total_bytes;    /* total as NVML reports it */
     uint64_t memory_reserved_bytes; /* held by the driver and firmware; CUDA's total is total - reserved */
     uint64_t context_bytes;         /* cost of one context */
     uint64_t bar1_bytes;
@@ -83,7 +83,7 @@ struct sim_profile {
     uint64_t flops_fp32;           /* peak, per second */
     uint64_t host_bandwidth_bps;   /* host <-> device, bytes per second */
     uint64_t peer_bandwidth_bps;   /* device <-> device, bytes per second */
-    uint64_t launch_overhead_ns;   /* least time a kernel occupies the card; 0 reads as 2000 */
+    uint64_t launch_overhead_ns;   /* least time for which a kernel occupies the card; 0 reads as 2000 */
     uint32_t pci_domain, pci_bus, pci_device;
     uint32_t pci_device_id, pci_subsystem_id; /* device << 16 | vendor, as NVML */
     uint32_t pcie_gen, pcie_width;
@@ -96,7 +96,7 @@ struct sim_profile {
     uint32_t temperature_slowdown_c, temperature_shutdown_c, temperature_idle_c;
     uint32_t mig_capable;
     uint32_t ecc_capable;
-    uint32_t mig_profile_set;              /* which placement table of the NVML part applies; 0: none */
+    uint32_t mig_profile_set;              /* placement table of the NVML part; 0: none */
     int32_t attribute[SIM_ATTRIBUTES_MAX]; /* by CUdevice_attribute; SIM_ATTRIBUTE_NONE: derived or invalid */
     uint64_t spare[32];
 };
@@ -114,17 +114,17 @@ struct sim_faults {
     uint32_t slow_permille; /* every duration is multiplied by this / 1000; 0 reads as 1000 */
     uint64_t ecc_volatile_sbe, ecc_volatile_dbe;
     uint64_t ecc_aggregate_sbe, ecc_aggregate_dbe;
-    uint32_t fatal_epoch;  /* bumped by an uncorrectable error: contexts older than it are dead */
-    uint32_t fatal_result; /* CUresult those contexts answer; 0 reads as CUDA_ERROR_ECC_UNCORRECTABLE */
+    uint32_t fatal_epoch;  /* incremented by an uncorrectable error: older contexts are dead */
+    uint32_t fatal_result; /* CUresult that those contexts return; 0 reads as CUDA_ERROR_ECC_UNCORRECTABLE */
     int64_t alloc_fail_countdown; /* n > 0: the n-th allocation from now fails; 0: off */
     uint32_t alloc_fail_permille; /* each allocation fails with this probability */
-    uint32_t throttle_reasons;    /* nvmlClocksEventReasons to report besides idle */
+    uint32_t throttle_reasons;    /* nvmlClocksEventReasons reported besides idle */
     uint32_t temperature_c;       /* 0: modelled */
     uint32_t remapped_rows_correctable, remapped_rows_uncorrectable, remapped_rows_pending;
     uint64_t xid_count; /* xids ever; the last SIM_XIDS_MAX are xid[(n - 1) % SIM_XIDS_MAX] */
     struct sim_xid xid[SIM_XIDS_MAX];
     uint64_t hang_until_ns; /* NVML calls on this card do not return before this CLOCK_MONOTONIC time */
-    uint32_t nvlinks_down;  /* so many of its links, the first ones, are down */
+    uint32_t nvlinks_down;  /* number of links that are down, the first ones */
     uint32_t remap_failed;  /* a row could not be remapped */
     uint32_t retired_pages_pending;
     uint32_t reserved;
@@ -133,7 +133,7 @@ struct sim_faults {
 
 struct sim_ci { /* a compute instance */
     uint32_t used, id, gi_id, profile, eng_profile, slice_start, slice_count;
-    uint32_t born; /* the layout's generation that made it: never the same twice on a card */
+    uint32_t born; /* the layout's generation that created it: unique on a card */
     char uuid[48]; /* "MIG-..." */
 };
 
@@ -147,16 +147,16 @@ struct sim_gi { /* a GPU instance */
 struct sim_mig {
     uint32_t mode, mode_pending;
     uint32_t next_id;
-    uint32_t generation; /* bumped at each change of the layout */
+    uint32_t generation; /* incremented at each change of the layout */
     struct sim_gi gi[SIM_GI_MAX];
     struct sim_ci ci[SIM_CI_MAX];
-    uint64_t busy_ns[SIM_GI_MAX]; /* time in which GPU instances worked, by their place; it only grows */
+    uint64_t busy_ns[SIM_GI_MAX]; /* time in which GPU instances worked, by their index; it only grows */
 };
 
-/* Who takes turns with whom: all contexts of a card that is not divided, or those of one compute instance. */
+/* Contexts that share time slices: all of a card that is not partitioned, or those of one compute instance. */
 struct sim_line {
-    uint64_t time_ns;      /* it has been served up to here */
-    uint64_t slice_end_ns; /* the current context may run until here when another waits */
+    uint64_t time_ns;      /* served up to this time */
+    uint64_t slice_end_ns; /* end of the slice of the current context, if another one waits */
     uint32_t current;      /* index into active[] of the context that holds the slice */
     uint32_t active_count;
     uint16_t active[SIM_QUEUES_MAX]; /* indices of its live queues, in order of creation */
@@ -177,7 +177,7 @@ struct sim_device {
     pthread_mutex_t lock;
     uint64_t used_bytes;       /* allocations and contexts of all processes */
     uint64_t alloc_bytes;      /* allocations alone */
-    uint64_t alloc_peak_bytes; /* the highest alloc_bytes ever; simctl may reset it */
+    uint64_t alloc_peak_bytes; /* highest alloc_bytes so far; simctl may reset it */
     uint64_t used_peak_bytes;
     uint64_t alloc_count, free_count, denied_count;
     uint32_t persistence_mode;
@@ -190,7 +190,7 @@ struct sim_device {
     struct sim_faults faults;
     struct sim_mig mig;
     struct sim_engine engine;
-    uint32_t timeslice, padding; /* class of the turns of contexts that share it; a restart forgets it */
+    uint32_t timeslice, padding; /* time-slice class of contexts that share it; reset by a restart */
     uint64_t spare[63];
 };
 
@@ -200,7 +200,7 @@ struct sim_ticks {
     uint64_t busy_ns[SIM_PROC_TICKS];
 };
 
-/* What one process has on one device; guarded by that device's lock. */
+/* Use of one device by one process; guarded by that device's lock. */
 struct sim_proc_device {
     uint64_t alloc_bytes;
     uint64_t context_bytes;
@@ -211,8 +211,8 @@ struct sim_proc_device {
     uint32_t mig_gi_id, mig_ci_id; /* valid when mig_used */
     uint32_t mig_used;
     uint32_t mig_line,
-        mig_born; /* its compute instance: 1 + its place, and which of those that stood there */
-    uint32_t parked_context_count; /* what it gave up while it is checkpointed */
+        mig_born; /* its compute instance: 1 + its index, and the `born` of the instance at that index */
+    uint32_t parked_context_count; /* contexts it had when it was checkpointed */
     uint32_t spare;
     uint64_t parked_alloc_bytes, parked_context_bytes;
     struct sim_ticks ticks;
@@ -227,22 +227,22 @@ struct sim_departed {
 
 enum sim_slot { SIM_SLOT_FREE = 0, SIM_SLOT_LIVE = 1 };
 
-/* What a process is to the multi-process service; mps.h has the theory. */
+/* Role of a process in the multi-process service; mps.h has the theory. */
 enum sim_mps_role { SIM_MPS_NONE = 0, SIM_MPS_CLIENT = 1, SIM_MPS_SERVER = 2 };
 enum sim_mps_status { SIM_MPS_INITIALIZING = 0, SIM_MPS_ACTIVE = 1, SIM_MPS_FAULT = 2 };
 
 struct sim_mps {
     uint32_t role;     /* enum sim_mps_role */
     uint32_t permille; /* of the multiprocessors: a client's, or what a server gives to new clients */
-    uint64_t memory_bytes[SIM_DEVICES_MAX]; /* the most that a client may hold, likewise; 0: all */
+    uint64_t memory_bytes[SIM_DEVICES_MAX]; /* memory limit of a client, likewise; 0: none */
     uint32_t server, server_generation;     /* a client's */
-    uint32_t result; /* a client's: the CUresult that every call answers from now on; 0: none */
+    uint32_t result; /* a client's: the CUresult that every call returns from now on; 0: none */
     uint32_t id;     /* a client's number at its server; a server's next one */
     uint32_t status; /* a server's: enum sim_mps_status */
-    uint32_t uid;    /* a server's: whom it serves */
+    uint32_t uid;    /* a server's: the user whom it serves */
     uint32_t clients_max;
     uint32_t fault_slot, fault_device,
-        fault_count; /* a server's: who made the last fatal fault, where; faults ever */
+        fault_count; /* a server's: slot and device of the last fatal fault; number of faults */
     uint32_t visible_count;
     uint8_t visible[SIM_DEVICES_MAX]; /* a server's devices, in its order */
     uint32_t fault_pid;               /* in its own PID namespace */
@@ -257,7 +257,7 @@ struct sim_proc {
     uint64_t start_ticks;   /* field 22 of /proc/self/stat */
     uint64_t attached_ns;   /* CLOCK_REALTIME */
     uint32_t uid;
-    uint32_t run;   /* enum sim_run of gate.h; a futex word */
+    uint32_t run;   /* enum sim_run of process_gate.h; a futex word */
     char name[256]; /* the executable's path */
     struct sim_proc_device device[SIM_DEVICES_MAX];
     struct sim_mps mps;
@@ -271,50 +271,53 @@ enum sim_phase { SIM_PHASE_WAITING = 0, SIM_PHASE_RUNNING = 1, SIM_PHASE_DONE = 
 struct sim_entry {
     uint64_t posted_ns;
     uint64_t duration_ns; /* modelled, already multiplied by the slow factor at the post */
-    uint64_t start_ns;    /* stamped by the engine */
+    uint64_t start_ns;    /* set by the engine */
     uint64_t end_ns;
     uint64_t left_ns;     /* of one that runs beside others */
     uint64_t after[2];    /* 1 + the number of an entry that it follows; 0: none */
     uint32_t phase;       /* enum sim_phase */
     uint32_t sms;         /* multiprocessors that it needs; 0: all */
-    uint16_t follows_all; /* all earlier ones of blocking streams, too */
-    uint16_t blocking;    /* it is of such a stream */
+    uint16_t follows_all; /* and all earlier ones of blocking streams */
+    uint16_t blocking;    /* it belongs to such a stream */
     uint32_t spare;
     uint32_t kind;    /* enum sim_work */
-    uint32_t touches; /* entries of touch[] in the same place that are still to be brought in */
+    uint32_t touches; /* entries of touch[] at the same index that are still to be brought in */
 };
 
-/* Managed memory that work uses: it is brought to the card, or taken to the host, before the work runs. */
+/* Managed memory used by work: it is brought to the card, or taken to the host, before the work runs. */
 struct sim_touch {
     uint16_t place; /* index into managed[device] */
     uint16_t to_host;
     uint32_t generation;
-    uint64_t bytes; /* at most: of what lies there */
+    uint64_t bytes; /* at most, of the resident ones */
 };
 
-/* One managed allocation, which may lie on the card or not; guarded by the device's lock. */
+/* One managed allocation, on the card or not; guarded by the device's lock. */
 struct sim_managed {
     uint32_t state; /* enum sim_slot */
     uint32_t generation;
-    uint32_t proc; /* whose it is */
+    uint32_t proc; /* slot of its process */
     uint32_t spare;
     uint64_t size_bytes;
     uint64_t resident_bytes; /* charged to its process */
-    uint64_t host_bytes;     /* of the rest, what has content: it has to be moved */
+    uint64_t host_bytes;     /* of the rest, the part that has content and must be moved */
     uint64_t used_ns;        /* when work last touched it: the least recent is evicted first */
 };
 
-/* One context's work, a ring: `posted` is advanced by its owner alone (release), `done` by the engine under
- * the device's lock: all before it are complete, and each one is when its phase says so. Entry n is at entries[n % SIM_QUEUE_ENTRIES]; n counts from 0. */
+/*
+ * One context's work, a ring: `posted` is advanced by its owner only (release), `done` by the engine under the
+ * device's lock: all entries before it are complete, and a later entry is complete if its phase says so. Entry
+ * n is at entries[n % SIM_QUEUE_ENTRIES]; n counts from 0.
+ */
 struct sim_queue {
     uint32_t state; /* enum sim_slot */
     uint32_t device;
     uint32_t proc;
     uint32_t proc_generation;
-    uint32_t started; /* the head has been given time */
+    uint32_t started; /* the head has been given time on the engine */
     uint32_t priority;
     uint32_t line;  /* of its device's engine */
-    uint32_t share; /* of SIM_QUEUE_WHOLE: a green context's part of the multiprocessors; 0: it has all */
+    uint32_t share; /* of SIM_QUEUE_WHOLE: a green context's part of the multiprocessors; 0: all */
     uint64_t head_left_ns;
     uint64_t last_end_ns; /* completion time of the latest finished entry */
     uint64_t loose;       /* 1 + the number of the latest entry that does not follow the one before it */
@@ -326,7 +329,7 @@ struct sim_queue {
 
 struct sim_unserved {
     char name[63];
-    uint8_t kernel; /* a kernel that is not known, not a function */
+    uint8_t kernel; /* an unknown kernel, not a function */
     uint64_t count;
 };
 
@@ -336,7 +339,7 @@ struct sim_node {
     uint32_t device_count;
     uint64_t size_bytes; /* of this struct, as the creator saw it */
     char name[64];
-    uint32_t driver_cuda; /* what cuDriverGetVersion answers, 13000 */
+    uint32_t driver_cuda; /* result of cuDriverGetVersion, 13000 */
     char driver_version[32];
     char nvml_version[32];
     uint64_t created_ns; /* CLOCK_REALTIME */
@@ -347,12 +350,12 @@ struct sim_node {
     uint64_t owner_dead_count;
     uint32_t unserved_count;
     struct sim_unserved unserved[SIM_UNSERVED_MAX];
-    uint32_t proc_high, queue_high; /* slots beyond these were never used: nobody need look at them */
+    uint32_t proc_high, queue_high; /* slots from here on were never used and need not be searched */
     uint64_t spare[255];
     struct sim_device device[SIM_DEVICES_MAX];
     struct sim_proc proc[SIM_PROCS_MAX];
     struct sim_queue queue[SIM_QUEUES_MAX];
-    uint64_t departed_count; /* ever; the last SIM_DEPARTED_MAX are kept, as xid of sim_faults */
+    uint64_t departed_count; /* total; the last SIM_DEPARTED_MAX are kept, as xid of sim_faults */
     struct sim_departed departed[SIM_DEPARTED_MAX];
     uint32_t managed_high[SIM_DEVICES_MAX];
     struct sim_managed managed[SIM_DEVICES_MAX][SIM_MANAGED_MAX];
@@ -361,12 +364,11 @@ struct sim_node {
 _Static_assert(SIM_QUEUES_MAX <= UINT16_MAX, "active[] holds 16-bit indices");
 _Static_assert((SIM_QUEUE_ENTRIES & (SIM_QUEUE_ENTRIES - 1)) == 0, "a ring's size is a power of two");
 
-/* What one process has of the node: the mapping and, after sim_attach, its slot. Never unmapped before exit.
- */
+/* A process's access to the node: the mapping and, after sim_attach, its slot. Never unmapped before exit. */
 struct sim {
     struct sim_node *node;
     int fd;
-    int slot; /* -1: looking only */
+    int slot; /* -1: read only, no slot */
     dev_t file_device;
     ino_t file_inode;
     char path[4096];
@@ -384,7 +386,7 @@ static inline uint64_t sim_round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* What an allocation of `bytes` costs: below 1 MiB a multiple of 512 B, from there a multiple of 2 MiB. */
+/* Charge of an allocation of `bytes`: below 1 MiB a multiple of 512 B, from there a multiple of 2 MiB. */
 #define SIM_SMALL_BYTES (1ull << 20)
 #define SIM_SMALL_UNIT  512ull
 #define SIM_LARGE_UNIT  (2ull << 20)
@@ -410,12 +412,17 @@ static inline uint32_t sim_queues_used(const struct sim_node *n)
     return high < SIM_QUEUES_MAX ? high : SIM_QUEUES_MAX;
 }
 
-/* Write a new node file with these cards (only profile, modes and faults of each are read). 0, or -errno. */
+/*
+ * Write a new node file with these cards (only profile, modes and faults of each are read). Return 0, or
+ * -errno.
+ */
 int sim_create(const char *path, const char *name, const struct sim_device *devices, uint32_t count);
 
-/* Map the node at `path` (NULL: the one CALABASH_SIM names). 0, or -errno: -ENOENT none named or absent,
- * -EPROTO not a node file of this version. The descriptor stays open until exit: closing it would drop the
- * process's locks. */
+/*
+ * Map the node at `path` (NULL: the one that CALABASH_SIM names). Return 0, or -errno: -ENOENT none named or
+ * absent, -EPROTO not a node file of this version. The descriptor stays open until exit: closing it would drop
+ * the process's locks.
+ */
 int sim_open(struct sim *s, const char *path);
 
 void sim_lock_node(struct sim *s);
@@ -423,23 +430,28 @@ void sim_unlock_node(struct sim *s);
 void sim_lock_device(struct sim *s, uint32_t device);
 void sim_unlock_device(struct sim *s, uint32_t device);
 
-/* The totals of a device and of its GPU instances are sums over the process table. The caller holds the device's lock. */
+/*
+ * Recount the totals of a device and of its GPU instances from the process table. Requires the device's lock.
+ */
 void sim_recount(struct sim_node *n, uint32_t device);
 
 /* CLOCK_REALTIME, in nanoseconds. */
 uint64_t sim_realtime(void);
 
-/* The first line of a small file; "" when it cannot be read. */
+/* First line of a small file; "" if it cannot be read. */
 void sim_read_line(const char *path, char *out, size_t size);
 
-/* Record a call of a function that is not served, or a launch of a kernel that is not known. */
+/* Record a call of a function that is not implemented, or a launch of an unknown kernel. */
 void sim_count_unserved(struct sim *s, const char *name, bool kernel);
 
-/* Faults, for simctl and tests. */
+/* Fault injection, for simctl and tests. */
 void sim_inject_xid(struct sim *s, uint32_t device, uint32_t xid, uint32_t pid);
 void sim_inject_ecc(struct sim *s, uint32_t device, bool uncorrectable);
 
-/* The same, contained in one compute instance. `place` is where it stands in the table; SIM_NO_INSTANCE: nowhere. */
+/*
+ * The same, contained in one compute instance. `place` is its index in the table; SIM_NO_INSTANCE: not
+ * contained.
+ */
 void sim_inject_xid_at(struct sim *s, uint32_t device, uint32_t place, uint32_t xid, uint32_t pid);
 void sim_inject_ecc_at(struct sim *s, uint32_t device, uint32_t place, bool uncorrectable);
 

@@ -11,7 +11,7 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 #include "sim/node/state.h"
 
 /* Everything is hidden but the functions that are defined with this. */

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 #include "sim/nvml/core.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/node/root.h"
+#include "sim/node/root_tree.h"
 #include "sim/nvml/load.h"
 #include "sim/nvml/mig_geometry.h"
 

@@ -1,11 +1,11 @@
 /*
- * nvidia-smi compute-policy: how long the turns of contexts are that share a card. Of the driver's tool this is the part
- * that has no counterpart in NVML.
+ * nvidia-smi compute-policy: the time-slice class of contexts that share a card. Of the driver's tool this is
+ * the part without a counterpart in NVML.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 #include "sim/node/state.h"
 
 #include <getopt.h>
@@ -28,13 +28,13 @@ static const char usage[] = "    Compute Policy -- Control and list compute poli
                             "                          0=DEFAULT, 1=SHORT, 2=MEDIUM, 3=LONG\n\n"
                             "    [-h | --help]: Display help information\n";
 
-static _Noreturn void fail(int code, const char *message)
+static _Noreturn void exit_with_message(int code, const char *message)
 {
     puts(message);
     exit(code);
 }
 
-static bool named(const struct sim_node *n, uint32_t device, const char *text, size_t length)
+static bool device_matches(const struct sim_node *n, uint32_t device, const char *text, size_t length)
 {
     char number[12];
     const char *uuid = n->device[device].profile.uuid;
@@ -44,8 +44,8 @@ static bool named(const struct sim_node *n, uint32_t device, const char *text, s
            (strlen(number) == length && strncmp(number, text, length) == 0);
 }
 
-/* Bit i: device i is in the list; without a list all are. */
-static uint32_t chosen(const struct sim_node *n, const char *list)
+/* Bit i: device i is in the list; without a list all devices. */
+static uint32_t devices_chosen(const struct sim_node *n, const char *list)
 {
     uint32_t found = list ? 0 : (uint32_t)((1ull << n->device_count) - 1);
 
@@ -53,17 +53,17 @@ static uint32_t chosen(const struct sim_node *n, const char *list)
         size_t length = strcspn(list, ",");
         uint32_t before = found;
         for (uint32_t i = 0; i < n->device_count; i++)
-            if (named(n, i, list, length)) found |= 1u << i;
-        if (found == before) fail(EXIT_NO_DEVICE, "No devices were found");
+            if (device_matches(n, i, list, length)) found |= 1u << i;
+        if (found == before) exit_with_message(EXIT_NO_DEVICE, "No devices were found");
         list += length + (list[length] == ',');
     }
     return found;
 }
 
-static uint32_t class_of(const char *text)
+static uint32_t timeslice_parse(const char *text)
 {
     if (strlen(text) == 1 && strspn(text, "0123") == 1) return (uint32_t)(text[0] - '0');
-    fail(EXIT_ARGUMENT, "Invalid timeslice value: 0=DEFAULT, 1=SHORT, 2=MEDIUM, 3=LONG");
+    exit_with_message(EXIT_ARGUMENT, "Invalid timeslice value: 0=DEFAULT, 1=SHORT, 2=MEDIUM, 3=LONG");
 }
 
 static void list_policies(const struct sim_node *n, uint32_t devices)
@@ -103,14 +103,16 @@ int main(int argc, char **argv)
         return EXIT_ARGUMENT;
     }
     if (!path || sim_open(&s, path) != 0 || card_check_node(s.node))
-        fail(EXIT_NO_DRIVER, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.");
-    uint32_t devices = chosen(s.node, ids);
+        exit_with_message(EXIT_NO_DRIVER,
+                          "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.");
+    uint32_t devices = devices_chosen(s.node, ids);
     if (list) {
         list_policies(s.node, devices);
         return EXIT_OK;
     }
-    uint32_t class = class_of(wanted);
-    if (geteuid() != 0) fail(EXIT_PERMISSION, "Unable to set timeslice config: Insufficient Permissions");
+    uint32_t class = timeslice_parse(wanted);
+    if (geteuid() != 0)
+        exit_with_message(EXIT_PERMISSION, "Unable to set timeslice config: Insufficient Permissions");
     for (uint32_t i = 0; i < s.node->device_count; i++) {
         if (!(devices >> i & 1)) continue;
         sim_lock_device(&s, i);

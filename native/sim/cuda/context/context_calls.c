@@ -1,6 +1,4 @@
-/*
- * Contexts as programs make and end them: primary and other ones, and the calls about the stack of a thread.
- */
+/* Driver calls that create and destroy contexts, primary and others, and that change the stack of a thread. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/context/context_lifecycle.h"
 #include "sim/cuda/graph/capture.h"
@@ -11,7 +9,7 @@
 
 /* ---- primary contexts ---- */
 
-static pthread_mutex_t primaries = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t primaries_lock = PTHREAD_MUTEX_INITIALIZER;
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
@@ -19,7 +17,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
     if (!pctx) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&primaries);
+    pthread_mutex_lock(&primaries_lock);
     CUresult result = CUDA_SUCCESS;
     if (!d->primary->active) {
         d->primary->flags = d->primary_flags;
@@ -29,7 +27,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
         d->primary_references++;
         *pctx = (CUcontext)d->primary;
     }
-    pthread_mutex_unlock(&primaries);
+    pthread_mutex_unlock(&primaries_lock);
     return result;
 }
 
@@ -38,10 +36,10 @@ static CUresult primary_drop(CUdevice dev, bool all)
     struct device *d = device_get(dev);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!d) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&primaries);
+    pthread_mutex_lock(&primaries_lock);
     struct context *c = d->primary;
     if (!all && d->primary_references == 0) {
-        pthread_mutex_unlock(&primaries);
+        pthread_mutex_unlock(&primaries_lock);
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (d->primary_references && !all) d->primary_references--;
@@ -50,7 +48,7 @@ static CUresult primary_drop(CUdevice dev, bool all)
         d->primary_references = 0;
         context_deactivate(c);
     }
-    pthread_mutex_unlock(&primaries);
+    pthread_mutex_unlock(&primaries_lock);
     return CUDA_SUCCESS;
 }
 
@@ -103,7 +101,7 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, in
 
 /* ---- other contexts ---- */
 
-static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
+static CUresult context_create(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     struct device *d = device_get(dev);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
@@ -126,19 +124,19 @@ static CUresult create(CUcontext *pctx, unsigned int flags, CUdevice dev)
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                                unsigned int flags, CUdevice dev)
 {
     if (numParams < 0 || (numParams > 0 && !paramsArray)) return CUDA_ERROR_INVALID_VALUE;
-    return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(pctx, flags, dev);
+    return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
@@ -146,7 +144,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePara
 {
     if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
         return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    return create(pctx, flags, dev);
+    return context_create(pctx, flags, dev);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
@@ -157,7 +155,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
     uint64_t not_yet = 0;
     if (!__atomic_compare_exchange_n(&c->ending_ns, &not_yet, sim_now(), false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
-        return CUDA_ERROR_INVALID_CONTEXT; /* another thread is at it */
+        return CUDA_ERROR_INVALID_CONTEXT; /* another thread is destroying it */
     if (context_top() == c) context_pop();
     context_deactivate(c);
     object_free(c);
@@ -238,8 +236,8 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device)
     return CUDA_SUCCESS;
 }
 
-/* The context that a call with an explicit context (NULL: the current one) is about. */
-static CUresult named(CUcontext ctx, struct context **out)
+/* The context of a call with an explicit context argument (NULL: the current one). */
+static CUresult context_argument(CUcontext ctx, struct context **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct context *c = ctx ? object_get(ctx, KIND_CONTEXT) : context_current();
@@ -252,7 +250,7 @@ static CUresult named(CUcontext ctx, struct context **out)
 EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
     struct context *c;
-    OK_OR_RETURN(named(ctx, &c));
+    OK_OR_RETURN(context_argument(ctx, &c));
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = c->device->ordinal;
     return CUDA_SUCCESS;
@@ -261,7 +259,7 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
     struct context *c;
-    OK_OR_RETURN(named(ctx, &c));
+    OK_OR_RETURN(context_argument(ctx, &c));
     if (!ctxId) return CUDA_ERROR_INVALID_VALUE;
     *ctxId = c->id;
     return CUDA_SUCCESS;
@@ -270,7 +268,7 @@ EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
     struct context *c;
-    OK_OR_RETURN(named(ctx, &c));
+    OK_OR_RETURN(context_argument(ctx, &c));
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     *version = 3020;
     return CUDA_SUCCESS;
@@ -288,6 +286,6 @@ EXPORT CUresult cuCtxSynchronize(void)
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
     struct context *c;
-    CUresult result = named(ctx, &c);
+    CUresult result = context_argument(ctx, &c);
     return result != CUDA_SUCCESS ? result : context_synchronize(c);
 }

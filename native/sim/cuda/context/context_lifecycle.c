@@ -1,6 +1,4 @@
-/*
- * The life of a context: what it takes of the card when it begins, and what ends with it.
- */
+/* Start and end of contexts: what a context takes of the card, and what is released with it. */
 #include "sim/cuda/context/context_lifecycle.h"
 
 #include "sim/cuda/memory/context_memory.h"
@@ -18,7 +16,7 @@
 
 #define GREEN_BYTES (8ull << 20)
 
-static void set_limits(struct context *c)
+static void limits_set_defaults(struct context *c)
 {
     c->limit[CU_LIMIT_STACK_SIZE] = 1024;
     c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
@@ -29,8 +27,8 @@ static void set_limits(struct context *c)
     c->limit[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
 }
 
-/* Whether the card's compute mode lets this process have a context. */
-static bool admitted(const struct device *d)
+/* Return true if the card's compute mode permits this process a context. */
+static bool compute_mode_permits(const struct device *d)
 {
     if (d->shared->compute_mode == CU_COMPUTEMODE_PROHIBITED) return false;
     if (d->shared->compute_mode != CU_COMPUTEMODE_EXCLUSIVE_PROCESS) return true;
@@ -45,7 +43,10 @@ static bool admitted(const struct device *d)
     return true;
 }
 
-/* The service's own context is small, for programs do not run in it; a green one has most from the primary one. */
+/*
+ * The MPS server's own context is small, because programs do not run in it; a green one uses most of the
+ * primary one.
+ */
 static uint64_t context_bytes(const struct context *c)
 {
     const struct device *d = c->device;
@@ -59,10 +60,10 @@ CUresult context_activate(struct context *c)
     uint32_t barred = sim_mps_health(&process.sim);
     if (barred) return (CUresult)barred;
     if (__atomic_load_n(&d->shared->faults.lost, __ATOMIC_RELAXED)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (!admitted(d)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!compute_mode_permits(d)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!sim_charge(&process.sim, d->index, context_bytes(c), true))
-        return sim_has_place(&process.sim, d->index) ? CUDA_ERROR_OUT_OF_MEMORY
-                                                     : CUDA_ERROR_DEVICE_UNAVAILABLE;
+        return sim_instance_is_valid(&process.sim, d->index) ? CUDA_ERROR_OUT_OF_MEMORY
+                                                             : CUDA_ERROR_DEVICE_UNAVAILABLE;
     struct event **marks = calloc(SIM_QUEUE_ENTRIES, sizeof *marks);
     int queue = marks ? queue_open(&process.sim, d->index, 0) : -1;
     if (queue < 0) {
@@ -88,7 +89,7 @@ CUresult context_activate(struct context *c)
     c->fatal_epoch = d->shared->faults.fatal_epoch;
     c->instance_epoch = device_instance_epoch(d);
     c->id = __atomic_add_fetch(&process.next_id, 1, __ATOMIC_RELAXED);
-    set_limits(c);
+    limits_set_defaults(c);
     pthread_mutex_lock(&process.lock);
     c->next = process.contexts;
     process.contexts = c;
@@ -112,7 +113,7 @@ void context_deactivate(struct context *c)
     }
     pthread_mutex_unlock(&process.lock);
     stream_release_all(c);
-    event_forget_all(c);
+    events_drop_all(c);
     c->active = false;
     module_drop_context(c);
     memory_drop_context(c);
@@ -122,5 +123,8 @@ void context_deactivate(struct context *c)
     free(c->marks);
     c->marks = NULL;
     pthread_mutex_unlock(&c->lock);
-    /* Another thread that was waiting in it may still look at the lock and the place of the queue: both stay. */
+    /*
+     * The lock and the queue number are kept: another thread that was waiting in the context may still read
+     * them.
+     */
 }

@@ -1,5 +1,6 @@
 /*
- * What can be read and set of a context: flags, limits, cache and bank configuration, priorities, peers.
+ * Driver calls that read and set properties of a context: flags, limits, cache and bank configuration,
+ * priorities, peers.
  */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/process/call.h"
@@ -94,11 +95,11 @@ EXPORT CUresult cuCtxResetPersistingL2Cache(void)
     return context_enter(&c);
 }
 
-/* The header that has them comes with another package. */
+/* The header that declares them comes with another package. */
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);
 
-/* Nobody looks on. */
+/* No profiler is supported. */
 EXPORT CUresult cuProfilerStart(void)
 {
     struct context *c;

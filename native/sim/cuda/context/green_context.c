@@ -1,8 +1,8 @@
 /*
- * Green contexts: contexts of the primary one's address space with some of the multiprocessors.
+ * Green contexts: contexts in the primary one's address space with some of the multiprocessors.
  *
- * Each is a timeline of its own, which runs beside those of the same process at the speed of its part of the card.
- * Memory and modules that are made in one belong to the primary context, which it retains.
+ * Each is a timeline of its own, which runs beside those of the same process at the speed of its part of the
+ * card. Memory and modules made in one belong to the primary context, which it retains.
  */
 #include "sim/cuda/context/context_lifecycle.h"
 #include "sim/cuda/context/green_resource.h"
@@ -115,7 +115,7 @@ EXPORT CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
     return CUDA_SUCCESS;
 }
 
-static CUresult of_context(const struct context *c, CUdevResource *resource, CUdevResourceType type)
+static CUresult resource_of_context(const struct context *c, CUdevResource *resource, CUdevResourceType type)
 {
     uint32_t all = device_multiprocessors(c->device);
     return resource_whole(c->device, c->sm_count && c->sm_count < all ? c->sm_count : all, resource, type);
@@ -126,20 +126,20 @@ EXPORT CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUd
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     const struct context *c = hCtx ? object_get(hCtx, KIND_CONTEXT) : context_current();
     if (!c || !c->active) return CUDA_ERROR_INVALID_CONTEXT;
-    return of_context(c, resource, type);
+    return resource_of_context(c, resource, type);
 }
 
 EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     const struct green *g = object_get(hCtx, KIND_GREEN);
-    return g ? of_context(g->context, resource, type) : CUDA_ERROR_INVALID_CONTEXT;
+    return g ? resource_of_context(g->context, resource, type) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* ---- all the work of a context, and events ---- */
+/* ---- all work of a context, and events ---- */
 
-/* Voids the captures under way in a context; whether there were any. */
-static bool capturing(struct context *c)
+/* Invalidate the captures under way in a context; return true if there were any. */
+static bool captures_invalidate(struct context *c)
 {
     bool found = false;
     pthread_mutex_lock(&c->lock);
@@ -152,13 +152,15 @@ static bool capturing(struct context *c)
     return found;
 }
 
-/* A context is one timeline: what it has posted last ends last. What still waits for a host function has no place
- * there yet, and is waited for here. */
-static CUresult record_all(struct context *c, CUevent hEvent)
+/*
+ * Record an event behind all work of a context. A context is one timeline: what it has posted last ends last.
+ * Work behind a host function is not posted yet, and is waited for here.
+ */
+static CUresult event_record_in_context(struct context *c, CUevent hEvent)
 {
     struct event *e;
     OK_OR_RETURN(event_get(hEvent, &e));
-    if (capturing(c)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (captures_invalidate(c)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!event_move(e, c)) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&c->lock);
     while (c->deferred)
@@ -170,14 +172,14 @@ static CUresult record_all(struct context *c, CUevent hEvent)
     return CUDA_SUCCESS;
 }
 
-/* Every stream that there is, and the default one, waits for the event. */
-static CUresult wait_in_all(struct context *c, CUevent hEvent)
+/* Make every stream, including the default one, wait for the event. */
+static CUresult event_wait_in_all_streams(struct context *c, CUevent hEvent)
 {
     struct event *e;
     CUstream streams[128];
     size_t count = 0;
     OK_OR_RETURN(event_get(hEvent, &e));
-    if (capturing(c) || e->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (captures_invalidate(c) || e->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!context_push(c)) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&c->lock);
     for (struct stream *s = c->streams; s && count < sizeof streams / sizeof streams[0]; s = s->next) {
@@ -194,13 +196,13 @@ static CUresult wait_in_all(struct context *c, CUevent hEvent)
 EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
     GREEN_OR_RETURN(g, hCtx);
-    return record_all(g->context, hEvent);
+    return event_record_in_context(g->context, hEvent);
 }
 
 EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 {
     GREEN_OR_RETURN(g, hCtx);
-    return wait_in_all(g->context, hEvent);
+    return event_wait_in_all_streams(g->context, hEvent);
 }
 
 #define CONTEXT_OF_OR_RETURN(c, handle)                    \
@@ -211,11 +213,11 @@ EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
 EXPORT CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
     CONTEXT_OF_OR_RETURN(c, hCtx);
-    return record_all(c, hEvent);
+    return event_record_in_context(c, hEvent);
 }
 
 EXPORT CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
 {
     CONTEXT_OF_OR_RETURN(c, hCtx);
-    return wait_in_all(c, hEvent);
+    return event_wait_in_all_streams(c, hEvent);
 }

@@ -1,8 +1,8 @@
 /*
- * Resources of which green contexts are made: the multiprocessors of a device, split, and described.
+ * Resources for green contexts: the multiprocessors of a device, whole, split, and as descriptors.
  *
- * A resource is the program's memory; what the driver remembers of it lies in its padding. Only whole ones, of a
- * device or of a context, can be split, and only parts of one split can be put together again.
+ * A resource is in the program's memory; the driver's own fields are in its padding. Only whole resources, of a
+ * device or of a context, can be split, and only parts of one split can be combined again.
  */
 #include "sim/cuda/context/green_resource.h"
 
@@ -10,13 +10,13 @@
 #include "sim/cuda/process/object.h"
 #include "sim/cuda/process/process.h"
 
-#define MARK       0x4D534D43u
-#define FINE_GRAIN 2u
+#define ORIGIN_MARK 0x4D534D43u
+#define FINE_GRAIN  2u
 
-struct origin { /* in the padding */
+struct origin { /* fields in the padding */
     uint32_t mark;
     int32_t ordinal;
-    uint32_t split; /* which split made it; 0: none */
+    uint32_t split; /* number of the split that made it; 0: none */
     uint32_t first, count;
 };
 
@@ -34,10 +34,11 @@ static struct grain grain_of(const struct device *d, unsigned int flags)
     return major == 8 ? (struct grain){4, 2} : (struct grain){8, 8};
 }
 
-static void fill(CUdevResource *out, const struct device *d, uint32_t split, uint32_t first, uint32_t count)
+static void resource_fill(CUdevResource *out, const struct device *d, uint32_t split, uint32_t first,
+                          uint32_t count)
 {
     struct origin origin = {
-        .mark = MARK, .ordinal = d->ordinal, .split = split, .first = first, .count = count};
+        .mark = ORIGIN_MARK, .ordinal = d->ordinal, .split = split, .first = first, .count = count};
     struct grain grain = grain_of(d, 0);
     memset(out, 0, sizeof *out);
     if (count == 0) return; /* CU_DEV_RESOURCE_TYPE_INVALID */
@@ -48,13 +49,13 @@ static void fill(CUdevResource *out, const struct device *d, uint32_t split, uin
     out->sm.smCoscheduledAlignment = grain.step;
 }
 
-/* What is known of a resource; the driver made it, and nobody has changed it since. */
-static CUresult origin_of(const CUdevResource *resource, struct origin *origin, struct device **d)
+/* Read the driver's fields of a resource, after checking that the driver made it and it is unchanged. */
+static CUresult resource_origin(const CUdevResource *resource, struct origin *origin, struct device **d)
 {
     if (resource->type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     memcpy(origin, resource->_internal_padding, sizeof *origin);
     *d = device_get(origin->ordinal);
-    if (origin->mark != MARK || !*d || origin->count == 0 || origin->count != resource->sm.smCount)
+    if (origin->mark != ORIGIN_MARK || !*d || origin->count == 0 || origin->count != resource->sm.smCount)
         return CUDA_ERROR_INVALID_VALUE;
     uint32_t all = device_multiprocessors(*d);
     return origin->first <= all && origin->count <= all - origin->first ? CUDA_SUCCESS
@@ -66,7 +67,7 @@ CUresult resource_whole(const struct device *d, uint32_t count, CUdevResource *r
 {
     if (!resource) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    fill(resource, d, 0, 0, count);
+    resource_fill(resource, d, 0, 0, count);
     return CUDA_SUCCESS;
 }
 
@@ -85,7 +86,7 @@ EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int 
     struct device *d;
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!nbGroups || !input) return CUDA_ERROR_INVALID_VALUE;
-    OK_OR_RETURN(origin_of(input, &origin, &d));
+    OK_OR_RETURN(resource_origin(input, &origin, &d));
     if (origin.split) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     if (useFlags & ~3u || minCount > origin.count) return CUDA_ERROR_INVALID_VALUE;
     if ((useFlags & CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE) && d->profile->compute_major < 9)
@@ -102,13 +103,14 @@ EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int 
     if (groups > *nbGroups) groups = *nbGroups;
     uint32_t split = __atomic_add_fetch(&splits, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < groups; i++)
-        fill(&result[i], d, split, origin.first + i * each, each);
-    if (remaining) fill(remaining, d, split, origin.first + groups * each, origin.count - groups * each);
+        resource_fill(&result[i], d, split, origin.first + i * each, each);
+    if (remaining)
+        resource_fill(remaining, d, split, origin.first + groups * each, origin.count - groups * each);
     *nbGroups = groups;
     return CUDA_SUCCESS;
 }
 
-static bool overlap(const struct origin *a, const struct origin *b)
+static bool origins_overlap(const struct origin *a, const struct origin *b)
 {
     return a->first < b->first + b->count && b->first < a->first + a->count;
 }
@@ -122,10 +124,11 @@ EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResour
     if (!phDesc || !resources || nbResources == 0) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < nbResources; i++) {
         struct origin origin, other;
-        OK_OR_RETURN(origin_of(&resources[i], &origin, &d));
+        OK_OR_RETURN(resource_origin(&resources[i], &origin, &d));
         for (unsigned int k = 0; k < i; k++) {
             memcpy(&other, resources[k]._internal_padding, sizeof other);
-            if (other.ordinal != origin.ordinal || other.split != origin.split || overlap(&origin, &other))
+            if (other.ordinal != origin.ordinal || other.split != origin.split ||
+                origins_overlap(&origin, &other))
                 return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
         }
         count += origin.count;

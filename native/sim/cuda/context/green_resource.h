@@ -1,4 +1,4 @@
-/* The resources of which green contexts are made. */
+/* Resources for green contexts. */
 #ifndef CALABASH_SIM_CUDA_CONTEXT_GREEN_RESOURCE_H
 #define CALABASH_SIM_CUDA_CONTEXT_GREEN_RESOURCE_H
 
@@ -11,7 +11,7 @@ struct resources { /* a descriptor */
     uint32_t sm_count;
 };
 
-/* All of a device's, or of a context's, `count` multiprocessors: what can be split. */
+/* All `count` multiprocessors of a device, or of a context, as a resource that can be split. */
 CUresult resource_whole(const struct device *d, uint32_t count, CUdevResource *resource,
                         CUdevResourceType type);
 

@@ -1,6 +1,4 @@
-/*
- * Attributes of devices: what the profile repeats, what follows from the generation, what is the same everywhere.
- */
+/* Attributes of devices: from the profile, from the generation, and constants. */
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/process.h"
 
@@ -41,8 +39,8 @@ static int threads_of_multiprocessor(const struct sim_profile *p)
     return p->compute_major == 12 ? 1536 : 2048;
 }
 
-/* The figures of the profile that an attribute repeats, in the attribute's unit. */
-static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
+/* Attributes that repeat figures of the profile, in the attribute's unit. */
+static bool attribute_from_profile(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = d->profile;
     uint32_t clock_mhz = p->sm_clock_max_mhz ? p->sm_clock_max_mhz : p->sm_clock_mhz;
@@ -74,11 +72,11 @@ static bool repeated(const struct device *d, CUdevice_attribute a, int *out)
     return false;
 }
 
-/* What follows from the generation of the card. */
-static bool derived(const struct device *d, CUdevice_attribute a, int *out)
+/* Attributes that follow from the generation of the card. */
+static bool attribute_from_generation(const struct device *d, CUdevice_attribute a, int *out)
 {
     const struct sim_profile *p = d->profile;
-    if (repeated(d, a, out)) return true;
+    if (attribute_from_profile(d, a, out)) return true;
     switch (a) {
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
         *out = shared_bytes_of_multiprocessor(p);
@@ -123,7 +121,7 @@ struct constant {
     int value;
 };
 
-/* The same on every card that is modelled. Zero is the value of an attribute that stands nowhere. */
+/* Attributes with the same value on every modelled card. An attribute that is not listed is zero. */
 static const struct constant constants[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
@@ -208,8 +206,8 @@ static const struct constant constants[] = {
     {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS, 2046},
 };
 
-/* What this simulator cannot do, whatever a real card of the model can. */
-static bool beyond_us(CUdevice_attribute a)
+/* Features that this simulator lacks, whatever a real card of the model has. */
+static bool attribute_is_unsupported(CUdevice_attribute a)
 {
     switch (a) {
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
@@ -236,11 +234,11 @@ EXPORT CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevic
 {
     DEVICE_OR_RETURN(d, dev);
     if (!pi || attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
-    if (beyond_us(attrib)) {
+    if (attribute_is_unsupported(attrib)) {
         *pi = 0;
         return CUDA_SUCCESS;
     }
-    /* What MIG or a setting changes is not the profile's to say. */
+    /* MIG or a setting changes these, so the profile's value does not apply. */
     bool changes = attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ||
                    attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE || attrib == CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
     int32_t stated = attrib < (int)SIM_ATTRIBUTES_MAX ? d->profile->attribute[attrib] : SIM_ATTRIBUTE_NONE;
@@ -248,7 +246,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevic
         *pi = stated;
         return CUDA_SUCCESS;
     }
-    if (derived(d, attrib, pi)) return CUDA_SUCCESS;
+    if (attribute_from_generation(d, attrib, pi)) return CUDA_SUCCESS;
     *pi = 0;
     for (size_t i = 0; stated == SIM_ATTRIBUTE_NONE && i < sizeof constants / sizeof constants[0]; i++) {
         if (constants[i].attribute == attrib) *pi = constants[i].value;

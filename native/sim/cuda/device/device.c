@@ -1,6 +1,4 @@
-/*
- * Devices: names, identities and peers, from the node's profile.
- */
+/* Driver calls about devices: names, identities and peers, from the node's profile. */
 #include "sim/cuda/memory/array.h"
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/process.h"
@@ -45,7 +43,7 @@ EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-/* The first version knows cards only. */
+/* The first version returns the UUID of the card, also for a MIG device. */
 EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
     DEVICE_OR_RETURN(d, dev);
@@ -148,7 +146,7 @@ EXPORT CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type,
 
 /* ---- peers ---- */
 
-static bool linked(const struct device *a, const struct device *b)
+static bool devices_are_linked(const struct device *a, const struct device *b)
 {
     return (a->shared->profile.nvlink_peer_mask >> b->index) & 1;
 }
@@ -172,13 +170,13 @@ EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib
     if (a == b) return CUDA_ERROR_INVALID_DEVICE;
     switch (attrib) {
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-        *value = linked(a, b) ? 0 : 1;
+        *value = devices_are_linked(a, b) ? 0 : 1;
         return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
         return cuDeviceCanAccessPeer(value, srcDevice, dstDevice);
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-        *value = linked(a, b);
+        *value = devices_are_linked(a, b);
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
 /*
- * Stream capture: what is issued to a capturing stream becomes nodes of a graph.
+ * Stream capture: work issued to a capturing stream becomes nodes of a graph.
  *
  * A session is one capture; each stream that takes part has its own list of nodes that its next node will
  * follow. A stream joins by waiting for an event that was recorded in a member, and must be joined back into
@@ -9,17 +9,17 @@
 
 #include "sim/cuda/stream/event.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session *sessions;
-static uint32_t active; /* sessions under way: the cheap question */
+static uint32_t session_count; /* sessions under way: tested before the list is searched */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUresult capture_forbids(void)
 {
-    if (!__atomic_load_n(&active, __ATOMIC_ACQUIRE) || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+    if (!__atomic_load_n(&session_count, __ATOMIC_ACQUIRE) || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_SUCCESS;
     bool forbidden = false;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&sessions_lock);
     for (struct session *s = sessions; s; s = s->next) {
         bool mine = pthread_equal(s->thread, pthread_self());
         bool counts =
@@ -29,7 +29,7 @@ CUresult capture_forbids(void)
         s->invalid = true;
         forbidden = true;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&sessions_lock);
     return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
@@ -73,10 +73,10 @@ bool capture_follow_also(struct capture *c, struct node *const *nodes, size_t co
     return true;
 }
 
-/* Work in the legacy stream would have to wait for a capturing stream. */
+/* Return true if work in the legacy stream would have to wait for a capturing stream. */
 bool capture_is_implicit(struct stream *s, bool invalidates)
 {
-    if (!s->legacy || !__atomic_load_n(&active, __ATOMIC_ACQUIRE)) return false;
+    if (!s->legacy || !__atomic_load_n(&session_count, __ATOMIC_ACQUIRE)) return false;
     bool found = false;
     pthread_mutex_lock(&s->context->lock);
     for (struct stream *o = s->context->streams; o; o = o->next) {
@@ -110,15 +110,15 @@ bool capture_record(struct stream *s, struct event *e, CUresult *result)
     return true;
 }
 
-/* The session in which an event was recorded, while it is still under way. */
+/* The session in which an event was recorded, while it is under way; else NULL. */
 static struct session *session_of(const struct event *e)
 {
     struct session *found = NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&sessions_lock);
     for (struct session *i = sessions; e->capture && i && !found; i = i->next) {
         if (i->id == e->capture_id) found = i;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&sessions_lock);
     return found;
 }
 
@@ -129,7 +129,7 @@ bool capture_wait(struct stream *s, struct event *e, CUresult *result)
     *result = CUDA_SUCCESS;
     if (!session) {
         if (!s->capture) return false;
-        /* An event of outside: the graph would depend on what is not in it. */
+        /* An event recorded outside the capture: the graph would depend on work that is not part of it. */
         *result = e->state == EVENT_NEVER ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
         if (*result != CUDA_SUCCESS) s->capture->session->invalid = true;
         return true;
@@ -158,22 +158,22 @@ bool capture_wait(struct stream *s, struct event *e, CUresult *result)
 
 void capture_session_begin(struct session *i)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&sessions_lock);
     i->next = sessions;
     sessions = i;
-    __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&lock);
+    __atomic_fetch_add(&session_count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&sessions_lock);
 }
 
 void capture_session_end(struct session *i)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&sessions_lock);
     for (struct session **p = &sessions; *p; p = &(*p)->next) {
         if (*p != i) continue;
         *p = i->next;
         break;
     }
-    __atomic_fetch_sub(&active, 1, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&lock);
+    __atomic_fetch_sub(&session_count, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&sessions_lock);
     free(i);
 }

@@ -1,6 +1,4 @@
-/*
- * Stream capture as programs begin and end it, and ask about it.
- */
+/* Driver calls that begin, end and query stream captures. */
 #include "sim/cuda/graph/capture.h"
 #include "sim/cuda/graph/graph.h"
 #include "sim/cuda/process/call.h"
@@ -8,10 +6,10 @@
 #include "sim/cuda/process/process.h"
 #include "sim/cuda/stream/stream.h"
 
-/* ---- beginning and ending ---- */
+/* ---- begin and end ---- */
 
-static CUresult begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mode, const CUgraphNode *depend,
-                      size_t count)
+static CUresult capture_begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mode,
+                              const CUgraphNode *depend, size_t count)
 {
     STREAM_OR_RETURN(s, hStream);
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED || s->capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -40,12 +38,12 @@ static CUresult begin(CUstream hStream, struct graph *g, CUstreamCaptureMode mod
 
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
-    return begin(hStream, NULL, mode, NULL, 0);
+    return capture_begin(hStream, NULL, mode, NULL, 0);
 }
 
 EXPORT CUresult cuStreamBeginCapture(CUstream hStream)
 {
-    return begin(hStream, NULL, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, 0);
+    return capture_begin(hStream, NULL, CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, 0);
 }
 
 EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -55,20 +53,21 @@ EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, co
     struct graph *g = object_get(hGraph, KIND_GRAPH);
     (void)dependencyData;
     if (!g || (numDependencies && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
-    return begin(hStream, g, mode, dependencies, numDependencies);
+    return capture_begin(hStream, g, mode, dependencies, numDependencies);
 }
 
-static void reach(struct node *n)
+static void nodes_mark_reachable(struct node *n)
 {
     if (n->mark == 2) return;
     n->mark = 2;
     for (size_t i = 0; i < n->depend_count; i++)
-        reach(n->depend[i]);
+        nodes_mark_reachable(n->depend[i]);
 }
 
-/* Whether all that the members did is waited for by the stream that began. Member parts are taken off the
- * streams. */
-static bool close_members(struct session *i)
+/*
+ * Remove the members' parts from their streams; return true if the beginning stream waits for all their work.
+ */
+static bool session_close_members(struct session *i)
 {
     struct context *c = i->origin->context;
     struct capture *origin = i->origin->capture;
@@ -76,7 +75,7 @@ static bool close_members(struct session *i)
     for (struct node *n = i->graph->first; n; n = n->next)
         n->mark = 0;
     for (size_t k = 0; k < origin->count; k++)
-        reach(origin->tail[k]);
+        nodes_mark_reachable(origin->tail[k]);
     pthread_mutex_lock(&c->lock);
     for (struct stream *s = c->streams; s; s = s->next) {
         if (!s->capture || s->capture->session != i) continue;
@@ -101,7 +100,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     if (i->origin != s) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (i->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(i->thread, pthread_self()))
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    bool joined = close_members(i);
+    bool joined = session_close_members(i);
     result = i->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
              : joined   ? CUDA_SUCCESS
                         : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
@@ -111,9 +110,9 @@ EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     return result;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
-static CUstreamCaptureStatus status(const struct stream *s)
+static CUstreamCaptureStatus capture_status(const struct stream *s)
 {
     if (!s->capture) return CU_STREAM_CAPTURE_STATUS_NONE;
     return s->capture->session->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -124,7 +123,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *cap
 {
     STREAM_OR_RETURN(s, hStream);
     if (!captureStatus) return CUDA_ERROR_INVALID_VALUE;
-    *captureStatus = status(s);
+    *captureStatus = capture_status(s);
     if (capture_is_implicit(s, false)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     return CUDA_SUCCESS;
 }
@@ -135,7 +134,7 @@ EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatu
 {
     STREAM_OR_RETURN(s, hStream);
     if (!captureStatus_out) return CUDA_ERROR_INVALID_VALUE;
-    *captureStatus_out = status(s);
+    *captureStatus_out = capture_status(s);
     if (!s->capture) return CUDA_SUCCESS;
     if (id_out) *id_out = s->capture->session->id;
     if (graph_out) *graph_out = (CUgraph)s->capture->session->graph;

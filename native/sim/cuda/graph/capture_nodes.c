@@ -1,13 +1,11 @@
-/*
- * What is issued to a capturing stream, as nodes of the graph that the capture makes.
- */
+/* Conversion of work issued to a capturing stream into nodes of the capture's graph. */
 #include "sim/cuda/graph/capture_nodes.h"
 
 #include "sim/cuda/graph/capture.h"
 #include "sim/cuda/graph/graph.h"
 #include "sim/cuda/graph/graph_memory.h"
 
-static struct node *append(struct stream *s, enum node_kind kind)
+static struct node *node_append(struct stream *s, enum node_kind kind)
 {
     struct capture *c = s->capture;
     struct node *n = node_new(c->session->graph, kind, c->tail, c->count);
@@ -30,7 +28,7 @@ bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, c
         *result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return true;
     }
-    struct node *n = append(s, kind);
+    struct node *n = node_append(s, kind);
     *result = n && node_set_work(n, w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (n && kind == NODE_KERNEL) memcpy(&n->kernel, params, bytes);
     if (n && kind == NODE_HOST) memcpy(&n->host, params, bytes);
@@ -40,7 +38,7 @@ bool capture_work(struct stream *s, enum node_kind kind, const struct work *w, c
 CUresult capture_graph(struct stream *s, struct graph *g)
 {
     struct graph *copy = graph_clone(g);
-    struct node *n = copy ? append(s, NODE_GRAPH) : NULL;
+    struct node *n = copy ? node_append(s, NODE_GRAPH) : NULL;
     if (!n) {
         if (copy) graph_free(copy);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -55,7 +53,7 @@ CUresult capture_alloc(struct stream *s, struct pool *p, size_t bytes, CUdevicep
     struct graph_memory *m;
     CUresult result = graph_memory_new(p->device, bytes, &m);
     if (result != CUDA_SUCCESS) return result;
-    struct node *n = append(s, NODE_ALLOC);
+    struct node *n = node_append(s, NODE_ALLOC);
     if (!n) {
         graph_memory_release(m);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -69,7 +67,7 @@ CUresult capture_free(struct stream *s, CUdeviceptr address)
 {
     struct graph_memory *m = graph_memory_at(address);
     if (!m) return CUDA_ERROR_INVALID_VALUE;
-    struct node *n = append(s, NODE_FREE);
+    struct node *n = node_append(s, NODE_FREE);
     if (!n) return CUDA_ERROR_OUT_OF_MEMORY;
     __atomic_fetch_add(&m->references, 1, __ATOMIC_RELAXED);
     n->memory = m;

@@ -7,7 +7,8 @@
 #include "sim/cuda/graph/user_object.h"
 #include "sim/cuda/process/object.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* marks of nodes are in use by one walk at a time */
+/* marks of nodes are used by one walk at a time */
+static pthread_mutex_t marks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct graph *graph_new(void)
 {
@@ -48,7 +49,7 @@ struct node *node_new(struct graph *g, enum node_kind kind, struct node *const *
     return n;
 }
 
-static void empty(struct node *n)
+static void node_clear(struct node *n)
 {
     if (n->child) graph_free(n->child);
     if (n->memory) graph_memory_release(n->memory);
@@ -74,14 +75,14 @@ void node_free(struct node *n)
         g->first = n->next;
     if (g->last == n) g->last = before;
     g->count--;
-    empty(n);
+    node_clear(n);
 }
 
 void graph_free(struct graph *g)
 {
     for (struct node *n = g->first, *next; n; n = next) {
         next = n->next;
-        empty(n);
+        node_clear(n);
     }
     held_release(&g->held);
     object_free(g);
@@ -101,7 +102,7 @@ bool node_set_work(struct node *n, const struct work *w)
     return true;
 }
 
-static bool copy_payload(struct node *to, const struct node *from)
+static bool node_copy_payload(struct node *to, const struct node *from)
 {
     to->kernel = from->kernel;
     to->host = from->host;
@@ -130,13 +131,13 @@ struct graph *graph_clone(const struct graph *g)
     }
     for (struct node *n = g->first; n; n = n->next) {
         struct node *m = node_new(copy, n->kind, NULL, 0);
-        bool ok = m && copy_payload(m, n);
+        bool ok = m && node_copy_payload(m, n);
         if (m) m->origin = n;
         for (size_t i = 0; ok && i < n->depend_count; i++) {
             struct node *on = copy->first;
             while (on && on->origin != n->depend[i])
                 on = on->next;
-            /* Dependencies on younger nodes (added later by hand) are joined below. */
+            /* Dependencies on younger nodes (added later) are joined below. */
             if (on) ok = node_depend(m, on);
         }
         if (!ok) {
@@ -173,7 +174,7 @@ struct node **graph_order(struct graph *g)
     struct node **out = calloc(g->count + 1, sizeof(struct node *));
     size_t placed = 0;
     if (!out) return NULL;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&marks_lock);
     for (struct node *n = g->first; n; n = n->next)
         n->mark = 0;
     for (bool moved = true; moved && placed < g->count;) {
@@ -188,7 +189,7 @@ struct node **graph_order(struct graph *g)
             moved = true;
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&marks_lock);
     if (placed == g->count) return out;
     free(out);
     return NULL;

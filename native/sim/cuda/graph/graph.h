@@ -55,8 +55,9 @@ bool node_depend(struct node *n, struct node *on);
 bool node_set_work(struct node *n, const struct work *w);
 /* The node of `g` (or of a child in it) that was cloned from `origin`. */
 struct node *graph_find(struct graph *g, const struct node *origin);
-/* Nodes in an order that respects dependencies; the caller frees it. NULL when there is a cycle (or no
- * memory). */
+/*
+ * Nodes in an order that respects dependencies; the caller frees it. NULL if there is a cycle (or no memory).
+ */
 struct node **graph_order(struct graph *g);
 
 #endif

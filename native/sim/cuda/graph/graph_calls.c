@@ -1,20 +1,18 @@
-/*
- * Graphs as programs build, clone and ask them.
- */
+/* Driver calls that build, clone and query graphs. */
 #include "sim/cuda/graph/graph.h"
 #include "sim/cuda/graph/user_object.h"
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/object.h"
 #include "sim/cuda/process/process.h"
 
-static CUresult get(CUgraph handle, struct graph **out)
+static CUresult graph_get(CUgraph handle, struct graph **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(handle, KIND_GRAPH);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult get_node(CUgraphNode handle, struct node **out)
+static CUresult node_get(CUgraphNode handle, struct node **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(handle, KIND_NODE);
@@ -34,7 +32,7 @@ EXPORT CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
 {
     struct graph *g;
-    OK_OR_RETURN(get(hGraph, &g));
+    OK_OR_RETURN(graph_get(hGraph, &g));
     if (g->owned) return CUDA_ERROR_INVALID_VALUE;
     graph_free(g);
     return CUDA_SUCCESS;
@@ -43,7 +41,7 @@ EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
 EXPORT CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
     struct graph *g;
-    OK_OR_RETURN(get(originalGraph, &g));
+    OK_OR_RETURN(graph_get(originalGraph, &g));
     if (!phGraphClone) return CUDA_ERROR_INVALID_VALUE;
     struct graph *copy = graph_clone(g);
     if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -55,8 +53,8 @@ EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOrigina
 {
     struct graph *g;
     struct node *n;
-    CUresult result = get(hClonedGraph, &g);
-    if (result == CUDA_SUCCESS) result = get_node(hOriginalNode, &n);
+    CUresult result = graph_get(hClonedGraph, &g);
+    if (result == CUDA_SUCCESS) result = node_get(hOriginalNode, &n);
     if (result != CUDA_SUCCESS) return result;
     struct node *found = graph_find(g, n);
     if (!phNode || !found) return CUDA_ERROR_INVALID_VALUE;
@@ -67,7 +65,7 @@ EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOrigina
 EXPORT CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     struct node *n;
-    CUresult result = get_node(hNode, &n);
+    CUresult result = node_get(hNode, &n);
     if (result == CUDA_SUCCESS) node_free(n);
     return result;
 }
@@ -87,14 +85,14 @@ EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
         [NODE_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
     };
     struct node *n;
-    OK_OR_RETURN(get_node(hNode, &n));
+    OK_OR_RETURN(node_get(hNode, &n));
     if (!type) return CUDA_ERROR_INVALID_VALUE;
     *type = types[n->kind];
     return CUDA_SUCCESS;
 }
 
-/* Write up to *room handles of those that `wanted` accepts; without an array, their number. */
-static CUresult list(struct graph *g, CUgraphNode *out, size_t *room, bool roots_only)
+/* Write up to *room handles of the nodes, or of the roots only; without an array, their number. */
+static CUresult nodes_list(struct graph *g, CUgraphNode *out, size_t *room, bool roots_only)
 {
     size_t n = 0;
     if (!room) return CUDA_ERROR_INVALID_VALUE;
@@ -112,22 +110,22 @@ static CUresult list(struct graph *g, CUgraphNode *out, size_t *room, bool roots
 EXPORT CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
     struct graph *g;
-    CUresult result = get(hGraph, &g);
-    return result != CUDA_SUCCESS ? result : list(g, nodes, numNodes, false);
+    CUresult result = graph_get(hGraph, &g);
+    return result != CUDA_SUCCESS ? result : nodes_list(g, nodes, numNodes, false);
 }
 
 EXPORT CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
     struct graph *g;
-    CUresult result = get(hGraph, &g);
-    return result != CUDA_SUCCESS ? result : list(g, rootNodes, numRootNodes, true);
+    CUresult result = graph_get(hGraph, &g);
+    return result != CUDA_SUCCESS ? result : nodes_list(g, rootNodes, numRootNodes, true);
 }
 
 EXPORT CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
                                    CUgraphEdgeData *edgeData, size_t *numEdges)
 {
     struct graph *g;
-    OK_OR_RETURN(get(hGraph, &g));
+    OK_OR_RETURN(graph_get(hGraph, &g));
     if (!numEdges || !from != !to) return CUDA_ERROR_INVALID_VALUE;
     size_t n = 0;
     for (struct node *i = g->first; i; i = i->next) {
@@ -151,7 +149,7 @@ EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *de
                                               CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
     struct node *n;
-    OK_OR_RETURN(get_node(hNode, &n));
+    OK_OR_RETURN(node_get(hNode, &n));
     if (!numDependencies) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; dependencies && i < *numDependencies; i++) {
         dependencies[i] = i < n->depend_count ? (CUgraphNode)n->depend[i] : NULL;
@@ -172,7 +170,7 @@ EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *
                                                 CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
     struct node *n;
-    OK_OR_RETURN(get_node(hNode, &n));
+    OK_OR_RETURN(node_get(hNode, &n));
     if (!numDependentNodes) return CUDA_ERROR_INVALID_VALUE;
     size_t found = 0;
     for (struct node *i = n->graph->first; i; i = i->next) {
@@ -193,14 +191,15 @@ EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dep
     return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
 }
 
-static CUresult change(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t count, bool add)
+static CUresult dependencies_change(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                    size_t count, bool add)
 {
     struct graph *g;
-    OK_OR_RETURN(get(hGraph, &g));
+    OK_OR_RETURN(graph_get(hGraph, &g));
     if (count && (!from || !to)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         struct node *a, *b;
-        if (get_node(from[i], &a) != CUDA_SUCCESS || get_node(to[i], &b) != CUDA_SUCCESS || a->graph != g ||
+        if (node_get(from[i], &a) != CUDA_SUCCESS || node_get(to[i], &b) != CUDA_SUCCESS || a->graph != g ||
             b->graph != g || a == b)
             return CUDA_ERROR_INVALID_VALUE;
     }
@@ -217,27 +216,27 @@ static CUresult change(CUgraph hGraph, const CUgraphNode *from, const CUgraphNod
 EXPORT CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                        size_t numDependencies)
 {
-    return change(hGraph, from, to, numDependencies, true);
+    return dependencies_change(hGraph, from, to, numDependencies, true);
 }
 
 EXPORT CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                           const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
     (void)edgeData;
-    return change(hGraph, from, to, numDependencies, true);
+    return dependencies_change(hGraph, from, to, numDependencies, true);
 }
 
 EXPORT CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                           size_t numDependencies)
 {
-    return change(hGraph, from, to, numDependencies, false);
+    return dependencies_change(hGraph, from, to, numDependencies, false);
 }
 
 EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                              const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
     (void)edgeData;
-    return change(hGraph, from, to, numDependencies, false);
+    return dependencies_change(hGraph, from, to, numDependencies, false);
 }
 
 EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,

@@ -56,19 +56,19 @@ static CUresult graph_run(struct graph *g, struct stream *s)
     return result;
 }
 
-/* Whether every node can be placed, in this graph and in its children. */
-static bool sound(struct graph *g)
+/* Return true if the nodes of this graph and its children can be ordered. */
+static bool graph_is_acyclic(struct graph *g)
 {
     struct node **order = graph_order(g);
     if (!order) return false;
     free(order);
     for (struct node *n = g->first; n; n = n->next) {
-        if (n->child && !sound(n->child)) return false;
+        if (n->child && !graph_is_acyclic(n->child)) return false;
     }
     return true;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long flags)
+static CUresult exec_instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long flags)
 {
     CONTEXT_OR_RETURN(c);
     struct graph *g = object_get(hGraph, KIND_GRAPH);
@@ -76,7 +76,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long
                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
     if (!out || !g || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
-    if (!sound(g)) return CUDA_ERROR_INVALID_VALUE;
+    if (!graph_is_acyclic(g)) return CUDA_ERROR_INVALID_VALUE;
     struct exec *e = object_new(KIND_EXEC, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
     e->flags = flags;
@@ -93,7 +93,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph hGraph, unsigned long long
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
                                             unsigned long long flags)
 {
-    return instantiate(phGraphExec, hGraph, flags);
+    return exec_instantiate(phGraphExec, hGraph, flags);
 }
 
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
@@ -101,7 +101,7 @@ EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, 
 {
     if (phErrorNode) *phErrorNode = NULL;
     if (logBuffer && bufferSize) *logBuffer = 0;
-    return instantiate(phGraphExec, hGraph, 0);
+    return exec_instantiate(phGraphExec, hGraph, 0);
 }
 
 EXPORT CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
@@ -114,24 +114,24 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph h
                                              CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
     if (!instantiateParams) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = instantiate(phGraphExec, hGraph, instantiateParams->flags);
+    CUresult result = exec_instantiate(phGraphExec, hGraph, instantiateParams->flags);
     instantiateParams->hErrNode_out = NULL;
     instantiateParams->result_out =
         result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
     return result;
 }
 
-static CUresult get(CUgraphExec handle, struct exec **out)
+static CUresult exec_get(CUgraphExec handle, struct exec **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(handle, KIND_EXEC);
     return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static bool holds_memory(const struct graph *g)
+static bool graph_has_memory_nodes(const struct graph *g)
 {
     for (const struct node *n = g->first; n; n = n->next) {
-        if (n->memory || (n->child && holds_memory(n->child))) return true;
+        if (n->memory || (n->child && graph_has_memory_nodes(n->child))) return true;
     }
     return false;
 }
@@ -139,9 +139,10 @@ static bool holds_memory(const struct graph *g)
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
     struct exec *e;
-    OK_OR_RETURN(get(hGraphExec, &e));
+    OK_OR_RETURN(exec_get(hGraphExec, &e));
     struct context *c = context_current();
-    if (c && holds_memory(e->graph)) context_synchronize(c); /* launches under way may still touch it */
+    /* launches under way may still touch it */
+    if (c && graph_has_memory_nodes(e->graph)) context_synchronize(c);
     graph_free(e->graph);
     object_free(e);
     return CUDA_SUCCESS;
@@ -150,18 +151,18 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 EXPORT CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
     struct exec *e;
-    OK_OR_RETURN(get(hGraphExec, &e));
+    OK_OR_RETURN(exec_get(hGraphExec, &e));
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     *flags = e->flags;
     return CUDA_SUCCESS;
 }
 
-/* With auto-free, what the last launch left allocated is freed before this one. */
-static void free_left_over(struct graph *g)
+/* With auto-free, free what the last launch left allocated before this launch. */
+static void graph_free_remaining(struct graph *g)
 {
     for (struct node *n = g->first; n; n = n->next) {
         if (n->kind == NODE_ALLOC && n->memory->live) graph_memory_free(n->memory->range);
-        if (n->child) free_left_over(n->child);
+        if (n->child) graph_free_remaining(n->child);
     }
 }
 
@@ -169,11 +170,11 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
     struct exec *e;
     struct stream *s;
-    CUresult result = get(hGraph, &e);
+    CUresult result = exec_get(hGraph, &e);
     if (result == CUDA_SUCCESS) result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
     if (s->capture) return capture_graph(s, e->graph);
-    if (e->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) free_left_over(e->graph);
+    if (e->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) graph_free_remaining(e->graph);
     return graph_run(e->graph, s);
 }
 
@@ -181,18 +182,18 @@ EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream)
 {
     struct exec *e;
     struct stream *s;
-    CUresult result = get(hGraph, &e);
+    CUresult result = exec_get(hGraph, &e);
     return result == CUDA_SUCCESS ? stream_get(hStream, &s) : result;
 }
 
-/* ---- changing an executable ---- */
+/* ---- changes of an executable ---- */
 
-static CUresult find(CUgraphExec exec, CUgraphNode node, enum node_kind kind, struct context **c,
-                     struct node **out)
+static CUresult exec_find_node(CUgraphExec exec, CUgraphNode node, enum node_kind kind, struct context **c,
+                               struct node **out)
 {
     struct exec *e;
     CUresult result = context_enter(c);
-    if (result == CUDA_SUCCESS) result = get(exec, &e);
+    if (result == CUDA_SUCCESS) result = exec_get(exec, &e);
     if (result != CUDA_SUCCESS) return result;
     const struct node *origin = object_get(node, KIND_NODE);
     *out = origin ? graph_find(e->graph, origin) : NULL;
@@ -204,7 +205,7 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgrap
 {
     struct context *c;
     struct node *n;
-    CUresult result = find(hGraphExec, hNode, NODE_KERNEL, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, NODE_KERNEL, &c, &n);
     return result != CUDA_SUCCESS ? result : node_set_kernel(n, c, nodeParams);
 }
 
@@ -223,7 +224,7 @@ EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNo
     struct context *c;
     struct node *n;
     (void)ctx;
-    CUresult result = find(hGraphExec, hNode, NODE_MEMCPY, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, NODE_MEMCPY, &c, &n);
     return result != CUDA_SUCCESS ? result : node_set_copy(n, c, copyParams);
 }
 
@@ -233,7 +234,7 @@ EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNo
     struct context *c;
     struct node *n;
     (void)ctx;
-    CUresult result = find(hGraphExec, hNode, NODE_MEMSET, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, NODE_MEMSET, &c, &n);
     return result != CUDA_SUCCESS ? result : node_set_fill(n, c, memsetParams);
 }
 
@@ -242,7 +243,7 @@ EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode
 {
     struct context *c;
     struct node *n;
-    CUresult result = find(hGraphExec, hNode, NODE_HOST, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, NODE_HOST, &c, &n);
     return result != CUDA_SUCCESS ? result : node_set_host(n, nodeParams);
 }
 
@@ -253,7 +254,7 @@ EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNo
     struct node *n;
     const struct node *origin = object_get(hNode, KIND_NODE);
     if (!origin || !nodeParams) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = find(hGraphExec, hNode, origin->kind, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, origin->kind, &c, &n);
     return result != CUDA_SUCCESS ? result : node_set_any(n, c, nodeParams);
 }
 
@@ -263,7 +264,7 @@ EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
     struct node *n;
     const struct node *origin = object_get(hNode, KIND_NODE);
     if (!origin || origin->kind > NODE_MEMSET) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = find(hGraphExec, hNode, origin->kind, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, origin->kind, &c, &n);
     if (result == CUDA_SUCCESS) n->disabled = !isEnabled;
     return result;
 }
@@ -274,13 +275,16 @@ EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode,
     struct node *n;
     const struct node *origin = object_get(hNode, KIND_NODE);
     if (!origin || !isEnabled) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = find(hGraphExec, hNode, origin->kind, &c, &n);
+    CUresult result = exec_find_node(hGraphExec, hNode, origin->kind, &c, &n);
     if (result == CUDA_SUCCESS) *isEnabled = !n->disabled;
     return result;
 }
 
-/* The same shape: nodes of the same kinds in the same order with dependencies between the same places. */
-static bool same_shape(const struct graph *a, const struct graph *b, struct node **different)
+/*
+ * Return true if both graphs have nodes of the same kinds in the same order with dependencies between the same
+ * positions.
+ */
+static bool graphs_have_same_shape(const struct graph *a, const struct graph *b, struct node **different)
 {
     const struct node *x = a->first;
     struct node *y = b->first;
@@ -288,7 +292,7 @@ static bool same_shape(const struct graph *a, const struct graph *b, struct node
         *different = y;
         if (x->kind != y->kind || x->depend_count != y->depend_count) return false;
         if (x->kind == NODE_ALLOC || x->kind == NODE_FREE) return false; /* cannot be updated */
-        if (x->child && !same_shape(x->child, y->child, different)) return false;
+        if (x->child && !graphs_have_same_shape(x->child, y->child, different)) return false;
     }
     *different = y;
     return !x && !y;
@@ -300,18 +304,18 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
     struct exec *e;
     struct node *different = NULL;
     struct graph *g = object_get(hGraph, KIND_GRAPH);
-    CUresult result = get(hGraphExec, &e);
+    CUresult result = exec_get(hGraphExec, &e);
     if (result != CUDA_SUCCESS) return result;
     if (!g || !resultInfo) return CUDA_ERROR_INVALID_VALUE;
     *resultInfo = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
-    if (!same_shape(e->graph, g, &different)) {
+    if (!graphs_have_same_shape(e->graph, g, &different)) {
         resultInfo->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         resultInfo->errorNode = (CUgraphNode)different;
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
     struct graph *copy = graph_clone(g);
     if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
-    /* Handles of the graph that was instantiated stay good for this executable. */
+    /* Handles of the instantiated graph remain valid for this executable. */
     for (struct node *x = e->graph->first, *y = copy->first; x; x = x->next, y = y->next)
         y->origin = x->origin;
     graph_free(e->graph);
@@ -338,18 +342,18 @@ EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgra
     struct context *c;
     struct node *n, *different = NULL;
     const struct graph *from = object_get(childGraph, KIND_GRAPH);
-    OK_OR_RETURN(find(hGraphExec, hNode, NODE_GRAPH, &c, &n));
-    if (!from || !same_shape(n->child, from, &different)) return CUDA_ERROR_INVALID_VALUE;
+    OK_OR_RETURN(exec_find_node(hGraphExec, hNode, NODE_GRAPH, &c, &n));
+    if (!from || !graphs_have_same_shape(n->child, from, &different)) return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = childGraph}};
     return node_set_any(n, c, &p);
 }
 
-static CUresult set_event(CUgraphExec exec, CUgraphNode node, enum node_kind kind, CUevent event)
+static CUresult exec_set_event(CUgraphExec exec, CUgraphNode node, enum node_kind kind, CUevent event)
 {
     struct context *c;
     struct node *n;
     struct event *e = object_get(event, KIND_EVENT);
-    OK_OR_RETURN(find(exec, node, kind, &c, &n));
+    OK_OR_RETURN(exec_find_node(exec, node, kind, &c, &n));
     if (!e) return CUDA_ERROR_INVALID_VALUE;
     n->event = e;
     return CUDA_SUCCESS;
@@ -357,10 +361,10 @@ static CUresult set_event(CUgraphExec exec, CUgraphNode node, enum node_kind kin
 
 EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-    return set_event(hGraphExec, hNode, NODE_RECORD_EVENT, event);
+    return exec_set_event(hGraphExec, hNode, NODE_RECORD_EVENT, event);
 }
 
 EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
-    return set_event(hGraphExec, hNode, NODE_WAIT_EVENT, event);
+    return exec_set_event(hGraphExec, hNode, NODE_WAIT_EVENT, event);
 }

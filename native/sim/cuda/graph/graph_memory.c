@@ -1,7 +1,7 @@
 /*
- * Memory of graphs: an allocation node has its address when it is made; the memory is charged by the first
- * launch and stays with the graphs that refer to it, used or not, until they are gone or the device's graph
- * memory is trimmed.
+ * Memory of graphs. An allocation node has its address from its creation; the memory is charged by the first
+ * launch and kept, used or not, until the graphs that refer to it are destroyed or the device's graph memory is
+ * trimmed.
  */
 #include "sim/cuda/graph/graph_memory.h"
 
@@ -11,7 +11,7 @@
 #include "sim/node/charge.h"
 #include "sim/node/state.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t graph_memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
 CUresult graph_memory_new(struct device *d, size_t bytes, struct graph_memory **out)
 {
@@ -38,8 +38,8 @@ CUresult graph_memory_new(struct device *d, size_t bytes, struct graph_memory **
     return CUDA_SUCCESS;
 }
 
-/* The lock is held. */
-static void uncharge(struct graph_memory *m)
+/* Requires the lock. */
+static void graph_memory_uncharge(struct graph_memory *m)
 {
     if (!m->range->charged) return;
     memory_blank(m->range->base, m->range->room);
@@ -50,14 +50,14 @@ static void uncharge(struct graph_memory *m)
 
 void graph_memory_release(struct graph_memory *m)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_memory_lock);
     bool gone = --m->references == 0 && !m->live;
     if (gone) {
-        uncharge(m);
+        graph_memory_uncharge(m);
         memory_drop(m->range);
         free(m);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_memory_lock);
 }
 
 struct graph_memory *graph_memory_at(CUdeviceptr address)
@@ -73,7 +73,7 @@ CUresult graph_memory_use(struct graph_memory *m)
 {
     struct device *d = m->device;
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_memory_lock);
     if (m->live) {
         result = CUDA_ERROR_INVALID_VALUE; /* launched again before it was freed */
     } else if (!m->range->charged) {
@@ -94,14 +94,14 @@ CUresult graph_memory_use(struct graph_memory *m)
         m->range->pending_free = false;
         memory_unlock();
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_memory_lock);
     return result;
 }
 
-static bool give_back(struct range *r, bool hide)
+static bool range_release(struct range *r, bool hide)
 {
     struct graph_memory *m = r->owner;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_memory_lock);
     bool was = m->live;
     if (was) {
         m->live = false;
@@ -112,28 +112,30 @@ static bool give_back(struct range *r, bool hide)
             memory_unlock();
         }
         if (m->references == 0) {
-            uncharge(m);
+            graph_memory_uncharge(m);
             memory_drop(r);
             free(m);
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_memory_lock);
     return was;
 }
 
 bool graph_memory_free(struct range *r)
 {
-    return give_back(r, true);
+    return range_release(r, true);
 }
 
-/* A free node frees in the order of issue: effects of the same launch may still be under way, so the memory
- * stays. */
+/*
+ * A free node frees in the order of issue: effects of the same launch may still be under way, so the memory is
+ * kept.
+ */
 void graph_memory_unuse(struct graph_memory *m)
 {
-    give_back(m->range, false);
+    range_release(m->range, false);
 }
 
-/* ---- what the program may ask ---- */
+/* ---- queries ---- */
 
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
@@ -185,7 +187,7 @@ struct trimming {
     size_t count;
 };
 
-static void collect(struct range *r, void *argument)
+static void trim_collect(struct range *r, void *argument)
 {
     struct trimming *t = argument;
     if (r->memory != MEMORY_GRAPH || r->device != t->device || !r->charged || t->count == 256) return;
@@ -198,15 +200,15 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
     struct trimming t = {.device = device_get(device)};
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!t.device) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_memory_lock);
     do {
         t.count = 0;
         memory_lock();
-        ranges_visit(collect, &t);
+        ranges_visit(trim_collect, &t);
         memory_unlock();
         for (size_t i = 0; i < t.count; i++)
-            uncharge(t.found[i]);
+            graph_memory_uncharge(t.found[i]);
     } while (t.count == 256);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_memory_lock);
     return CUDA_SUCCESS;
 }

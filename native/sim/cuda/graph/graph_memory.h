@@ -5,8 +5,10 @@
 #include "sim/cuda/memory/address_space.h"
 #include "sim/cuda/process/process.h"
 
-/* Memory of an allocation node: an address from the making of the node on, charged from the first launch
- * until nobody refers to it and it is free. */
+/*
+ * Memory of an allocation node: it has an address from the creation of the node, and is charged from the first
+ * launch until it is free and has no references.
+ */
 struct graph_memory {
     uint32_t references;
     bool live;
@@ -16,12 +18,12 @@ struct graph_memory {
 
 CUresult graph_memory_new(struct device *d, size_t bytes, struct graph_memory **out);
 void graph_memory_release(struct graph_memory *m);
-/* Charge it (once) and let the program touch it. */
+/* Charge it (once) and let the program access it. */
 CUresult graph_memory_use(struct graph_memory *m);
 void graph_memory_unuse(struct graph_memory *m);
-/* A free of graph memory by the program; false when it is not in use. */
+/* Free graph memory on behalf of the program; return false if it is not in use. */
 bool graph_memory_free(struct range *r);
-/* The memory of an allocation node at this address, or NULL. */
+/* Memory of an allocation node at this address, or NULL. */
 struct graph_memory *graph_memory_at(CUdeviceptr address);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * The kinds of graph nodes: filling a node from public parameters.
- */
+/* Setting the parameters of graph nodes from the public structures. */
 #include "sim/cuda/graph/graph_node.h"
 
 #include "sim/cuda/graph/graph.h"
@@ -18,7 +16,7 @@ CUresult node_set_kernel(struct node *n, struct context *c, const CUDA_KERNEL_NO
     struct work w;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     const void *handle = p->func ? (const void *)p->func : (const void *)p->kern;
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct function *f = object_get(handle, KIND_FUNCTION);
     if (!f) return CUDA_ERROR_INVALID_VALUE;
     const struct launch_shape shape = {.grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
@@ -52,7 +50,7 @@ CUresult node_set_fill(struct node *n, struct context *c, const CUDA_MEMSET_NODE
     return node_set_work(n, &w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult host_effect(struct context *c, void *argument)
+static CUresult host_node_effect(struct context *c, void *argument)
 {
     const CUDA_HOST_NODE_PARAMS *p = argument;
     (void)c;
@@ -64,7 +62,7 @@ CUresult node_set_host(struct node *n, const CUDA_HOST_NODE_PARAMS *p)
 {
     if (!p || !p->fn) return CUDA_ERROR_INVALID_VALUE;
     struct work w = {
-        .kind = WORK_HOST, .effect = host_effect, .argument = (void *)p, .argument_bytes = sizeof *p};
+        .kind = WORK_HOST, .effect = host_node_effect, .argument = (void *)p, .argument_bytes = sizeof *p};
     n->host = *p;
     return node_set_work(n, &w) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -129,7 +127,7 @@ CUresult node_set_any(struct node *n, struct context *c, const CUgraphNodeParams
     switch (n->kind) {
     case NODE_KERNEL: {
         CUDA_KERNEL_NODE_PARAMS k;
-        memcpy(&k, &p->kernel, sizeof k); /* the same fields in the same places */
+        memcpy(&k, &p->kernel, sizeof k); /* the same fields at the same offsets */
         return node_set_kernel(n, c, &k);
     }
     case NODE_MEMCPY:

@@ -1,4 +1,4 @@
-/* Filling a node from public parameters. */
+/* Setting the parameters of graph nodes from the public structures. */
 #ifndef CALABASH_SIM_CUDA_GRAPH_GRAPH_NODE_H
 #define CALABASH_SIM_CUDA_GRAPH_GRAPH_NODE_H
 
@@ -12,7 +12,7 @@ CUresult node_set_child(struct node *n, CUgraph child);
 CUresult node_set_event(struct node *n, CUevent event);
 CUresult node_set_free(struct node *n, CUdeviceptr address);
 CUresult node_set_any(struct node *n, struct context *c, const CUgraphNodeParams *p);
-/* (enum node_kind)-1: a type that is not served. */
+/* (enum node_kind)-1: an unsupported type. */
 enum node_kind node_kind_of(CUgraphNodeType type);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * Nodes of graphs as programs add, read and change them.
- */
+/* Driver calls that add, read and change graph nodes. */
 #include "image/image.h"
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/graph/graph.h"
@@ -15,8 +13,8 @@
 
 /* ---- adding ---- */
 
-static CUresult add(CUgraphNode *out, CUgraph hGraph, enum node_kind kind, const CUgraphNode *depend,
-                    size_t count, struct context **c, struct node **n)
+static CUresult node_add_begin(CUgraphNode *out, CUgraph hGraph, enum node_kind kind,
+                               const CUgraphNode *depend, size_t count, struct context **c, struct node **n)
 {
     OK_OR_RETURN(context_enter(c));
     struct graph *g = object_get(hGraph, KIND_GRAPH);
@@ -29,7 +27,7 @@ static CUresult add(CUgraphNode *out, CUgraph hGraph, enum node_kind kind, const
     return *n ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult finish(CUgraphNode *out, struct node *n, CUresult result)
+static CUresult node_add_finish(CUgraphNode *out, struct node *n, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         *out = (CUgraphNode)n;
@@ -38,11 +36,11 @@ static CUresult finish(CUgraphNode *out, struct node *n, CUresult result)
     return result;
 }
 
-#define ADD(kind, filling)                                                                   \
-    struct context *c;                                                                       \
-    struct node *n;                                                                          \
-    CUresult result = add(phGraphNode, hGraph, kind, dependencies, numDependencies, &c, &n); \
-    return result != CUDA_SUCCESS ? result : finish(phGraphNode, n, filling)
+#define ADD(kind, filling)                                                                              \
+    struct context *c;                                                                                  \
+    struct node *n;                                                                                     \
+    CUresult result = node_add_begin(phGraphNode, hGraph, kind, dependencies, numDependencies, &c, &n); \
+    return result != CUDA_SUCCESS ? result : node_add_finish(phGraphNode, n, filling)
 
 EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
                                         const CUgraphNode *dependencies, size_t numDependencies,
@@ -51,7 +49,7 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph
     ADD(NODE_KERNEL, node_set_kernel(n, c, nodeParams));
 }
 
-static CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
+static CUDA_KERNEL_NODE_PARAMS kernel_params_from_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
 {
     CUDA_KERNEL_NODE_PARAMS k = {0};
     memcpy(&k, p, sizeof *p);
@@ -63,7 +61,7 @@ EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                      const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS k = widened(nodeParams);
+    CUDA_KERNEL_NODE_PARAMS k = kernel_params_from_v1(nodeParams);
     return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &k);
 }
 
@@ -116,7 +114,7 @@ EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph
     ADD(NODE_WAIT_EVENT, node_set_event(n, event));
 }
 
-static CUresult new_memory(struct node *n, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+static CUresult alloc_node_set(struct node *n, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
     struct device *d = p ? device_get(p->poolProps.location.id) : NULL;
     if (!d || p->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -129,7 +127,7 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                        const CUgraphNode *dependencies, size_t numDependencies,
                                        CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
-    ADD(NODE_ALLOC, new_memory(n, nodeParams));
+    ADD(NODE_ALLOC, alloc_node_set(n, nodeParams));
 }
 
 EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -139,11 +137,11 @@ EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     ADD(NODE_FREE, node_set_free(n, dptr));
 }
 
-static CUresult set_new(struct node *n, struct context *c, CUgraphNodeParams *p)
+static CUresult node_set_new(struct node *n, struct context *c, CUgraphNodeParams *p)
 {
     if (n->kind != NODE_ALLOC) return node_set_any(n, c, p);
     CUDA_MEM_ALLOC_NODE_PARAMS a = {.poolProps = p->alloc.poolProps, .bytesize = p->alloc.bytesize};
-    CUresult result = new_memory(n, &a);
+    CUresult result = alloc_node_set(n, &a);
     p->alloc.dptr = a.dptr;
     return result;
 }
@@ -154,7 +152,7 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const C
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
     if (node_kind_of(nodeParams->type) == (enum node_kind) - 1)
         return unserved("cuGraphAddNode of this type");
-    ADD(node_kind_of(nodeParams->type), set_new(n, c, nodeParams));
+    ADD(node_kind_of(nodeParams->type), node_set_new(n, c, nodeParams));
 }
 
 EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -167,14 +165,14 @@ EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, cons
 
 /* ---- reading and changing ---- */
 
-static struct node *get(CUgraphNode handle, enum node_kind kind)
+static struct node *node_get(CUgraphNode handle, enum node_kind kind)
 {
     struct node *n = process.ready ? object_get(handle, KIND_NODE) : NULL;
     return n && n->kind == kind ? n : NULL;
 }
 
 #define NODE_OR_RETURN(n, handle, kind)                    \
-    struct node *n = get(handle, kind);                    \
+    struct node *n = node_get(handle, kind);               \
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!n) return CUDA_ERROR_INVALID_VALUE
 
@@ -200,7 +198,7 @@ EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_P
     return result;
 }
 
-static CUresult with_context(struct context **c)
+static CUresult context_enter_current(struct context **c)
 {
     return context_enter(c);
 }
@@ -209,14 +207,14 @@ EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERN
 {
     struct context *c;
     NODE_OR_RETURN(n, hNode, NODE_KERNEL);
-    CUresult result = with_context(&c);
+    CUresult result = context_enter_current(&c);
     return result != CUDA_SUCCESS ? result : node_set_kernel(n, c, nodeParams);
 }
 
 EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS k = widened(nodeParams);
+    CUDA_KERNEL_NODE_PARAMS k = kernel_params_from_v1(nodeParams);
     return cuGraphKernelNodeSetParams_v2(hNode, &k);
 }
 
@@ -232,7 +230,7 @@ EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3
 {
     struct context *c;
     NODE_OR_RETURN(n, hNode, NODE_MEMCPY);
-    CUresult result = with_context(&c);
+    CUresult result = context_enter_current(&c);
     return result != CUDA_SUCCESS ? result : node_set_copy(n, c, nodeParams);
 }
 
@@ -248,7 +246,7 @@ EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_
 {
     struct context *c;
     NODE_OR_RETURN(n, hNode, NODE_MEMSET);
-    CUresult result = with_context(&c);
+    CUresult result = context_enter_current(&c);
     return result != CUDA_SUCCESS ? result : node_set_fill(n, c, nodeParams);
 }
 
@@ -314,6 +312,6 @@ EXPORT CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeP
 {
     struct context *c;
     struct node *n = object_get(hNode, KIND_NODE);
-    OK_OR_RETURN(with_context(&c));
+    OK_OR_RETURN(context_enter_current(&c));
     return n && nodeParams ? node_set_any(n, c, nodeParams) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,5 +1,6 @@
 /*
- * User objects: something of the program's that lives until nobody refers to it, graphs included.
+ * User objects: data of the program that lives until the last reference, by the program or a graph, is
+ * released.
  */
 #include "sim/cuda/graph/user_object.h"
 
@@ -10,8 +11,8 @@
 
 struct user {
     struct object object;
-    unsigned int references; /* all there are */
-    unsigned int own;        /* of them the program's, which no graph holds */
+    unsigned int references; /* total */
+    unsigned int own;        /* the program's part, held by no graph */
     CUhostFn destroy;
     void *data;
 };
@@ -23,8 +24,10 @@ void user_release(struct user *u, unsigned int count)
     object_free(u);
 }
 
-/* Add to a counter what it has room for, or take from it what it has; false: not so many. */
-static bool add(unsigned int *counter, unsigned int count)
+/*
+ * Add to a counter unless it would overflow, or subtract unless it would be negative; return false if refused.
+ */
+static bool counter_add(unsigned int *counter, unsigned int count)
 {
     unsigned int was = __atomic_load_n(counter, __ATOMIC_RELAXED);
     do {
@@ -34,7 +37,7 @@ static bool add(unsigned int *counter, unsigned int count)
     return true;
 }
 
-static bool subtract(unsigned int *counter, unsigned int count)
+static bool counter_subtract(unsigned int *counter, unsigned int count)
 {
     unsigned int was = __atomic_load_n(counter, __ATOMIC_RELAXED);
     do {
@@ -47,7 +50,7 @@ static bool subtract(unsigned int *counter, unsigned int count)
 static bool held_add(struct held **list, struct user *u, unsigned int count, bool retain)
 {
     struct held *h = malloc(sizeof *h);
-    if (!h || (retain && !add(&u->references, count))) {
+    if (!h || (retain && !counter_add(&u->references, count))) {
         free(h);
         return false;
     }
@@ -58,9 +61,9 @@ static bool held_add(struct held **list, struct user *u, unsigned int count, boo
 
 CUresult user_hold(struct held **list, struct user *u, unsigned int count, bool move)
 {
-    if (move && !subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (move && !counter_subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
     if (held_add(list, u, count, !move)) return CUDA_SUCCESS;
-    if (move) (void)add(&u->own, count);
+    if (move) (void)counter_add(&u->own, count);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -109,15 +112,15 @@ EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
     struct user *u;
     OK_OR_RETURN(user_get(object, count, &u));
-    if (!add(&u->references, count)) return CUDA_ERROR_INVALID_VALUE;
-    return add(&u->own, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!counter_add(&u->references, count)) return CUDA_ERROR_INVALID_VALUE;
+    return counter_add(&u->own, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
     struct user *u;
     OK_OR_RETURN(user_get(object, count, &u));
-    if (!subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
+    if (!counter_subtract(&u->own, count)) return CUDA_ERROR_INVALID_VALUE;
     user_release(u, count);
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* User objects, and lists of them that somebody holds. */
+/* User objects, and lists of references to them. */
 #ifndef CALABASH_SIM_CUDA_GRAPH_USER_OBJECT_H
 #define CALABASH_SIM_CUDA_GRAPH_USER_OBJECT_H
 
@@ -12,10 +12,12 @@ struct held {
     struct held *next;
 };
 
-/* Both the object behind a handle and the count are checked. */
+/* Check both the object behind a handle and the count. */
 CUresult user_get(CUuserObject handle, unsigned int count, struct user **out);
 void user_release(struct user *u, unsigned int count);
-/* The list gets so many references: new ones, or with `move` the program's. Refused where it has not so many. */
+/*
+ * Give the list so many references: new ones, or with `move` the program's. Refused if the program has fewer.
+ */
 CUresult user_hold(struct held **list, struct user *u, unsigned int count, bool move);
 bool held_copy(struct held **to, const struct held *from);
 void held_release(struct held **list);

@@ -1,6 +1,7 @@
 /*
- * Kernels that run. The effect of a launch is the execution itself, in the stream's thread; how long it takes on the
- * card is known afterwards, from what was executed: the larger of operations / peak and bytes / bandwidth.
+ * Launches of interpreted PTX kernels. The effect of a launch is its execution, in the stream's thread; its
+ * time on the card is known afterwards, from what was executed: the larger of operations / peak and bytes /
+ * bandwidth.
  */
 #include "sim/cuda/launch/kernel_ptx.h"
 
@@ -12,7 +13,7 @@
 
 #include <stdio.h>
 
-#define ENDING_NS       2000000000ull /* a context that is going away waits so long for a kernel */
+#define ENDING_NS       2000000000ull /* longest wait for a kernel by a context that is being destroyed */
 #define BLOCK_BYTES_MAX (2ull << 30)  /* of this machine's memory */
 
 struct ptx_launch { /* the argument of the effect; parameters follow */
@@ -22,40 +23,40 @@ struct ptx_launch { /* the argument of the effect; parameters follow */
     _Alignas(16) unsigned char parameters[];
 };
 
-static char heap; /* what the heap's ranges are owned by */
+static char heap; /* its address marks the owner of heap ranges */
 
-static bool memory_at(void *user, uint64_t address, struct span *out)
+static bool callback_memory_at(void *user, uint64_t address, struct span *out)
 {
     return memory_span(user, address, &out->base, &out->end);
 }
 
-static bool ends(const struct context *c)
+static bool context_end_is_overdue(const struct context *c)
 {
     uint64_t since = __atomic_load_n(&c->ending_ns, __ATOMIC_RELAXED);
     return since && sim_now() - since > ENDING_NS;
 }
 
-static bool cancelled(void *user)
+static bool callback_is_cancelled(void *user)
 {
     const struct context *c = user;
-    if (ends(c) || ends(context_home(user))) return true;
+    if (context_end_is_overdue(c) || context_end_is_overdue(context_home(user))) return true;
     return __atomic_load_n(&c->device->shared->faults.lost, __ATOMIC_RELAXED) ||
            __atomic_load_n(&c->device->shared->faults.fatal_epoch, __ATOMIC_RELAXED) != c->fatal_epoch;
 }
 
-static void print(void *user, const char *text, size_t length)
+static void callback_print(void *user, const char *text, size_t length)
 {
     (void)user;
     output_add(text, length);
 }
 
-static void complain(void *user, const char *text, size_t length)
+static void callback_report(void *user, const char *text, size_t length)
 {
     (void)user;
     fwrite(text, 1, length, stderr);
 }
 
-static uint64_t take(void *user, uint64_t bytes)
+static uint64_t callback_heap_take(void *user, uint64_t bytes)
 {
     struct context *c = context_home(user);
     struct range *r;
@@ -65,7 +66,7 @@ static uint64_t take(void *user, uint64_t bytes)
     return r->base;
 }
 
-static void give(void *user, uint64_t address)
+static void callback_heap_give(void *user, uint64_t address)
 {
     (void)user;
     memory_lock();
@@ -76,24 +77,24 @@ static void give(void *user, uint64_t address)
     if (ours) memory_drop(r);
 }
 
-static void tell(const struct run *r)
+static void failure_report(const struct run *r)
 {
     if (r->story[0]) fprintf(stderr, "simulated CUDA: %s\n", r->story);
 }
 
-static CUresult effect(struct context *c, void *argument)
+static CUresult launch_effect(struct context *c, void *argument)
 {
     static uint64_t launches;
     struct ptx_launch *l = argument;
     struct module *m = l->function->module;
     const struct placed *placed;
     const struct surroundings around = {.user = c,
-                                        .memory = memory_at,
-                                        .cancelled = cancelled,
-                                        .print = print,
-                                        .complain = complain,
-                                        .take = take,
-                                        .give = give};
+                                        .memory = callback_memory_at,
+                                        .cancelled = callback_is_cancelled,
+                                        .print = callback_print,
+                                        .complain = callback_report,
+                                        .take = callback_heap_take,
+                                        .give = callback_heap_give};
     OK_OR_RETURN(code_place(m->code, context_home(c), m, &placed));
     struct run r = {.entry = l->function->routine,
                     .placed = placed,
@@ -104,29 +105,31 @@ static CUresult effect(struct context *c, void *argument)
     CUresult result = (CUresult)grid_run(&r);
     l->ops = r.ops;
     l->bytes = r.bytes;
-    if (result != CUDA_SUCCESS) tell(&r);
+    if (result != CUDA_SUCCESS) failure_report(&r);
     return result;
 }
 
 /* As many multiprocessors as there are blocks; 0: all of them. */
-static uint32_t multiprocessors(const struct ptx_launch *l)
+static uint32_t launch_multiprocessors(const struct ptx_launch *l)
 {
     const unsigned int *grid = l->shape.grid;
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     return blocks < l->shape.sm_count ? (uint32_t)blocks : 0;
 }
 
-/* An operation of a warp is 32 multiply-adds of the card's peak, of which a kernel has the part that its multiprocessors
- * have. */
-static uint64_t duration(struct context *c, const void *argument)
+/*
+ * Modelled time: an operation of a warp is 32 multiply-adds of the card's peak, of which a kernel has the part
+ * of its multiprocessors.
+ */
+static uint64_t launch_duration(struct context *c, const void *argument)
 {
     const struct ptx_launch *l = argument;
-    uint64_t all = l->shape.sm_count, sms = multiprocessors(l) ? multiprocessors(l) : all;
+    uint64_t all = l->shape.sm_count, sms = launch_multiprocessors(l) ? launch_multiprocessors(l) : all;
     struct kernel_cost cost = {.bytes = l->bytes * all / sms, .flops = 2 * LANES * l->ops * all / sms};
     return kernel_duration(c->device->profile, &cost);
 }
 
-static CUresult from_buffer(void **extra, const struct routine *f, unsigned char *out)
+static CUresult parameters_from_buffer(void **extra, const struct routine *f, unsigned char *out)
 {
     const void *buffer = NULL;
     size_t size = 0;
@@ -143,10 +146,11 @@ static CUresult from_buffer(void **extra, const struct routine *f, unsigned char
     return CUDA_SUCCESS;
 }
 
-static CUresult pack(const struct routine *f, void **kernelParams, void **extra, unsigned char *out)
+static CUresult parameters_pack(const struct routine *f, void **kernelParams, void **extra,
+                                unsigned char *out)
 {
     if (kernelParams && extra) return CUDA_ERROR_INVALID_VALUE;
-    if (extra) return from_buffer(extra, f, out);
+    if (extra) return parameters_from_buffer(extra, f, out);
     if (f->parameter_count && !kernelParams) return CUDA_ERROR_INVALID_VALUE;
     memset(out, 0, f->parameter_bytes);
     for (uint32_t i = 0; i < f->parameter_count; i++) {
@@ -156,7 +160,7 @@ static CUresult pack(const struct routine *f, void **kernelParams, void **extra,
     return CUDA_SUCCESS;
 }
 
-static CUresult check(const struct function *f, const struct launch_shape *s)
+static CUresult launch_check(const struct function *f, const struct launch_shape *s)
 {
     const struct routine *r = f->routine;
     uint32_t shared = f->entry->shared_bytes + s->dynamic_shared_bytes;
@@ -171,8 +175,8 @@ static CUresult check(const struct function *f, const struct launch_shape *s)
     return CUDA_SUCCESS;
 }
 
-/* Managed memory behind the parameters: how much of it is used nobody knows before. */
-static void touch(const struct context *c, const struct routine *f, struct work *w)
+/* Note managed memory that the parameters point to; how much of it is used is not known beforehand. */
+static void launch_touch(const struct context *c, const struct routine *f, struct work *w)
 {
     const struct ptx_launch *l = w->argument;
     for (uint32_t i = 0; i < f->parameter_count; i++) {
@@ -191,27 +195,27 @@ CUresult kernel_ptx_prepare(struct function *f, const struct launch_shape *shape
     const struct routine *r = f->routine;
     const struct placed *placed;
     if (sizeof *l + r->parameter_bytes > room) return CUDA_ERROR_NOT_SUPPORTED;
-    OK_OR_RETURN(check(f, shape));
+    OK_OR_RETURN(launch_check(f, shape));
     *l = (struct ptx_launch){.function = f, .shape = *shape};
     l->shape.sm_count = c->device->profile->sm_count;
-    OK_OR_RETURN(pack(r, kernelParams, extra, l->parameters));
-    OK_OR_RETURN(code_place(f->module->code, context_home(c), f->module,
-                            &placed)); /* what it costs is known at once */
+    OK_OR_RETURN(parameters_pack(r, kernelParams, extra, l->parameters));
+    /* its cost is known at once */
+    OK_OR_RETURN(code_place(f->module->code, context_home(c), f->module, &placed));
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_KERNEL,
                        .heavy = true,
-                       .effect = effect,
-                       .sms = multiprocessors(l),
-                       .late = duration,
+                       .effect = launch_effect,
+                       .sms = launch_multiprocessors(l),
+                       .late = launch_duration,
                        .argument = l,
                        .argument_bytes = sizeof *l + r->parameter_bytes};
-    if (memory_is_followed()) touch(c, r, w);
+    if (memory_is_tracked()) launch_touch(c, r, w);
     return CUDA_SUCCESS;
 }
 
 bool kernel_ptx_is(const struct work *w)
 {
-    return w->effect == effect;
+    return w->effect == launch_effect;
 }
 
 void kernel_ptx_parameters(const struct work *w, void **out)

@@ -1,7 +1,6 @@
 /*
- * The registry of kernels that this card can run: C functions on host memory with the meaning of the kernel
- * of that name, and the bytes and operations that it would cost. A launch does what its grid covers and no
- * more.
+ * Registry of kernels implemented in C: functions on host memory with the meaning of the kernel of that name,
+ * and the bytes and operations that it would cost. A launch does what its grid covers and no more.
  *
  * The modelled time is the roofline: the larger of bytes / bandwidth and operations / peak, plus the launch
  * overhead.
@@ -14,21 +13,21 @@
 
 #define OVERHEAD_NS 2000
 
-static uint64_t pointer(const struct kernel_call *k, size_t offset)
+static uint64_t argument_pointer(const struct kernel_call *k, size_t offset)
 {
     uint64_t v;
     memcpy(&v, k->parameters + offset, sizeof v);
     return v;
 }
 
-static int integer(const struct kernel_call *k, size_t offset)
+static int argument_int(const struct kernel_call *k, size_t offset)
 {
     int v;
     memcpy(&v, k->parameters + offset, sizeof v);
     return v;
 }
 
-static float real(const struct kernel_call *k, size_t offset)
+static float argument_float(const struct kernel_call *k, size_t offset)
 {
     float v;
     memcpy(&v, k->parameters + offset, sizeof v);
@@ -41,7 +40,7 @@ static uint64_t threads_along(const struct kernel_call *k, int axis)
 }
 
 /* Elements that the first axis of the grid covers, of n. */
-static uint64_t covered(const struct kernel_call *k, int n)
+static uint64_t covered_elements(const struct kernel_call *k, int n)
 {
     uint64_t threads = threads_along(k, 0);
     if (n <= 0) return 0;
@@ -59,13 +58,14 @@ static uint64_t covered(const struct kernel_call *k, int n)
 /* vector_add(const float *a, const float *b, float *c, int n): c = a + b */
 static void vector_add_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    uint64_t n = covered(k, integer(k, 24));
+    uint64_t n = covered_elements(k, argument_int(k, 24));
     *cost = (struct kernel_cost){.bytes = 12 * n, .flops = n};
 }
 
 static CUresult vector_add(struct context *c, const struct kernel_call *k)
 {
-    uint64_t n = covered(k, integer(k, 24)), a = pointer(k, 0), b = pointer(k, 8), out = pointer(k, 16);
+    uint64_t n = covered_elements(k, argument_int(k, 24)), a = argument_pointer(k, 0),
+             b = argument_pointer(k, 8), out = argument_pointer(k, 16);
     REQUIRE_WORDS(c, a, n);
     REQUIRE_WORDS(c, b, n);
     REQUIRE_WORDS(c, out, n);
@@ -77,14 +77,15 @@ static CUresult vector_add(struct context *c, const struct kernel_call *k)
 /* saxpy(float a, const float *x, float *y, int n): y = a x + y */
 static void saxpy_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    uint64_t n = covered(k, integer(k, 24));
+    uint64_t n = covered_elements(k, argument_int(k, 24));
     *cost = (struct kernel_cost){.bytes = 12 * n, .flops = 2 * n};
 }
 
 static CUresult saxpy(struct context *c, const struct kernel_call *k)
 {
-    uint64_t n = covered(k, integer(k, 24)), x = pointer(k, 8), y = pointer(k, 16);
-    float a = real(k, 0);
+    uint64_t n = covered_elements(k, argument_int(k, 24)), x = argument_pointer(k, 8),
+             y = argument_pointer(k, 16);
+    float a = argument_float(k, 0);
     REQUIRE_WORDS(c, x, n);
     REQUIRE_WORDS(c, y, n);
     for (uint64_t i = 0; i < n; i++)
@@ -96,14 +97,15 @@ static CUresult saxpy(struct context *c, const struct kernel_call *k)
  * row-major; the first axis of the grid covers columns, the second rows. */
 static void sgemm_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    uint64_t m = (uint32_t)integer(k, 24), n = (uint32_t)integer(k, 28), d = (uint32_t)integer(k, 32);
+    uint64_t m = (uint32_t)argument_int(k, 24), n = (uint32_t)argument_int(k, 28),
+             d = (uint32_t)argument_int(k, 32);
     *cost = (struct kernel_cost){.bytes = 4 * (m * d + d * n + m * n), .flops = 2 * m * n * d};
 }
 
 static CUresult sgemm(struct context *c, const struct kernel_call *k)
 {
-    uint64_t a = pointer(k, 0), b = pointer(k, 8), out = pointer(k, 16);
-    int m = integer(k, 24), n = integer(k, 28), d = integer(k, 32);
+    uint64_t a = argument_pointer(k, 0), b = argument_pointer(k, 8), out = argument_pointer(k, 16);
+    int m = argument_int(k, 24), n = argument_int(k, 28), d = argument_int(k, 32);
     if (m <= 0 || n <= 0 || d <= 0) return CUDA_SUCCESS;
     REQUIRE_WORDS(c, a, (uint64_t)m * (uint64_t)d);
     REQUIRE_WORDS(c, b, (uint64_t)d * (uint64_t)n);
@@ -125,13 +127,14 @@ static CUresult sgemm(struct context *c, const struct kernel_call *k)
 /* reduce_sum(const float *x, float *sum, int n): *sum = the sum of x */
 static void reduce_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    uint64_t n = (uint64_t)(integer(k, 16) > 0 ? integer(k, 16) : 0);
+    uint64_t n = (uint64_t)(argument_int(k, 16) > 0 ? argument_int(k, 16) : 0);
     *cost = (struct kernel_cost){.bytes = 4 * n, .flops = n};
 }
 
 static CUresult reduce_sum(struct context *c, const struct kernel_call *k)
 {
-    uint64_t x = pointer(k, 0), out = pointer(k, 8), n = (uint64_t)(integer(k, 16) > 0 ? integer(k, 16) : 0);
+    uint64_t x = argument_pointer(k, 0), out = argument_pointer(k, 8),
+             n = (uint64_t)(argument_int(k, 16) > 0 ? argument_int(k, 16) : 0);
     REQUIRE_WORDS(c, x, n);
     REQUIRE_WORDS(c, out, 1u);
     double sum = 0;
@@ -144,27 +147,27 @@ static CUresult reduce_sum(struct context *c, const struct kernel_call *k)
 /* fill(float *x, float value, int n) */
 static void fill_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    *cost = (struct kernel_cost){.bytes = 4 * covered(k, integer(k, 12))};
+    *cost = (struct kernel_cost){.bytes = 4 * covered_elements(k, argument_int(k, 12))};
 }
 
 static CUresult fill(struct context *c, const struct kernel_call *k)
 {
-    uint64_t x = pointer(k, 0), n = covered(k, integer(k, 12));
+    uint64_t x = argument_pointer(k, 0), n = covered_elements(k, argument_int(k, 12));
     REQUIRE_WORDS(c, x, n);
     for (uint64_t i = 0; i < n; i++)
-        ((float *)x)[i] = real(k, 8);
+        ((float *)x)[i] = argument_float(k, 8);
     return CUDA_SUCCESS;
 }
 
 /* iota(int *x, int n): x[i] = i */
 static void iota_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    *cost = (struct kernel_cost){.bytes = 4 * covered(k, integer(k, 8))};
+    *cost = (struct kernel_cost){.bytes = 4 * covered_elements(k, argument_int(k, 8))};
 }
 
 static CUresult iota(struct context *c, const struct kernel_call *k)
 {
-    uint64_t x = pointer(k, 0), n = covered(k, integer(k, 8));
+    uint64_t x = argument_pointer(k, 0), n = covered_elements(k, argument_int(k, 8));
     REQUIRE_WORDS(c, x, n);
     for (uint64_t i = 0; i < n; i++)
         ((int *)x)[i] = (int)i;
@@ -174,20 +177,23 @@ static CUresult iota(struct context *c, const struct kernel_call *k)
 /* spin_ns(unsigned long long ns): occupies the card for exactly that long */
 static void spin_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    uint64_t ns = pointer(k, 0);
+    uint64_t ns = argument_pointer(k, 0);
     *cost = (struct kernel_cost){.exact_ns = ns ? ns : 1};
 }
 
-/* touch(char *x, size_t n): writes one byte in every page; more than any card has costs no more than its illegal address */
+/*
+ * touch(char *x, size_t n): writes one byte in every page; sizes beyond any card cost nothing and fail by their
+ * address
+ */
 static void touch_cost(const struct kernel_call *k, struct kernel_cost *cost)
 {
-    const uint64_t most = 1ull << 40, n = pointer(k, 8);
+    const uint64_t most = 1ull << 40, n = argument_pointer(k, 8);
     *cost = (struct kernel_cost){.bytes = n < most ? n : 0};
 }
 
 static CUresult touch(struct context *c, const struct kernel_call *k)
 {
-    uint64_t x = pointer(k, 0), n = pointer(k, 8);
+    uint64_t x = argument_pointer(k, 0), n = argument_pointer(k, 8);
     REQUIRE(c, x, n);
     for (uint64_t i = 0; i < n; i += 4096)
         ((volatile char *)x)[i] = 1;
@@ -197,7 +203,7 @@ static CUresult touch(struct context *c, const struct kernel_call *k)
 /* sweep(const char *x, size_t n): reads n bytes and nothing more */
 static CUresult sweep(struct context *c, const struct kernel_call *k)
 {
-    REQUIRE(c, pointer(k, 0), pointer(k, 8));
+    REQUIRE(c, argument_pointer(k, 0), argument_pointer(k, 8));
     return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,4 @@
-/*
- * Launching kernels, and host functions between them.
- */
+/* Driver calls that launch kernels and host functions, and that wait for and write values in memory. */
 #include "sim/cuda/launch/launch.h"
 
 #include "sim/cuda/graph/capture_nodes.h"
@@ -19,17 +17,17 @@
 #define HEAVY_BYTES     (256u << 10)
 #define HEAVY_FLOPS     (1u << 20)
 
-struct launch { /* the argument of a kernel's effect; parameters follow */
+struct launch_argument { /* the argument of a kernel's effect; parameters follow */
     const struct kernel *kernel;
     unsigned int grid[3], block[3];
     unsigned char parameters[];
 };
 
-_Static_assert(sizeof(struct launch) + PARAMETER_BYTES <= LAUNCH_BYTES, "room for every launch");
+_Static_assert(sizeof(struct launch_argument) + PARAMETER_BYTES <= LAUNCH_BYTES, "room for every launch");
 
 static CUresult launch_effect(struct context *c, void *argument)
 {
-    const struct launch *l = argument;
+    const struct launch_argument *l = argument;
     struct kernel_call call = {.grid = {l->grid[0], l->grid[1], l->grid[2]},
                                .block = {l->block[0], l->block[1], l->block[2]},
                                .parameters = l->parameters};
@@ -38,7 +36,7 @@ static CUresult launch_effect(struct context *c, void *argument)
 
 void launch_parameters(const struct work *w, void **out)
 {
-    struct launch *l = w->argument;
+    struct launch_argument *l = w->argument;
     struct parameter parameter[PARAMETERS_MAX];
     if (kernel_ptx_is(w)) {
         kernel_ptx_parameters(w, out);
@@ -50,8 +48,8 @@ void launch_parameters(const struct work *w, void **out)
 }
 
 /* Collect the parameters into `out` (PARAMETER_BYTES) from either form. */
-static CUresult pack(const struct function *f, void **kernelParams, void **extra, unsigned char *out,
-                     uint32_t *bytes)
+static CUresult parameters_pack(const struct function *f, void **kernelParams, void **extra,
+                                unsigned char *out, uint32_t *bytes)
 {
     struct parameter parameter[PARAMETERS_MAX];
     uint32_t count = 0;
@@ -93,8 +91,11 @@ static CUresult check_shape(const struct function *f, const unsigned int *grid, 
     return threads > most ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* A kernel that the simulation knows by name only: said once, for the result alone tells nobody which. */
-static CUresult unknown(struct function *f)
+/*
+ * A kernel that the simulation knows by name only: reported once, because the result alone does not identify
+ * it.
+ */
+static CUresult unknown_kernel(struct function *f)
 {
     if (!__atomic_exchange_n(&f->told, true, __ATOMIC_RELAXED))
         fprintf(stderr,
@@ -105,10 +106,10 @@ static CUresult unknown(struct function *f)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* What a launch touches of managed memory: behind each of its pointers as much as it moves in all. */
-static void touch(const struct context *c, struct work *w, uint64_t bytes)
+/* Note the managed memory that a launch may use: behind each of its pointers as much as it moves in all. */
+static void launch_touch(const struct context *c, struct work *w, uint64_t bytes)
 {
-    const struct launch *l = w->argument;
+    const struct launch_argument *l = w->argument;
     struct parameter parameter[PARAMETERS_MAX];
     uint32_t size, count = kernel_parameters(l->kernel, parameter, &size);
     for (uint32_t i = 0; i < count; i++) {
@@ -119,10 +120,12 @@ static void touch(const struct context *c, struct work *w, uint64_t bytes)
     }
 }
 
-/* A kernel that is bound by memory or arithmetic takes the whole card; one that only takes its time as many
- * multiprocessors as it has blocks. */
-static uint32_t multiprocessors(const struct sim_profile *p, const unsigned int *grid,
-                                const struct kernel_cost *cost)
+/*
+ * A kernel bound by memory or arithmetic uses the whole card; one with a fixed duration uses as many
+ * multiprocessors as it has blocks.
+ */
+static uint32_t launch_multiprocessors(const struct sim_profile *p, const unsigned int *grid,
+                                       const struct kernel_cost *cost)
 {
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     return cost->exact_ns && blocks < p->sm_count ? (uint32_t)blocks : 0;
@@ -132,13 +135,13 @@ CUresult launch_prepare(struct function *f, const struct launch_shape *shape, vo
                         void **extra, struct context *c, struct work *w, unsigned char *buffer)
 {
     const unsigned int *grid = shape->grid, *block = shape->block;
-    struct launch *l = (struct launch *)buffer;
+    struct launch_argument *l = (struct launch_argument *)buffer;
     uint32_t bytes;
     CUresult result = check_shape(f, grid, block);
     if (result != CUDA_SUCCESS) return result;
     if (f->routine) return kernel_ptx_prepare(f, shape, kernelParams, extra, c, w, buffer, LAUNCH_BYTES);
-    if (!f->kernel) return unknown(f);
-    result = pack(f, kernelParams, extra, l->parameters, &bytes);
+    if (!f->kernel) return unknown_kernel(f);
+    result = parameters_pack(f, kernelParams, extra, l->parameters, &bytes);
     if (result != CUDA_SUCCESS) return result;
     l->kernel = f->kernel;
     memcpy(l->grid, grid, sizeof l->grid);
@@ -151,26 +154,26 @@ CUresult launch_prepare(struct function *f, const struct launch_shape *shape, vo
     *w = (struct work){.kind = WORK_TIMED,
                        .engine = SIM_WORK_KERNEL,
                        .duration_ns = kernel_duration(c->device->profile, &cost),
-                       .sms = multiprocessors(c->device->profile, grid, &cost),
+                       .sms = launch_multiprocessors(c->device->profile, grid, &cost),
                        .heavy = f->kernel->run && (cost.bytes > HEAVY_BYTES || cost.flops > HEAVY_FLOPS),
                        .effect = f->kernel->run ? launch_effect : NULL,
                        .argument = l,
                        .argument_bytes = sizeof *l + bytes};
-    if (memory_is_followed()) touch(c, w, cost.bytes);
+    if (memory_is_tracked()) launch_touch(c, w, cost.bytes);
     return CUDA_SUCCESS;
 }
 
 static CUresult launch_prepare_of(CUfunction f, const struct launch_shape *shape, void **kernelParams,
                                   void **extra, struct context *c, struct work *w, unsigned char *buffer)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct function *function = object_get(f, KIND_FUNCTION);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     return launch_prepare(function, shape, kernelParams, extra, c, w, buffer);
 }
 
-static CUresult launch(CUfunction f, const struct launch_shape *shape, CUstream hStream, void **kernelParams,
-                       void **extra)
+static CUresult launch_submit(CUfunction f, const struct launch_shape *shape, CUstream hStream,
+                              void **kernelParams, void **extra)
 {
     struct stream *s;
     struct work w;
@@ -201,11 +204,11 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int
     const struct launch_shape shape = {.grid = {gridDimX, gridDimY, gridDimZ},
                                        .block = {blockDimX, blockDimY, blockDimZ},
                                        .dynamic_shared_bytes = sharedMemBytes};
-    return launch(f, &shape, hStream, kernelParams, extra);
+    return launch_submit(f, &shape, hStream, kernelParams, extra);
 }
 
-/* All blocks of a cooperative launch are on the card at once. */
-static CUresult fits(CUfunction f, const struct launch_shape *s)
+/* Check that all blocks of a cooperative launch fit on the card at once. */
+static CUresult cooperative_launch_fits(CUfunction f, const struct launch_shape *s)
 {
     int blocks = 0;
     struct context *c;
@@ -226,8 +229,8 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, u
                                        .block = {blockDimX, blockDimY, blockDimZ},
                                        .dynamic_shared_bytes = sharedMemBytes,
                                        .cooperative = true};
-    OK_OR_RETURN(fits(f, &shape));
-    return launch(f, &shape, hStream, kernelParams, NULL);
+    OK_OR_RETURN(cooperative_launch_fits(f, &shape));
+    return launch_submit(f, &shape, hStream, kernelParams, NULL);
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
@@ -241,8 +244,8 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, voi
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
             shape.cooperative = config->attrs[i].value.cooperative;
     }
-    if (shape.cooperative) OK_OR_RETURN(fits(f, &shape));
-    CUresult result = launch(f, &shape, config->hStream, kernelParams, extra);
+    if (shape.cooperative) OK_OR_RETURN(cooperative_launch_fits(f, &shape));
+    CUresult result = launch_submit(f, &shape, config->hStream, kernelParams, extra);
     for (unsigned int i = 0; result == CUDA_SUCCESS && i < config->numAttrs; i++) {
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT &&
             config->attrs[i].value.programmaticEvent.event)
@@ -260,7 +263,7 @@ struct host_call {
     CUstream stream;
 };
 
-static CUresult host_effect(struct context *c, void *argument)
+static CUresult host_call_effect(struct context *c, void *argument)
 {
     const struct host_call *h = argument;
     if (h->function)
@@ -270,13 +273,13 @@ static CUresult host_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult host(CUstream hStream, const struct host_call *h)
+static CUresult host_call_submit(CUstream hStream, const struct host_call *h)
 {
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
     if (result != CUDA_SUCCESS) return result;
     struct work w = {
-        .kind = WORK_HOST, .effect = host_effect, .argument = (void *)h, .argument_bytes = sizeof *h};
+        .kind = WORK_HOST, .effect = host_call_effect, .argument = (void *)h, .argument_bytes = sizeof *h};
     CUDA_HOST_NODE_PARAMS params = {.fn = h->function, .userData = h->data};
     if (s->capture && h->callback) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (capture_work(s, NODE_HOST, &w, &params, sizeof params, &result)) return result;
@@ -286,14 +289,15 @@ static CUresult host(CUstream hStream, const struct host_call *h)
 EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
-    return host(hStream, &(struct host_call){.function = fn, .data = userData});
+    return host_call_submit(hStream, &(struct host_call){.function = fn, .data = userData});
 }
 
 EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
                                     unsigned int flags)
 {
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
-    return host(hStream, &(struct host_call){.callback = callback, .data = userData, .stream = hStream});
+    return host_call_submit(hStream,
+                            &(struct host_call){.callback = callback, .data = userData, .stream = hStream});
 }
 
 struct value_operation {
@@ -302,15 +306,15 @@ struct value_operation {
     bool wide;
 };
 
-static uint64_t load(const struct value_operation *v)
+static uint64_t value_load(const struct value_operation *v)
 {
     return v->wide ? __atomic_load_n((const uint64_t *)v->address, __ATOMIC_ACQUIRE)
                    : __atomic_load_n((const uint32_t *)v->address, __ATOMIC_ACQUIRE);
 }
 
-static bool satisfied(const struct value_operation *v)
+static bool value_is_reached(const struct value_operation *v)
 {
-    uint64_t now = load(v);
+    uint64_t now = value_load(v);
     switch (v->flags & 3u) {
     case CU_STREAM_WAIT_VALUE_GEQ:
         return v->wide ? (int64_t)(now - v->value) >= 0 : (int32_t)(uint32_t)(now - v->value) >= 0;
@@ -323,12 +327,12 @@ static bool satisfied(const struct value_operation *v)
     }
 }
 
-static CUresult wait_effect(struct context *c, void *argument)
+static CUresult value_wait_effect(struct context *c, void *argument)
 {
     const struct value_operation *v = argument;
     uint64_t pause = 1000;
     while (memory_allows(c, v->address, v->wide ? 8 : 4)) {
-        if (satisfied(v)) return CUDA_SUCCESS;
+        if (value_is_reached(v)) return CUDA_SUCCESS;
         struct timespec t = {.tv_nsec = (long)pause};
         nanosleep(&t, NULL);
         if (pause < 200000) pause *= 2;
@@ -336,7 +340,7 @@ static CUresult wait_effect(struct context *c, void *argument)
     return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static CUresult write_effect(struct context *c, void *argument)
+static CUresult value_write_effect(struct context *c, void *argument)
 {
     const struct value_operation *v = argument;
     if (!memory_allows(c, v->address, v->wide ? 8 : 4)) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -347,18 +351,20 @@ static CUresult write_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult value(CUstream stream, CUdeviceptr address, uint64_t v, unsigned int flags, bool wide,
-                      bool wait)
+static CUresult value_operation_submit(CUstream stream, CUdeviceptr address, uint64_t v, unsigned int flags,
+                                       bool wide, bool wait)
 {
     STREAM_OR_RETURN(s, stream);
     uint64_t size = wide ? 8 : 4;
     if (address % size || !memory_allows(s->context, address, size)) return CUDA_ERROR_INVALID_VALUE;
     if (s->capture) return unserved("captured cuStreamWaitValue and cuStreamWriteValue");
     struct value_operation o = {address, v, flags, wide};
-    /* A write takes place when the work before it has ended, for whoever polls: it is a host function in
-     * kind. */
+    /*
+     * A write takes place when the work before it has ended, and pollers may see it: it is treated as a host
+     * function.
+     */
     struct work w = {.kind = WORK_HOST,
-                     .effect = wait ? wait_effect : write_effect,
+                     .effect = wait ? value_wait_effect : value_write_effect,
                      .argument = &o,
                      .argument_bytes = sizeof o};
     return stream_submit(s, &w);
@@ -366,20 +372,20 @@ static CUresult value(CUstream stream, CUdeviceptr address, uint64_t v, unsigned
 
 EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t v, unsigned int flags)
 {
-    return value(stream, addr, v, flags, false, true);
+    return value_operation_submit(stream, addr, v, flags, false, true);
 }
 
 EXPORT CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v, unsigned int flags)
 {
-    return value(stream, addr, v, flags, true, true);
+    return value_operation_submit(stream, addr, v, flags, true, true);
 }
 
 EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t v, unsigned int flags)
 {
-    return value(stream, addr, v, flags, false, false);
+    return value_operation_submit(stream, addr, v, flags, false, false);
 }
 
 EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v, unsigned int flags)
 {
-    return value(stream, addr, v, flags, true, false);
+    return value_operation_submit(stream, addr, v, flags, true, false);
 }

@@ -1,4 +1,4 @@
-/* Launches of kernels as work. */
+/* Description of kernel launches as work. */
 #ifndef CALABASH_SIM_CUDA_LAUNCH_LAUNCH_H
 #define CALABASH_SIM_CUDA_LAUNCH_LAUNCH_H
 

@@ -1,13 +1,14 @@
 /*
- * The address range of device memory, and what lies where in it.
+ * The address space of device memory, and look-up of ranges by address.
  *
- * One reservation of the process's address space is divided into blocks of 2 MiB. Large things take whole
- * blocks, first fit in a sorted list of holes; small things (below 1 MiB) share blocks in units of 512 B
- * under a bitmap. A table from block to range answers "what is at this address" in constant time. Pages cost
- * memory only once they are touched and are given back to the kernel when their block is free.
+ * One reservation of the process's address space is divided into blocks of 2 MiB. Large ranges take whole
+ * blocks, first fit in a sorted list of holes; small ranges (below 1 MiB) share blocks in units of 512 B under
+ * a bitmap. A table from block to range finds the range of an address in constant time. Pages cost memory only
+ * once they are touched and are given back to the kernel when their block is free.
  *
- * An emulator of another machine (qemu-user) keeps books of every page of a reservation: 6 MiB for a GiB. Whether somebody
- * does is seen in what the process occupies after a small reservation, and the space is then no larger than that.
+ * An emulator of another machine (qemu-user) keeps a table of all pages of a reservation: 6 MiB for a GiB. It
+ * is detected by the growth of the process after a small reservation, and the space is then no larger than
+ * that.
  */
 #include "sim/cuda/memory/address_space.h"
 
@@ -18,14 +19,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BLOCK       SIM_LARGE_UNIT
-#define UNIT        SIM_SMALL_UNIT
-#define UNITS       (BLOCK / UNIT)
-#define SPACE_MAX   (8ull << 40)
-#define SPACE_MIN   (64ull << 30)
-#define SPACE_BOOKS (24ull << 30)
-#define BOOKS_MIN   (16ull << 20) /* an untouched reservation costs nothing where nobody keeps books of it */
-#define GROUPS_MAX  (SIM_DEVICES_MAX + 1)
+#define BLOCK          SIM_LARGE_UNIT
+#define UNIT           SIM_SMALL_UNIT
+#define UNITS          (BLOCK / UNIT)
+#define SPACE_MAX      (8ull << 40)
+#define SPACE_MIN      (64ull << 30)
+#define SPACE_EMULATED (24ull << 30)
+#define PAGE_TABLE_MIN (16ull << 20) /* growth of the process that shows an emulator's page table */
+#define GROUPS_MAX     (SIM_DEVICES_MAX + 1)
 
 struct small_block { /* a block shared by small ranges of one group */
     uint64_t base;
@@ -45,12 +46,12 @@ struct block {
 };
 
 static uint64_t space_base, space_bytes;
-static struct block *table;
+static struct block *block_table;
 static struct hole *holes;
 static size_t hole_count, hole_room;
 static struct small_block *small_blocks[GROUPS_MAX];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t space_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t space_once = PTHREAD_ONCE_INIT;
 static uint64_t next_range_id;
 
 static uint64_t resident_bytes(void)
@@ -65,24 +66,24 @@ static uint64_t resident_bytes(void)
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void *taken(uint64_t bytes)
+static void *space_map(uint64_t bytes)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     return mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
 }
 
-static void reserve(void)
+static void space_reserve(void)
 {
     uint64_t before = resident_bytes();
-    void *least = taken(SPACE_BOOKS + BLOCK);
-    bool books = least != MAP_FAILED && resident_bytes() > before + BOOKS_MIN;
-    uint64_t lowest = books ? SPACE_BOOKS : SPACE_MIN;
-    if (least != MAP_FAILED && !books) munmap(least, SPACE_BOOKS + BLOCK);
-    for (uint64_t bytes = books ? SPACE_BOOKS : SPACE_MAX; bytes >= lowest; bytes /= 2) {
+    void *least = space_map(SPACE_EMULATED + BLOCK);
+    bool books = least != MAP_FAILED && resident_bytes() > before + PAGE_TABLE_MIN;
+    uint64_t lowest = books ? SPACE_EMULATED : SPACE_MIN;
+    if (least != MAP_FAILED && !books) munmap(least, SPACE_EMULATED + BLOCK);
+    for (uint64_t bytes = books ? SPACE_EMULATED : SPACE_MAX; bytes >= lowest; bytes /= 2) {
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void *p = books ? least : taken(bytes + BLOCK);
+        void *p = books ? least : space_map(bytes + BLOCK);
         if (p == MAP_FAILED) continue;
-        void *t = mmap(NULL, bytes / BLOCK * sizeof *table, PROT_READ | PROT_WRITE, flags, -1, 0);
+        void *t = mmap(NULL, bytes / BLOCK * sizeof *block_table, PROT_READ | PROT_WRITE, flags, -1, 0);
         holes = calloc(64, sizeof *holes);
         if (t == MAP_FAILED || !holes) {
             munmap(p, bytes + BLOCK);
@@ -90,7 +91,7 @@ static void reserve(void)
         }
         madvise(p, bytes + BLOCK, MADV_DONTDUMP);
         madvise(p, bytes + BLOCK, MADV_DONTFORK);
-        table = t;
+        block_table = t;
         hole_room = 64;
         space_base = sim_round_up((uint64_t)p, BLOCK);
         holes[0] = (struct hole){space_base, bytes};
@@ -108,16 +109,16 @@ bool space_holds(uint64_t address)
 
 void memory_lock(void)
 {
-    pthread_once(&once, reserve);
-    pthread_mutex_lock(&lock);
+    pthread_once(&space_once, space_reserve);
+    pthread_mutex_lock(&space_lock);
 }
 
 void memory_unlock(void)
 {
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&space_lock);
 }
 
-static bool insert_hole(size_t at, struct hole h)
+static bool hole_insert(size_t at, struct hole h)
 {
     if (hole_count == hole_room) {
         struct hole *more = realloc(holes, 2 * hole_room * sizeof *holes);
@@ -131,25 +132,25 @@ static bool insert_hole(size_t at, struct hole h)
     return true;
 }
 
-static void remove_hole(size_t at)
+static void hole_remove(size_t at)
 {
     memmove(&holes[at], &holes[at + 1], (hole_count - at - 1) * sizeof *holes);
     hole_count--;
 }
 
-static uint64_t take_from(size_t i, uint64_t start, uint64_t bytes)
+static uint64_t hole_take(size_t i, uint64_t start, uint64_t bytes)
 {
     struct hole h = holes[i];
     uint64_t before = start - h.base, after = h.base + h.bytes - (start + bytes);
     if (before && after) {
-        if (!insert_hole(i + 1, (struct hole){start + bytes, after})) return 0;
+        if (!hole_insert(i + 1, (struct hole){start + bytes, after})) return 0;
         holes[i].bytes = before;
     } else if (before) {
         holes[i].bytes = before;
     } else if (after) {
         holes[i] = (struct hole){start + bytes, after};
     } else {
-        remove_hole(i);
+        hole_remove(i);
     }
     return start;
 }
@@ -162,11 +163,11 @@ uint64_t space_take(uint64_t bytes, uint64_t alignment, uint64_t wanted)
     for (size_t i = 0; wanted && i < hole_count; i++) {
         if (wanted >= holes[i].base && wanted - holes[i].base < holes[i].bytes &&
             bytes <= holes[i].bytes - (wanted - holes[i].base) && wanted % alignment == 0)
-            return take_from(i, wanted, bytes);
+            return hole_take(i, wanted, bytes);
     }
     for (size_t i = 0; i < hole_count; i++) {
         uint64_t start = sim_round_up(holes[i].base, alignment), skip = start - holes[i].base;
-        if (skip < holes[i].bytes && bytes <= holes[i].bytes - skip) return take_from(i, start, bytes);
+        if (skip < holes[i].bytes && bytes <= holes[i].bytes - skip) return hole_take(i, start, bytes);
     }
     return 0;
 }
@@ -186,32 +187,32 @@ void space_give(uint64_t base, uint64_t bytes)
     bool joins_right = low < hole_count && base + bytes == holes[low].base;
     if (joins_left && joins_right) {
         holes[low - 1].bytes += bytes + holes[low].bytes;
-        remove_hole(low);
+        hole_remove(low);
     } else if (joins_left) {
         holes[low - 1].bytes += bytes;
     } else if (joins_right) {
         holes[low].base = base;
         holes[low].bytes += bytes;
     } else {
-        insert_hole(low, (struct hole){base, bytes});
+        hole_insert(low, (struct hole){base, bytes});
     }
 }
 
-/* ---- what lies where ---- */
+/* ---- range look-up ---- */
 
 struct range *range_find(uint64_t address)
 {
     if (!space_holds(address)) return NULL;
-    const struct block *b = &table[(address - space_base) / BLOCK];
+    const struct block *b = &block_table[(address - space_base) / BLOCK];
     struct range *r = b->range;
     if (!r && b->small) r = b->small->owner[(address - b->small->base) / UNIT];
     return r && address - r->base < r->size ? r : NULL;
 }
 
-static void set_blocks(uint64_t base, uint64_t bytes, struct range *r)
+static void blocks_set_range(uint64_t base, uint64_t bytes, struct range *r)
 {
     for (uint64_t i = (base - space_base) / BLOCK, end = i + sim_round_up(bytes, BLOCK) / BLOCK; i < end; i++)
-        table[i].range = r;
+        block_table[i].range = r;
 }
 
 struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory memory)
@@ -224,27 +225,27 @@ struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory
     r->memory = memory;
     r->file = -1;
     r->id = ++next_range_id;
-    if (space_holds(base)) set_blocks(base, room, r);
+    if (space_holds(base)) blocks_set_range(base, room, r);
     return r;
 }
 
 void range_remove(struct range *r)
 {
     if (space_holds(r->base)) {
-        struct block *b = &table[(r->base - space_base) / BLOCK];
-        if (b->range == r) set_blocks(r->base, r->room, NULL);
+        struct block *b = &block_table[(r->base - space_base) / BLOCK];
+        if (b->range == r) blocks_set_range(r->base, r->room, NULL);
     }
     free(r);
 }
 
 void range_restore(struct range *r, uint64_t base, uint64_t bytes)
 {
-    set_blocks(base, bytes, r);
+    blocks_set_range(base, bytes, r);
 }
 
 /* ---- small ranges ---- */
 
-static uint32_t find_units(struct small_block *b, uint32_t count)
+static uint32_t units_find(struct small_block *b, uint32_t count)
 {
     uint32_t run = 0;
     if (UNITS - b->used_units < count) return UINT32_MAX;
@@ -260,7 +261,7 @@ static uint32_t find_units(struct small_block *b, uint32_t count)
     return UINT32_MAX;
 }
 
-static void mark_units(struct small_block *b, uint32_t first, uint32_t count, struct range *r)
+static void units_mark(struct small_block *b, uint32_t first, uint32_t count, struct range *r)
 {
     for (uint32_t i = first; i < first + count; i++) {
         b->owner[i] = r;
@@ -272,12 +273,12 @@ static void mark_units(struct small_block *b, uint32_t first, uint32_t count, st
     b->used_units = r ? b->used_units + count : b->used_units - count;
 }
 
-struct range *small_take(uint32_t group, uint64_t size, enum memory memory)
+struct range *small_range_take(uint32_t group, uint64_t size, enum memory memory)
 {
     uint32_t count = (uint32_t)(sim_round_up(size, UNIT) / UNIT), first = UINT32_MAX;
     struct small_block *b = small_blocks[group];
     for (int tries = 0; b && tries < 64; b = b->next, tries++) {
-        first = find_units(b, count);
+        first = units_find(b, count);
         if (first != UINT32_MAX) break;
     }
     if (first == UINT32_MAX) {
@@ -287,7 +288,7 @@ struct range *small_take(uint32_t group, uint64_t size, enum memory memory)
         b->base = base;
         b->next = small_blocks[group];
         small_blocks[group] = b;
-        table[(base - space_base) / BLOCK].small = b;
+        block_table[(base - space_base) / BLOCK].small = b;
         first = 0;
     }
     struct range *r = calloc(1, sizeof *r);
@@ -298,17 +299,17 @@ struct range *small_take(uint32_t group, uint64_t size, enum memory memory)
     r->memory = memory;
     r->file = -1;
     r->id = ++next_range_id;
-    mark_units(b, first, count, r);
+    units_mark(b, first, count, r);
     return r;
 }
 
-/* True when `r` was a small range; it is gone then. */
-bool small_give(struct range *r, uint32_t group)
+/* Return true if `r` was a small range, which is then freed. */
+bool small_range_give(struct range *r, uint32_t group)
 {
-    struct block *t = &table[(r->base - space_base) / BLOCK];
+    struct block *t = &block_table[(r->base - space_base) / BLOCK];
     struct small_block *b = t->small;
     if (!b) return false;
-    mark_units(b, (uint32_t)((r->base - b->base) / UNIT), (uint32_t)(r->room / UNIT), NULL);
+    units_mark(b, (uint32_t)((r->base - b->base) / UNIT), (uint32_t)(r->room / UNIT), NULL);
     if (b->used_units == 0 && (small_blocks[group] != b || b->next)) { /* one empty block is kept */
         for (struct small_block **p = &small_blocks[group]; *p; p = &(*p)->next) {
             if (*p != b) continue;
@@ -332,7 +333,7 @@ void memory_blank(uint64_t base, uint64_t bytes)
 void ranges_visit(void (*visit)(struct range *r, void *argument), void *argument)
 {
     for (size_t h = 0, block = 0; block < space_bytes / BLOCK;) {
-        /* Holes are the bulk of the space: step over them. */
+        /* Holes are most of the space: skip them. */
         uint64_t address = space_base + block * BLOCK;
         while (h < hole_count && holes[h].base < address)
             h++;
@@ -340,8 +341,8 @@ void ranges_visit(void (*visit)(struct range *r, void *argument), void *argument
             block += holes[h].bytes / BLOCK;
             continue;
         }
-        struct range *r = table[block].range;
-        struct small_block *b = table[block].small;
+        struct range *r = block_table[block].range;
+        struct small_block *b = block_table[block].small;
         if (r && r->base == address) {
             block += r->memory == MEMORY_RESERVED ? 1 : sim_round_up(r->room, BLOCK) / BLOCK;
             visit(r, argument);

@@ -1,4 +1,4 @@
-/* The address range of device memory, and what lies where in it. */
+/* The address space of device memory, and look-up of ranges by address. */
 #ifndef CALABASH_SIM_CUDA_MEMORY_ADDRESS_SPACE_H
 #define CALABASH_SIM_CUDA_MEMORY_ADDRESS_SPACE_H
 
@@ -23,7 +23,7 @@ enum memory {
 
 struct range {
     uint64_t base, size; /* as the program asked */
-    uint64_t room;       /* what was taken of the address range */
+    uint64_t room;       /* bytes taken of the address space */
     uint64_t charged;
     enum memory memory;
     struct device *device; /* NULL: host */
@@ -31,16 +31,16 @@ struct range {
     struct pool *pool;
     const uint32_t *pool_access; /* of a pool's memory: the pool's bit per ordinal */
     void *owner;                 /* physical handle of a mapping, array, graph */
-    struct range *parent;        /* the reservation that a mapping lies in */
+    struct range *parent;        /* the reservation that contains a mapping */
     uint64_t handle_types;
     uint64_t id;
     uint32_t flags;
     uint32_t access; /* VMM: bit per ordinal that may read and write */
     int file;        /* memory file it was moved to for IPC, or -1 */
     uint64_t file_offset;
-    struct sim_touch place; /* managed memory whose place is followed: `bytes` is not 0 */
-    bool pending_free;      /* nobody may touch it */
-    bool freeing;           /* its release stands in a stream */
+    struct sim_touch place; /* managed memory whose residency is tracked: `bytes` is not 0 */
+    bool pending_free;      /* must not be accessed any more */
+    bool freeing;           /* its release is queued in a stream */
 };
 
 /* Address space: blocks of 2 MiB in one reservation. */
@@ -50,17 +50,17 @@ bool space_holds(uint64_t address);
 
 void memory_lock(void);
 void memory_unlock(void);
-/* With the lock held: the range that holds `address`, or NULL. */
+/* Requires the lock. The range that contains `address`, or NULL. */
 struct range *range_find(uint64_t address);
 struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory memory);
 void range_remove(struct range *r);
-/* Make `r` the answer for [base, base + bytes) again. */
+/* Make `r` the range of [base, base + bytes) again. */
 void range_restore(struct range *r, uint64_t base, uint64_t bytes);
 /* Ranges below 1 MiB; a group (device ordinal, or SIM_DEVICES_MAX for the host) never shares a block with
  * another. */
-struct range *small_take(uint32_t group, uint64_t size, enum memory memory);
-bool small_give(struct range *r, uint32_t group);
-/* Forget the contents of whole blocks. */
+struct range *small_range_take(uint32_t group, uint64_t size, enum memory memory);
+bool small_range_give(struct range *r, uint32_t group);
+/* Discard the contents of whole blocks. */
 void memory_blank(uint64_t base, uint64_t bytes);
 /* Every range in the space, by address. `visit` must not change the space. */
 void ranges_visit(void (*visit)(struct range *r, void *argument), void *argument);

@@ -1,6 +1,6 @@
 /*
  * Arrays and mipmapped arrays: row-major images in device memory behind a handle, and texture and surface
- * objects that name them (no registered kernel samples them, so an object only remembers its description).
+ * objects that refer to them (no registered kernel samples them, so an object only stores its description).
  */
 #include "sim/cuda/memory/array.h"
 
@@ -11,8 +11,11 @@
 #include "sim/cuda/process/process.h"
 #include "sim/cuda/stream/stream_work.h"
 
-/* An end of an array, by the program or with its context: whoever holds this finds the handle alive, and so its memory. */
-static pthread_mutex_t ends = PTHREAD_MUTEX_INITIALIZER;
+/*
+ * Guards the end of an array, by the program or with its context: while it is held, a handle found alive and
+ * its memory stay valid.
+ */
+static pthread_mutex_t arrays_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct mipmap {
     struct object object;
@@ -39,7 +42,7 @@ size_t format_bytes(CUarray_format f)
     }
 }
 
-static CUresult make(struct context *c, const CUDA_ARRAY3D_DESCRIPTOR *d, struct array **out)
+static CUresult array_make(struct context *c, const CUDA_ARRAY3D_DESCRIPTOR *d, struct array **out)
 {
     size_t component = format_bytes(d->Format);
     if (component == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -69,8 +72,11 @@ static CUresult make(struct context *c, const CUDA_ARRAY3D_DESCRIPTOR *d, struct
     return CUDA_SUCCESS;
 }
 
-/* With the lock, but for one that nobody knows yet. One whose context is ending is left to that: array_forget() follows. */
-static void drop(struct array *a)
+/*
+ * Requires the lock, except for an array that is not published yet. If its context is being destroyed, nothing
+ * is done here: array_drop_with_context() follows.
+ */
+static void array_drop(struct array *a)
 {
     a->mipmap = NULL;
     if (!memory_claim(a->range)) return;
@@ -87,7 +93,7 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPT
     if (!pHandle || !pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
     if (pAllocateArray->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return unserved("sparse arrays");
-    result = make(c, pAllocateArray, &a);
+    result = array_make(c, pAllocateArray, &a);
     if (result == CUDA_SUCCESS) *pHandle = (CUarray)a;
     return result;
 }
@@ -102,7 +108,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *
     return cuArray3DCreate_v2(pHandle, &d);
 }
 
-static CUresult get(CUarray handle, struct array **out)
+static CUresult array_get(CUarray handle, struct array **out)
 {
     CONTEXT_OR_RETURN(c);
     *out = object_get(handle, KIND_ARRAY);
@@ -112,20 +118,20 @@ static CUresult get(CUarray handle, struct array **out)
 EXPORT CUresult cuArrayDestroy(CUarray hArray)
 {
     struct array *a;
-    OK_OR_RETURN(get(hArray, &a));
+    OK_OR_RETURN(array_get(hArray, &a));
     if (a->mipmap) return CUDA_ERROR_INVALID_VALUE;
     context_synchronize(context_current());
-    pthread_mutex_lock(&ends);
+    pthread_mutex_lock(&arrays_lock);
     bool alive = object_get(hArray, KIND_ARRAY);
-    if (alive) drop(a);
-    pthread_mutex_unlock(&ends);
+    if (alive) array_drop(a);
+    pthread_mutex_unlock(&arrays_lock);
     return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     struct array *a;
-    OK_OR_RETURN(get(hArray, &a));
+    OK_OR_RETURN(array_get(hArray, &a));
     if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
     *pArrayDescriptor = a->desc;
     return CUDA_SUCCESS;
@@ -134,7 +140,7 @@ EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescrip
 EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     struct array *a;
-    OK_OR_RETURN(get(hArray, &a));
+    OK_OR_RETURN(array_get(hArray, &a));
     if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
     *pArrayDescriptor =
         (CUDA_ARRAY_DESCRIPTOR){a->desc.Width, a->desc.Height, a->desc.Format, a->desc.NumChannels};
@@ -145,40 +151,40 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *mem
                                              CUarray array, CUdevice device)
 {
     struct array *a;
-    OK_OR_RETURN(get(array, &a));
+    OK_OR_RETURN(array_get(array, &a));
     if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(device)) return CUDA_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&ends);
+    pthread_mutex_lock(&arrays_lock);
     bool alive = object_get(array, KIND_ARRAY);
     if (alive)
         *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = a->range->charged, .alignment = 512};
-    pthread_mutex_unlock(&ends);
+    pthread_mutex_unlock(&arrays_lock);
     return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* ---- mipmapped arrays: one array a level ---- */
+/* ---- mipmapped arrays: one array for each level ---- */
 
-static size_t halved(size_t v, uint32_t level)
+static size_t level_extent(size_t v, uint32_t level)
 {
     return v == 0 ? 0 : v >> level ? v >> level : 1;
 }
 
-static void drop_levels(struct mipmap *m)
+static void mipmap_drop(struct mipmap *m)
 {
     for (uint32_t i = 0; i < m->levels; i++)
-        drop(m->level[i]);
+        array_drop(m->level[i]);
     object_free(m);
 }
 
-void array_forget(struct array *a)
+void array_drop_with_context(struct array *a)
 {
-    pthread_mutex_lock(&ends);
+    pthread_mutex_lock(&arrays_lock);
     struct mipmap *m = a->mipmap;
     for (uint32_t i = 0; m && i < m->levels; i++)
         m->level[i]->mipmap = NULL;
     if (m) object_free(m);
     object_free(a);
-    pthread_mutex_unlock(&ends);
+    pthread_mutex_unlock(&arrays_lock);
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
@@ -200,17 +206,17 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
     uint32_t wanted = numMipmapLevels < possible ? numMipmapLevels : possible;
     for (uint32_t i = 0; i < wanted && result == CUDA_SUCCESS; i++) {
         CUDA_ARRAY3D_DESCRIPTOR d = *pMipmappedArrayDesc;
-        d.Width = halved(d.Width, i);
-        d.Height = halved(d.Height, i);
-        if (!(d.Flags & CUDA_ARRAY3D_LAYERED)) d.Depth = halved(d.Depth, i);
-        result = make(c, &d, &m->level[i]);
+        d.Width = level_extent(d.Width, i);
+        d.Height = level_extent(d.Height, i);
+        if (!(d.Flags & CUDA_ARRAY3D_LAYERED)) d.Depth = level_extent(d.Depth, i);
+        result = array_make(c, &d, &m->level[i]);
         if (result == CUDA_SUCCESS) {
             m->level[i]->mipmap = m;
             m->levels++;
         }
     }
     if (result != CUDA_SUCCESS) {
-        drop_levels(m);
+        mipmap_drop(m);
         return result;
     }
     *pHandle = (CUmipmappedArray)m;
@@ -233,10 +239,10 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
     CONTEXT_OR_RETURN(c);
     if (!object_get(hMipmappedArray, KIND_MIPMAP)) return CUDA_ERROR_INVALID_HANDLE;
     context_synchronize(c);
-    pthread_mutex_lock(&ends);
+    pthread_mutex_lock(&arrays_lock);
     struct mipmap *m = object_get(hMipmappedArray, KIND_MIPMAP);
-    if (m) drop_levels(m);
-    pthread_mutex_unlock(&ends);
+    if (m) mipmap_drop(m);
+    pthread_mutex_unlock(&arrays_lock);
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -248,11 +254,11 @@ EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREM
     if (!memoryRequirements) return CUDA_ERROR_INVALID_VALUE;
     if (!device_get(device)) return CUDA_ERROR_INVALID_DEVICE;
     *memoryRequirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.alignment = 512};
-    pthread_mutex_lock(&ends);
+    pthread_mutex_lock(&arrays_lock);
     const struct mipmap *m = object_get(mipmap, KIND_MIPMAP);
     for (uint32_t i = 0; m && i < m->levels; i++)
         memoryRequirements->size += m->level[i]->range->charged;
-    pthread_mutex_unlock(&ends);
+    pthread_mutex_unlock(&arrays_lock);
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -264,7 +270,7 @@ struct texture {
     CUDA_TEXTURE_DESC texture;
 };
 
-static CUresult remember(unsigned long long *out, const CUDA_RESOURCE_DESC *r, const CUDA_TEXTURE_DESC *t)
+static CUresult texture_make(unsigned long long *out, const CUDA_RESOURCE_DESC *r, const CUDA_TEXTURE_DESC *t)
 {
     CONTEXT_OR_RETURN(c);
     if (!out || !r) return CUDA_ERROR_INVALID_VALUE;
@@ -278,7 +284,7 @@ static CUresult remember(unsigned long long *out, const CUDA_RESOURCE_DESC *r, c
     return CUDA_SUCCESS;
 }
 
-static CUresult forget(unsigned long long handle)
+static CUresult texture_drop(unsigned long long handle)
 {
     struct texture *x = object_get((void *)handle, KIND_TEXTURE);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
@@ -292,12 +298,12 @@ EXPORT CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_D
                                   const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
 {
     (void)pResViewDesc;
-    return pTexDesc ? remember(pTexObject, pResDesc, pTexDesc) : CUDA_ERROR_INVALID_VALUE;
+    return pTexDesc ? texture_make(pTexObject, pResDesc, pTexDesc) : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuTexObjectDestroy(CUtexObject texObject)
 {
-    return forget(texObject);
+    return texture_drop(texObject);
 }
 
 EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
@@ -318,12 +324,12 @@ EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObje
 
 EXPORT CUresult cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc)
 {
-    return remember(pSurfObject, pResDesc, NULL);
+    return texture_make(pSurfObject, pResDesc, NULL);
 }
 
 EXPORT CUresult cuSurfObjectDestroy(CUsurfObject surfObject)
 {
-    return forget(surfObject);
+    return texture_drop(surfObject);
 }
 
 EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)

@@ -16,7 +16,7 @@ struct array {
 };
 
 size_t format_bytes(CUarray_format f);
-/* Its memory ends with its context: from here on neither it nor the mipmapped array that it is of is one. */
-void array_forget(struct array *a);
+/* Free an array whose memory ends with its context, and the mipmapped array that contains it. */
+void array_drop_with_context(struct array *a);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * What a context leaves of memory when it ends.
- */
+/* Release of a context's remaining memory when the context is destroyed. */
 #include "sim/cuda/memory/context_memory.h"
 
 #include "sim/cuda/memory/address_space.h"
@@ -15,10 +13,11 @@ struct of_context {
     size_t count, room;
 };
 
-static void collect(struct range *r, void *argument)
+static void context_range_collect(struct range *r, void *argument)
 {
     struct of_context *o = argument;
-    bool array = object_get(r->owner, KIND_ARRAY) != NULL; /* what else has an owner is dropped by it */
+    /* ranges with another kind of owner are dropped by their owner */
+    bool array = object_get(r->owner, KIND_ARRAY) != NULL;
     if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED ||
         r->memory == MEMORY_MAPPED)
         return;
@@ -29,7 +28,7 @@ static void collect(struct range *r, void *argument)
         o->found = more;
         o->room = room;
     }
-    r->pending_free = true; /* another thread that frees it now loses */
+    r->pending_free = true; /* makes a concurrent free by another thread fail */
     o->found[o->count++] = r;
 }
 
@@ -38,10 +37,10 @@ void memory_drop_context(struct context *c)
     struct of_context o = {.context = c};
     pools_trim_device(c->device);
     memory_lock();
-    ranges_visit(collect, &o);
+    ranges_visit(context_range_collect, &o);
     memory_unlock();
     for (size_t i = 0; i < o.count; i++) {
-        if (o.found[i]->owner) array_forget(o.found[i]->owner);
+        if (o.found[i]->owner) array_drop_with_context(o.found[i]->owner);
         if (o.found[i]->pool)
             pool_drop(o.found[i]);
         else

@@ -1,4 +1,4 @@
-/* What a context leaves of memory when it ends. */
+/* Release of a context's remaining memory when the context is destroyed. */
 #ifndef CALABASH_SIM_CUDA_MEMORY_CONTEXT_MEMORY_H
 #define CALABASH_SIM_CUDA_MEMORY_CONTEXT_MEMORY_H
 

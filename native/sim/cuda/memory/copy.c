@@ -1,6 +1,6 @@
 /*
- * Copies and fills: 1D, 2D, 3D; synchronous and in streams. All become one form, a box of rows, whose effect
- * checks both sides against what the context may touch and moves the bytes.
+ * Copies: 1D, 2D, 3D; synchronous and in streams. All are converted to one form, a box of rows, whose effect
+ * checks that the context may access both sides and moves the bytes.
  */
 #include "sim/cuda/memory/copy.h"
 
@@ -15,7 +15,7 @@
 #include "sim/cuda/stream/stream.h"
 #include "sim/cuda/stream/stream_work.h"
 
-static uint64_t extent(const struct box *b, const struct side *s)
+static uint64_t side_bytes(const struct box *b, const struct side *s)
 {
     return (b->depth - 1) * s->slice + (b->height - 1) * s->pitch + b->width;
 }
@@ -24,8 +24,8 @@ static CUresult copy_effect(struct context *c, void *argument)
 {
     const struct box *b = argument;
     if (b->width == 0 || b->height == 0 || b->depth == 0) return CUDA_SUCCESS;
-    if ((memory_is_ours(b->to.base) && !memory_allows(c, b->to.base, extent(b, &b->to))) ||
-        (memory_is_ours(b->from.base) && !memory_allows(c, b->from.base, extent(b, &b->from))))
+    if ((memory_is_ours(b->to.base) && !memory_allows(c, b->to.base, side_bytes(b, &b->to))) ||
+        (memory_is_ours(b->from.base) && !memory_allows(c, b->from.base, side_bytes(b, &b->from))))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     for (uint64_t z = 0; z < b->depth; z++) {
         for (uint64_t y = 0; y < b->height; y++) {
@@ -36,7 +36,7 @@ static CUresult copy_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static struct device *device_of(uint64_t address)
+static struct device *device_of_address(uint64_t address)
 {
     memory_lock();
     const struct range *r = range_find(address);
@@ -48,7 +48,7 @@ static struct device *device_of(uint64_t address)
 uint64_t copy_time(struct context *c, uint64_t to, uint64_t from, uint64_t bytes)
 {
     const struct sim_profile *p = c->device->profile;
-    struct device *a = device_of(to), *b = device_of(from);
+    struct device *a = device_of_address(to), *b = device_of_address(from);
     uint64_t bandwidth = p->host_bandwidth_bps;
     if (a && a == b)
         bandwidth = p->memory_bandwidth_bps / 2; /* read and written */
@@ -57,7 +57,7 @@ uint64_t copy_time(struct context *c, uint64_t to, uint64_t from, uint64_t bytes
     return copy_duration(p, bytes, bandwidth);
 }
 
-static struct work work_of(struct context *c, const struct box *b, uint64_t bytes)
+static struct work copy_work(struct context *c, const struct box *b, uint64_t bytes)
 {
     return (struct work){.kind = WORK_TIMED,
                          .engine = SIM_WORK_COPY,
@@ -75,8 +75,8 @@ CUresult copy_submit(CUstream hStream, const struct box *b, bool waits)
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes = b->width * b->height * b->depth;
     if (bytes == 0) return CUDA_SUCCESS;
-    struct work w = work_of(s->context, b, bytes);
-    if (memory_is_followed() && !memory_is_ours(b->from.base)) memory_written(s->context, b->to.base, bytes);
+    struct work w = copy_work(s->context, b, bytes);
+    if (memory_is_tracked() && !memory_is_ours(b->from.base)) memory_written(s->context, b->to.base, bytes);
     if (!waits && capture_work(s, NODE_MEMCPY, &w, NULL, 0, &result)) return result;
     if (waits && (result = capture_forbids()) != CUDA_SUCCESS) return result;
     return waits ? stream_submit_and_wait(s, &w) : stream_submit(s, &w);
@@ -84,11 +84,11 @@ CUresult copy_submit(CUstream hStream, const struct box *b, bool waits)
 
 bool copy_readable(uint64_t address, uint64_t bytes)
 {
-    /* Addresses of the program itself are its own affair, but the first page holds nothing on any machine. */
+    /* Addresses of the program itself are not checked, except that the first page is never mapped. */
     return address >= 4096 && address + bytes >= address;
 }
 
-static CUresult resolve(const struct end *e, struct side *out)
+static CUresult end_resolve(const struct end *e, struct side *out)
 {
     if (e->type == CU_MEMORYTYPE_ARRAY) {
         const struct array *a = object_get(e->array, KIND_ARRAY);
@@ -118,8 +118,8 @@ CUresult copy_box(const struct end *to, const struct end *from, size_t width, si
     *b = (struct box){.width = width, .height = height, .depth = depth};
     if (width > 1ull << 46 || height > 1ull << 32 || depth > 1ull << 32) return CUDA_ERROR_INVALID_VALUE;
     if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
-    CUresult result = resolve(to, &b->to);
-    if (result == CUDA_SUCCESS) result = resolve(from, &b->from);
+    CUresult result = end_resolve(to, &b->to);
+    if (result == CUDA_SUCCESS) result = end_resolve(from, &b->from);
     if (result != CUDA_SUCCESS) return result;
     if (height > 1 && ((b->to.pitch && b->to.pitch < width) || (b->from.pitch && b->from.pitch < width)))
         return CUDA_ERROR_INVALID_VALUE;
@@ -148,7 +148,7 @@ CUresult copy_prepare(struct context *c, const CUDA_MEMCPY3D *p, struct work *w,
     copy_ends(p, &to, &from);
     struct box *b = (struct box *)buffer;
     CUresult result = copy_box(&to, &from, p->WidthInBytes, p->Height, p->Depth, b);
-    if (result == CUDA_SUCCESS) *w = work_of(c, b, b->width * b->height * b->depth);
+    if (result == CUDA_SUCCESS) *w = copy_work(c, b, b->width * b->height * b->depth);
     return result;
 }
 

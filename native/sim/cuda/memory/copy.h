@@ -4,8 +4,8 @@
 
 #include "sim/cuda/stream/stream_work.h"
 
-#define COPY_BYTES       128          /* room for the argument of a copy's or a fill's work */
-#define COPY_HEAVY_BYTES (256u << 10) /* from here on the effect is worth another thread */
+#define COPY_BYTES       128          /* space for the argument of a copy's or a fill's work */
+#define COPY_HEAVY_BYTES (256u << 10) /* the effect of larger copies is deferred to another thread */
 
 /* `depth` slices of `height` rows of `width` bytes, each side with its own pitches. */
 struct side {

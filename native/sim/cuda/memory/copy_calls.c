@@ -1,6 +1,4 @@
-/*
- * Copies as programs ask for them: 1D, 2D, 3D, between contexts, to and from arrays.
- */
+/* Driver calls that copy: 1D, 2D, 3D, between contexts, to and from arrays. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/graph/capture_nodes.h"
 #include "sim/cuda/graph/graph.h"
@@ -14,7 +12,7 @@
 #include "sim/cuda/stream/stream.h"
 #include "sim/cuda/stream/stream_work.h"
 
-static CUresult linear(uint64_t to, uint64_t from, size_t bytes, CUstream hStream, bool waits)
+static CUresult copy_linear(uint64_t to, uint64_t from, size_t bytes, CUstream hStream, bool waits)
 {
     CONTEXT_OR_RETURN(c);
     if (bytes == 0) return CUDA_SUCCESS;
@@ -23,9 +21,12 @@ static CUresult linear(uint64_t to, uint64_t from, size_t bytes, CUstream hStrea
     return copy_submit(hStream, &b, waits);
 }
 
-/* A device address named as such must be one of ours (or host memory the device may use): INVALID_VALUE at
- * the call, not a sticky error, as the driver does for an address it has never handed out. */
-static CUresult on_device(uint64_t address, size_t bytes)
+/*
+ * Check a device address that is passed as such: it must be one of ours (or host memory that the device may
+ * use). The error is INVALID_VALUE at the call, not a sticky error, as from the driver for an address that it
+ * has never returned.
+ */
+static CUresult device_address_check(uint64_t address, size_t bytes)
 {
     struct context *c;
     CUresult result = context_enter(&c);
@@ -35,60 +36,63 @@ static CUresult on_device(uint64_t address, size_t bytes)
 
 EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    return linear(dst, src, ByteCount, NULL, true);
+    return copy_linear(dst, src, ByteCount, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    return linear(dst, src, ByteCount, hStream, false);
+    return copy_linear(dst, src, ByteCount, hStream, false);
 }
 
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    CUresult result = on_device(dstDevice, ByteCount);
-    return result != CUDA_SUCCESS ? result : linear(dstDevice, (uint64_t)srcHost, ByteCount, NULL, true);
+    CUresult result = device_address_check(dstDevice, ByteCount);
+    return result != CUDA_SUCCESS ? result : copy_linear(dstDevice, (uint64_t)srcHost, ByteCount, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    CUresult result = on_device(srcDevice, ByteCount);
-    return result != CUDA_SUCCESS ? result : linear((uint64_t)dstHost, srcDevice, ByteCount, NULL, true);
+    CUresult result = device_address_check(srcDevice, ByteCount);
+    return result != CUDA_SUCCESS ? result : copy_linear((uint64_t)dstHost, srcDevice, ByteCount, NULL, true);
 }
 
-static CUresult device_to_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream hStream, bool waits)
+static CUresult copy_device_to_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream hStream,
+                                      bool waits)
 {
-    CUresult result = on_device(to, bytes);
-    if (result == CUDA_SUCCESS) result = on_device(from, bytes);
-    return result != CUDA_SUCCESS ? result : linear(to, from, bytes, hStream, waits);
+    CUresult result = device_address_check(to, bytes);
+    if (result == CUDA_SUCCESS) result = device_address_check(from, bytes);
+    return result != CUDA_SUCCESS ? result : copy_linear(to, from, bytes, hStream, waits);
 }
 
 EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    return device_to_device(dstDevice, srcDevice, ByteCount, NULL, true);
+    return copy_device_to_device(dstDevice, srcDevice, ByteCount, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
                                      CUstream hStream)
 {
-    CUresult result = on_device(dstDevice, ByteCount);
-    return result != CUDA_SUCCESS ? result : linear(dstDevice, (uint64_t)srcHost, ByteCount, hStream, false);
+    CUresult result = device_address_check(dstDevice, ByteCount);
+    return result != CUDA_SUCCESS ? result
+                                  : copy_linear(dstDevice, (uint64_t)srcHost, ByteCount, hStream, false);
 }
 
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
 {
-    CUresult result = on_device(srcDevice, ByteCount);
-    return result != CUDA_SUCCESS ? result : linear((uint64_t)dstHost, srcDevice, ByteCount, hStream, false);
+    CUresult result = device_address_check(srcDevice, ByteCount);
+    return result != CUDA_SUCCESS ? result
+                                  : copy_linear((uint64_t)dstHost, srcDevice, ByteCount, hStream, false);
 }
 
 EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
                                      CUstream hStream)
 {
-    return device_to_device(dstDevice, srcDevice, ByteCount, hStream, false);
+    return copy_device_to_device(dstDevice, srcDevice, ByteCount, hStream, false);
 }
 
-/* ---- between contexts: the copy is right whether or not peer access is enabled ---- */
+/* ---- between contexts: the copy works whether or not peer access is enabled ---- */
 
-static CUresult peer_effect(struct context *c, void *argument)
+static CUresult peer_copy_effect(struct context *c, void *argument)
 {
     const struct box *b = argument;
     (void)c;
@@ -104,8 +108,8 @@ static CUresult peer_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult peer(CUdeviceptr to, CUcontext toContext, CUdeviceptr from, CUcontext fromContext,
-                     size_t bytes, CUstream hStream, bool waits)
+static CUresult copy_peer(CUdeviceptr to, CUcontext toContext, CUdeviceptr from, CUcontext fromContext,
+                          size_t bytes, CUstream hStream, bool waits)
 {
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
@@ -119,7 +123,7 @@ static CUresult peer(CUdeviceptr to, CUcontext toContext, CUdeviceptr from, CUco
                      .engine = SIM_WORK_COPY,
                      .duration_ns = copy_time(s->context, to, from, bytes),
                      .heavy = bytes > COPY_HEAVY_BYTES,
-                     .effect = peer_effect,
+                     .effect = peer_copy_effect,
                      .argument = &b,
                      .argument_bytes = sizeof b};
     if (!waits && capture_work(s, NODE_MEMCPY, &w, NULL, 0, &result)) return result;
@@ -129,19 +133,19 @@ static CUresult peer(CUdeviceptr to, CUcontext toContext, CUdeviceptr from, CUco
 EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                              CUcontext srcContext, size_t ByteCount)
 {
-    return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, true);
+    return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                   CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-    return peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, false);
+    return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, false);
 }
 
 /* ---- 2D and 3D ---- */
 
-static CUresult described(const struct end *to, const struct end *from, size_t width, size_t height,
-                          size_t depth, CUstream hStream, bool waits)
+static CUresult copy_described(const struct end *to, const struct end *from, size_t width, size_t height,
+                               size_t depth, CUstream hStream, bool waits)
 {
     struct context *c;
     struct box b;
@@ -150,7 +154,7 @@ static CUresult described(const struct end *to, const struct end *from, size_t w
     return result != CUDA_SUCCESS ? result : copy_submit(hStream, &b, waits);
 }
 
-static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream hStream, bool waits)
+static CUresult copy_box_2d(const CUDA_MEMCPY2D *p, CUstream hStream, bool waits)
 {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     struct end to = {.type = p->dstMemoryType,
@@ -169,43 +173,43 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, CUstream hStream, bool waits)
                        .x = p->srcXInBytes,
                        .y = p->srcY,
                        .array = p->srcArray};
-    return described(&to, &from, p->WidthInBytes, p->Height, 1, hStream, waits);
+    return copy_described(&to, &from, p->WidthInBytes, p->Height, 1, hStream, waits);
 }
 
 EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    return copy_2d(pCopy, NULL, true);
+    return copy_box_2d(pCopy, NULL, true);
 }
 
 EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
-    return copy_2d(pCopy, NULL, true);
+    return copy_box_2d(pCopy, NULL, true);
 }
 
 EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    return copy_2d(pCopy, hStream, false);
+    return copy_box_2d(pCopy, hStream, false);
 }
 
-static CUresult copy_3d(const CUDA_MEMCPY3D *p, CUstream hStream, bool waits)
+static CUresult copy_box_3d(const CUDA_MEMCPY3D *p, CUstream hStream, bool waits)
 {
     struct end to, from;
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     copy_ends(p, &to, &from);
-    return described(&to, &from, p->WidthInBytes, p->Height, p->Depth, hStream, waits);
+    return copy_described(&to, &from, p->WidthInBytes, p->Height, p->Depth, hStream, waits);
 }
 
 EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
 {
-    return copy_3d(pCopy, NULL, true);
+    return copy_box_3d(pCopy, NULL, true);
 }
 
 EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    return copy_3d(pCopy, hStream, false);
+    return copy_box_3d(pCopy, hStream, false);
 }
 
-static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream hStream, bool waits)
+static CUresult copy_box_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream hStream, bool waits)
 {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
     struct end to = {p->dstMemoryType, (uint64_t)p->dstHost, p->dstDevice, p->dstPitch,
@@ -214,50 +218,51 @@ static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream hStream, bool
     struct end from = {p->srcMemoryType, (uint64_t)p->srcHost, p->srcDevice, p->srcPitch,
                        p->srcHeight,     p->srcXInBytes,       p->srcY,      p->srcZ,
                        p->srcArray};
-    return described(&to, &from, p->WidthInBytes, p->Height, p->Depth, hStream, waits);
+    return copy_described(&to, &from, p->WidthInBytes, p->Height, p->Depth, hStream, waits);
 }
 
 EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    return copy_3d_peer(pCopy, NULL, true);
+    return copy_box_3d_peer(pCopy, NULL, true);
 }
 
 EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    return copy_3d_peer(pCopy, hStream, false);
+    return copy_box_3d_peer(pCopy, hStream, false);
 }
 
 /* ---- to and from arrays, in bytes from the start of a row-major array ---- */
 
-static CUresult with_array(CUarray array, size_t offset, uint64_t other, size_t bytes, bool to_array,
-                           CUstream hStream, bool waits)
+static CUresult copy_with_array(CUarray array, size_t offset, uint64_t other, size_t bytes, bool to_array,
+                                CUstream hStream, bool waits)
 {
     const struct array *a = object_get(array, KIND_ARRAY);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!a) return CUDA_ERROR_INVALID_HANDLE;
     if (offset > a->bytes || bytes > a->bytes - offset) return CUDA_ERROR_INVALID_VALUE;
     uint64_t at = a->base + offset;
-    return to_array ? linear(at, other, bytes, hStream, waits) : linear(other, at, bytes, hStream, waits);
+    return to_array ? copy_linear(at, other, bytes, hStream, waits)
+                    : copy_linear(other, at, bytes, hStream, waits);
 }
 
 EXPORT CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
 {
-    return with_array(dstArray, dstOffset, (uint64_t)srcHost, ByteCount, true, NULL, true);
+    return copy_with_array(dstArray, dstOffset, (uint64_t)srcHost, ByteCount, true, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    return with_array(srcArray, srcOffset, (uint64_t)dstHost, ByteCount, false, NULL, true);
+    return copy_with_array(srcArray, srcOffset, (uint64_t)dstHost, ByteCount, false, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    return with_array(dstArray, dstOffset, srcDevice, ByteCount, true, NULL, true);
+    return copy_with_array(dstArray, dstOffset, srcDevice, ByteCount, true, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    return with_array(srcArray, srcOffset, dstDevice, ByteCount, false, NULL, true);
+    return copy_with_array(srcArray, srcOffset, dstDevice, ByteCount, false, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
@@ -265,17 +270,17 @@ EXPORT CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcA
 {
     const struct array *a = object_get(srcArray, KIND_ARRAY);
     if (!a || srcOffset > a->bytes || ByteCount > a->bytes - srcOffset) return CUDA_ERROR_INVALID_HANDLE;
-    return with_array(dstArray, dstOffset, a->base + srcOffset, ByteCount, true, NULL, true);
+    return copy_with_array(dstArray, dstOffset, a->base + srcOffset, ByteCount, true, NULL, true);
 }
 
 EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost,
                                      size_t ByteCount, CUstream hStream)
 {
-    return with_array(dstArray, dstOffset, (uint64_t)srcHost, ByteCount, true, hStream, false);
+    return copy_with_array(dstArray, dstOffset, (uint64_t)srcHost, ByteCount, true, hStream, false);
 }
 
 EXPORT CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
                                      CUstream hStream)
 {
-    return with_array(srcArray, srcOffset, (uint64_t)dstHost, ByteCount, false, hStream, false);
+    return copy_with_array(srcArray, srcOffset, (uint64_t)dstHost, ByteCount, false, hStream, false);
 }

@@ -38,7 +38,7 @@ static CUresult fill_effect(struct context *c, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult prepare(struct context *c, struct fill *f, struct work *w)
+static CUresult fill_work(struct context *c, struct fill *f, struct work *w)
 {
     if (f->width > 1ull << 46 || f->height > 1ull << 32 || f->base % f->element)
         return CUDA_ERROR_INVALID_VALUE;
@@ -56,8 +56,8 @@ static CUresult prepare(struct context *c, struct fill *f, struct work *w)
     return CUDA_SUCCESS;
 }
 
-static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width,
-                     size_t height, CUstream hStream, bool waits)
+static CUresult fill_submit(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t element, size_t width,
+                            size_t height, CUstream hStream, bool waits)
 {
     struct stream *s;
     struct work w;
@@ -66,7 +66,7 @@ static CUresult fill(CUdeviceptr base, size_t pitch, uint32_t value, uint32_t el
     if (result != CUDA_SUCCESS) return result;
     if (width == 0 || height == 0) return CUDA_SUCCESS;
     if (!memory_knows(base)) return CUDA_ERROR_INVALID_VALUE;
-    result = prepare(s->context, &f, &w);
+    result = fill_work(s->context, &f, &w);
     if (result != CUDA_SUCCESS) return result;
     if (!waits && capture_work(s, NODE_MEMSET, &w, NULL, 0, &result)) return result;
     if (waits && (result = capture_forbids()) != CUDA_SUCCESS) return result;
@@ -82,7 +82,7 @@ CUresult fill_prepare(struct context *c, const CUDA_MEMSET_NODE_PARAMS *p, struc
     if ((p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width || !p->height)
         return CUDA_ERROR_INVALID_VALUE;
     *f = (struct fill){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize};
-    return prepare(c, f, w);
+    return fill_work(c, f, w);
 }
 
 void fill_describe(const struct work *w, CUDA_MEMSET_NODE_PARAMS *out)
@@ -93,71 +93,71 @@ void fill_describe(const struct work *w, CUDA_MEMSET_NODE_PARAMS *out)
 
 EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N)
 {
-    return fill(dstDevice, 0, uc, 1, N, 1, NULL, true);
+    return fill_submit(dstDevice, 0, uc, 1, N, 1, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N)
 {
-    return fill(dstDevice, 0, us, 2, N, 1, NULL, true);
+    return fill_submit(dstDevice, 0, us, 2, N, 1, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N)
 {
-    return fill(dstDevice, 0, ui, 4, N, 1, NULL, true);
+    return fill_submit(dstDevice, 0, ui, 4, N, 1, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                                 size_t Height)
 {
-    return fill(dstDevice, dstPitch, uc, 1, Width, Height, NULL, true);
+    return fill_submit(dstDevice, dstPitch, uc, 1, Width, Height, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
                                  size_t Height)
 {
-    return fill(dstDevice, dstPitch, us, 2, Width, Height, NULL, true);
+    return fill_submit(dstDevice, dstPitch, us, 2, Width, Height, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
                                  size_t Height)
 {
-    return fill(dstDevice, dstPitch, ui, 4, Width, Height, NULL, true);
+    return fill_submit(dstDevice, dstPitch, ui, 4, Width, Height, NULL, true);
 }
 
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream)
 {
-    return fill(dstDevice, 0, uc, 1, N, 1, hStream, false);
+    return fill_submit(dstDevice, 0, uc, 1, N, 1, hStream, false);
 }
 
 EXPORT CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream)
 {
-    return fill(dstDevice, 0, us, 2, N, 1, hStream, false);
+    return fill_submit(dstDevice, 0, us, 2, N, 1, hStream, false);
 }
 
 EXPORT CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream)
 {
-    return fill(dstDevice, 0, ui, 4, N, 1, hStream, false);
+    return fill_submit(dstDevice, 0, ui, 4, N, 1, hStream, false);
 }
 
 EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
                                   size_t Height, CUstream hStream)
 {
-    return fill(dstDevice, dstPitch, uc, 1, Width, Height, hStream, false);
+    return fill_submit(dstDevice, dstPitch, uc, 1, Width, Height, hStream, false);
 }
 
 EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
                                    size_t Height, CUstream hStream)
 {
-    return fill(dstDevice, dstPitch, us, 2, Width, Height, hStream, false);
+    return fill_submit(dstDevice, dstPitch, us, 2, Width, Height, hStream, false);
 }
 
 EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
                                    size_t Height, CUstream hStream)
 {
-    return fill(dstDevice, dstPitch, ui, 4, Width, Height, hStream, false);
+    return fill_submit(dstDevice, dstPitch, ui, 4, Width, Height, hStream, false);
 }
 
-static CUresult prefetch(CUdeviceptr devPtr, size_t count, bool to_host, CUstream hStream)
+static CUresult prefetch_submit(CUdeviceptr devPtr, size_t count, bool to_host, CUstream hStream)
 {
     STREAM_OR_RETURN(s, hStream);
     if (!count || !memory_allows(s->context, devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
@@ -171,12 +171,12 @@ static CUresult prefetch(CUdeviceptr devPtr, size_t count, bool to_host, CUstrea
 EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
 {
     if (dstDevice != CU_DEVICE_CPU && !device_get(dstDevice)) return CUDA_ERROR_INVALID_DEVICE;
-    return prefetch(devPtr, count, dstDevice == CU_DEVICE_CPU, hStream);
+    return prefetch_submit(devPtr, count, dstDevice == CU_DEVICE_CPU, hStream);
 }
 
 EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
                                       unsigned int flags, CUstream hStream)
 {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
-    return prefetch(devPtr, count, location.type != CU_MEM_LOCATION_TYPE_DEVICE, hStream);
+    return prefetch_submit(devPtr, count, location.type != CU_MEM_LOCATION_TYPE_DEVICE, hStream);
 }

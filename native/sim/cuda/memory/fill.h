@@ -1,4 +1,4 @@
-/* Fills as work. */
+/* Fills of memory as work. */
 #ifndef CALABASH_SIM_CUDA_MEMORY_FILL_H
 #define CALABASH_SIM_CUDA_MEMORY_FILL_H
 

@@ -1,10 +1,10 @@
 /*
- * Device memory for another process: a handle names the owner's memory file, which the other opens through
- * /proc.
+ * Sharing of device memory with another process: a handle names the owner's memory file, which the other
+ * process opens through /proc.
  *
- * An allocation lives in private pages until its first handle is asked for; then its blocks move to a memory
- * file that is mapped in their place. The other process maps the same file; it is not charged, for the memory
- * is the owner's.
+ * An allocation uses private pages until its first handle is requested; then its blocks move to a memory file
+ * that is mapped in their place. The other process maps the same file; it is not charged, because the memory is
+ * the owner's.
  */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/memory/address_space.h"
@@ -21,7 +21,7 @@
 
 #define MAGIC 0x43504953u
 
-struct handle { /* in the 64 bytes of CUipcMemHandle */
+struct handle { /* contents of the 64 bytes of a CUipcMemHandle */
     uint32_t magic;
     uint32_t file;
     uint64_t pid, inode;
@@ -31,8 +31,8 @@ struct handle { /* in the 64 bytes of CUipcMemHandle */
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "fits the public handle");
 
-/* The memory lock is held and no work is under way. */
-static bool move_to_file(struct range *r)
+/* Requires the memory lock, with no work under way. */
+static bool range_move_to_file(struct range *r)
 {
     int fd = memfd_create("simulated device memory", MFD_CLOEXEC);
     if (fd < 0) return false;
@@ -66,8 +66,9 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     result = CUDA_ERROR_INVALID_VALUE;
     if (r && r->memory == MEMORY_DEVICE && !r->owner) {
         if (r->size < SIM_SMALL_BYTES)
-            result = CUDA_ERROR_NOT_SUPPORTED; /* shares its block with strangers; counted below */
-        else if ((r->file >= 0 || move_to_file(r)) && fstat(r->file, &st) == 0) {
+            /* it shares its block with other ranges; the call is recorded as unsupported below */
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        else if ((r->file >= 0 || range_move_to_file(r)) && fstat(r->file, &st) == 0) {
             struct handle h = {MAGIC,   (uint32_t)r->file, (uint64_t)getpid(), st.st_ino, 0,
                                r->size, r->room,           r->device->index};
             memset(pHandle, 0, sizeof *pHandle);

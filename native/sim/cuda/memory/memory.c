@@ -1,36 +1,36 @@
 /*
- * Linear memory: device, managed, pinned and registered host memory, and what is known of an address.
+ * Linear memory: device, managed, pinned and registered host memory, and access checks of addresses.
  *
  * An allocation is charged to the card before it exists, at its rounded size (sim_charge_bytes), and refunded
- * after it is gone.
+ * after it was freed.
  */
 #include "sim/cuda/memory/memory.h"
 
 #include "sim/cuda/memory/address_space.h"
 #include "sim/cuda/memory/registered_memory.h"
 #include "sim/cuda/process/process.h"
-#include "sim/node/build.h"
 #include "sim/node/charge.h"
+#include "sim/node/device_build.h"
 #include "sim/node/managed.h"
 #include "sim/node/state.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-static uint32_t group_of(const struct device *d)
+static uint32_t block_group(const struct device *d)
 {
     return d ? (uint32_t)d->ordinal : SIM_DEVICES_MAX;
 }
 
-static bool places_used;
+static bool residency_is_tracked;
 
-static bool nothing_kept(struct device *d)
+static bool no_cache_to_release(struct device *d)
 {
     (void)d;
     return false;
 }
 
-static bool (*full)(struct device *d) = nothing_kept;
+static bool (*full)(struct device *d) = no_cache_to_release;
 
 void memory_when_full(bool (*give_back)(struct device *d))
 {
@@ -45,14 +45,14 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     uint64_t charge = d ? sim_charge_bytes(bytes) : 0;
     struct sim_touch place = {0};
     if (d && memory == MEMORY_MANAGED && managed_add(&process.sim, d->index, charge, &place))
-        charge = 0; /* it counts where it lies */
+        charge = 0; /* tracked memory is charged where it resides */
     if (charge && !sim_charge(&process.sim, d->index, charge, false)) {
         if (!full(d) || !sim_charge(&process.sim, d->index, charge, false)) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory_lock();
     struct range *r = NULL;
     if (bytes < SIM_SMALL_BYTES) {
-        r = small_take(group_of(d), bytes, memory);
+        r = small_range_take(block_group(d), bytes, memory);
     } else {
         uint64_t room = sim_round_up(bytes, SIM_LARGE_UNIT), base = space_take(room, 0, 0);
         if (base) r = range_add(base, bytes, room, memory);
@@ -63,7 +63,7 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
         r->context = context_home(c);
         r->charged = charge;
         r->place = place;
-        if (place.bytes) __atomic_store_n(&places_used, true, __ATOMIC_RELAXED);
+        if (place.bytes) __atomic_store_n(&residency_is_tracked, true, __ATOMIC_RELAXED);
     }
     memory_unlock();
     if (!r) {
@@ -90,7 +90,7 @@ void memory_drop(struct range *r)
     uint64_t charge = r->charged;
     struct sim_touch place = r->place;
     memory_lock();
-    if (!small_give(r, group_of(d))) {
+    if (!small_range_give(r, block_group(d))) {
         if (r->file >= 0) {
             mmap((void *)r->base, r->room, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -106,15 +106,15 @@ void memory_drop(struct range *r)
     if (d && charge) sim_refund(&process.sim, d->index, charge, false);
 }
 
-bool memory_is_followed(void)
+bool memory_is_tracked(void)
 {
-    return __atomic_load_n(&places_used, __ATOMIC_RELAXED);
+    return __atomic_load_n(&residency_is_tracked, __ATOMIC_RELAXED);
 }
 
 uint32_t memory_touch(const struct context *c, uint64_t address, uint64_t bytes, struct sim_touch *out,
                       uint32_t count)
 {
-    if (!memory_is_followed() || count >= SIM_TOUCH_MAX) return count;
+    if (!memory_is_tracked() || count >= SIM_TOUCH_MAX) return count;
     memory_lock();
     const struct range *r = range_find(address);
     struct sim_touch place = r && r->device == c->device ? r->place : (struct sim_touch){0};
@@ -136,7 +136,7 @@ void memory_written(const struct context *c, uint64_t address, uint64_t bytes)
     if (memory_touch(c, address, bytes, &place, 0)) managed_written(&process.sim, c->device->index, &place);
 }
 
-static bool may(const struct context *c, const struct range *r)
+static bool range_permits(const struct context *c, const struct range *r)
 {
     if (r->pending_free) return false;
     switch (r->memory) {
@@ -157,8 +157,11 @@ static bool may(const struct context *c, const struct range *r)
     }
 }
 
-/* Of a card that uses the host's page tables: whether pages of the program itself are there. */
-static bool host_allows(const struct context *c, uint64_t address, uint64_t bytes)
+/*
+ * Return true if pages of the program itself are mapped at the address, for a card that uses the host's page
+ * tables.
+ */
+static bool host_pages_are_mapped(const struct context *c, uint64_t address, uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = address + bytes;
     unsigned char there[256];
@@ -178,8 +181,8 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     memory_lock();
     while (ok && bytes) {
         const struct range *r = range_find_any(address);
-        if (!r && host_allows(c, address, bytes)) break;
-        ok = r && may(c, r);
+        if (!r && host_pages_are_mapped(c, address, bytes)) break;
+        ok = r && range_permits(c, r);
         if (!ok) break;
         uint64_t here = r->base + r->size - address;
         if (here >= bytes) break;
@@ -191,31 +194,31 @@ bool memory_allows(struct context *c, uint64_t address, uint64_t bytes)
     return ok;
 }
 
-/* A card's memory is there in whole units, and programs read a little beyond what they asked for. */
-static bool in_units(const struct range *r)
+/* Device memory is mapped in whole units, and programs may read a little beyond the requested size. */
+static bool range_is_in_units(const struct range *r)
 {
     return r->memory == MEMORY_DEVICE || r->memory == MEMORY_POOL;
 }
 
-static const struct range *range_around(uint64_t address)
+static const struct range *range_near(uint64_t address)
 {
     const struct range *r = range_find_any(address);
     if (r) return r;
     r = range_find_any(address / SIM_SMALL_UNIT * SIM_SMALL_UNIT);
-    return r && in_units(r) ? r : NULL;
+    return r && range_is_in_units(r) ? r : NULL;
 }
 
 bool memory_span(struct context *c, uint64_t address, uint64_t *base, uint64_t *end)
 {
     memory_lock();
-    const struct range *r = range_around(address);
-    bool ok = r && may(c, r);
+    const struct range *r = range_near(address);
+    bool ok = r && range_permits(c, r);
     if (ok) {
         *base = r->base;
-        *end = r->base + (in_units(r) ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
+        *end = r->base + (range_is_in_units(r) ? sim_round_up(r->size, SIM_SMALL_UNIT) : r->size);
     }
-    /* Mappings of one reservation may follow each other without a gap. */
-    for (; ok && r && r->memory == MEMORY_MAPPED && may(c, r); r = range_find_any(*end))
+    /* Mappings of one reservation may be adjacent. */
+    for (; ok && r && r->memory == MEMORY_MAPPED && range_permits(c, r); r = range_find_any(*end))
         *end = r->base + r->size;
     memory_unlock();
     return ok;

@@ -1,6 +1,4 @@
-/*
- * Linear memory as programs allocate and free it, and what they may ask of an address.
- */
+/* Driver calls that allocate and free linear memory, and that query an address. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/graph/capture.h"
 #include "sim/cuda/graph/graph_memory.h"
@@ -16,11 +14,12 @@
 
 /* ---- registered host memory: few ranges, sorted by address ---- */
 
-/* ---- who may touch what ---- */
+/* ---- access rights ---- */
 
 /* ---- allocation ---- */
 
-static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum memory memory, bool host, unsigned int flags)
+static CUresult memory_allocate(CUdeviceptr *out, uint64_t bytes, enum memory memory, bool host,
+                                unsigned int flags)
 {
     struct context *c;
     struct range *r;
@@ -37,7 +36,7 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, enum memory memory, b
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    return allocate(dptr, bytesize, MEMORY_DEVICE, false, 0);
+    return memory_allocate(dptr, bytesize, MEMORY_DEVICE, false, 0);
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
@@ -49,7 +48,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wid
     if (WidthInBytes > 1ull << 40 || Height > 1ull << 40) return CUDA_ERROR_INVALID_VALUE;
     uint64_t pitch = sim_round_up(WidthInBytes, 512), bytes;
     if (__builtin_mul_overflow(pitch, Height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = allocate(dptr, bytes, MEMORY_DEVICE, false, 0);
+    CUresult result = memory_allocate(dptr, bytes, MEMORY_DEVICE, false, 0);
     if (result == CUDA_SUCCESS) *pPitch = pitch;
     return result;
 }
@@ -58,14 +57,14 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned i
 {
     unsigned int kind = flags & 7u;
     if (kind != CU_MEM_ATTACH_GLOBAL && kind != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
-    return allocate(dptr, bytesize, MEMORY_MANAGED, false, flags);
+    return memory_allocate(dptr, bytesize, MEMORY_MANAGED, false, flags);
 }
 
 EXPORT CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
     if (!pp || (Flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr p = 0;
-    CUresult result = allocate(&p, bytesize, MEMORY_HOST, true, Flags);
+    CUresult result = memory_allocate(&p, bytesize, MEMORY_HOST, true, Flags);
     if (result == CUDA_SUCCESS) *pp = (void *)p;
     return result;
 }
@@ -75,7 +74,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
     return cuMemHostAlloc(pp, bytesize, 0);
 }
 
-static CUresult memory_release(uint64_t base, bool host)
+static CUresult range_release(uint64_t base, bool host)
 {
     memory_lock();
     struct range *r = range_find(base);
@@ -87,7 +86,7 @@ static CUresult memory_release(uint64_t base, bool host)
     if (right && host) right = r->memory == MEMORY_HOST;
     if (right && !host)
         right = r->memory == MEMORY_DEVICE || r->memory == MEMORY_MANAGED || r->memory == MEMORY_POOL;
-    if (right) r->pending_free = true; /* a second free of the same address loses here */
+    if (right) r->pending_free = true; /* of two concurrent frees of an address the second fails here */
     memory_unlock();
     if (!right) return CUDA_ERROR_INVALID_VALUE;
     if (r->pool)
@@ -97,7 +96,7 @@ static CUresult memory_release(uint64_t base, bool host)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(uint64_t base, bool host)
+static CUresult memory_free(uint64_t base, bool host)
 {
     struct context *c;
     CUresult result = context_enter(&c);
@@ -105,17 +104,17 @@ static CUresult release(uint64_t base, bool host)
     if (!base) return CUDA_SUCCESS;
     result = capture_forbids();
     if (result == CUDA_SUCCESS) result = context_synchronize(c);
-    return result != CUDA_SUCCESS ? result : memory_release(base, host);
+    return result != CUDA_SUCCESS ? result : range_release(base, host);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-    return release(dptr, false);
+    return memory_free(dptr, false);
 }
 
 EXPORT CUresult cuMemFreeHost(void *p)
 {
-    return release((uint64_t)p, true);
+    return memory_free((uint64_t)p, true);
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
@@ -131,7 +130,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return CUDA_SUCCESS;
 }
 
-/* ---- questions about an address ---- */
+/* ---- queries of an address ---- */
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {

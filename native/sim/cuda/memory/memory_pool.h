@@ -20,15 +20,15 @@ struct pool {
 };
 
 struct pool *pool_new(struct device *d, bool is_default);
-/* Out of the list of pools; what the program still holds of it is then ordinary memory. */
-void pool_forget(struct pool *p);
+/* Remove it from the list of pools; memory that the program still holds of it becomes ordinary memory. */
+void pool_unlink(struct pool *p);
 CUresult pool_device_default(struct device *d, struct pool **out);
 CUresult pool_take(struct context *c, struct pool *p, uint64_t bytes, struct range **out);
 void pool_drop(struct range *r);
-/* Give back what the pool keeps beyond `keep` bytes; whether that was anything. */
+/* Release what the pool keeps beyond `keep` bytes; return true if that was anything. */
 bool pool_trim(struct pool *p, uint64_t keep);
 bool pools_trim_device(struct device *d);
-/* The high-water mark of reserved (or used) bytes starts anew. */
+/* Restart the high-water mark of reserved (or used) bytes. */
 void pool_reset_high(struct pool *p, bool reserved);
 
 #endif

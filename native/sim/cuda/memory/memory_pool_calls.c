@@ -1,6 +1,4 @@
-/*
- * Memory pools as programs make and ask them, and allocation in the order of a stream.
- */
+/* Driver calls of memory pools, and of allocation in stream order. */
 #include "sim/cuda/graph/capture_nodes.h"
 #include "sim/cuda/graph/graph_memory.h"
 #include "sim/cuda/memory/address_space.h"
@@ -14,7 +12,7 @@
 
 /* ---- allocation in stream order ---- */
 
-static CUresult allocate(CUdeviceptr *dptr, size_t bytes, struct pool *p, CUstream hStream)
+static CUresult pool_allocate(CUdeviceptr *dptr, size_t bytes, struct pool *p, CUstream hStream)
 {
     struct stream *s;
     struct range *r;
@@ -34,16 +32,16 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hSt
     CUresult result = stream_get(hStream, &s);
     if (result == CUDA_SUCCESS) result = pool_device_default(s->context->device, &p);
     if (result != CUDA_SUCCESS) return result;
-    return allocate(dptr, bytesize, s->context->device->current_pool, hStream);
+    return pool_allocate(dptr, bytesize, s->context->device->current_pool, hStream);
 }
 
-static struct pool *get(CUmemoryPool handle)
+static struct pool *pool_get(CUmemoryPool handle)
 {
     return process.ready ? object_get(handle, KIND_POOL) : NULL;
 }
 
 #define POOL_OR_RETURN(p, handle)                          \
-    struct pool *p = get(handle);                          \
+    struct pool *p = pool_get(handle);                     \
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!p) return CUDA_ERROR_INVALID_VALUE
 
@@ -51,7 +49,7 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUme
                                         CUstream hStream)
 {
     POOL_OR_RETURN(p, pool);
-    return allocate(dptr, bytesize, p, hStream);
+    return pool_allocate(dptr, bytesize, p, hStream);
 }
 
 static CUresult free_effect(struct context *c, void *argument)
@@ -140,7 +138,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (p->is_default) return CUDA_ERROR_INVALID_VALUE;
     pool_trim(p, 0);
     if (p->device->current_pool == p) p->device->current_pool = p->device->default_pool;
-    pool_forget(p);
+    pool_unlink(p);
     object_free(p);
     return CUDA_SUCCESS;
 }

@@ -1,13 +1,11 @@
-/*
- * What the driver tells about a pointer.
- */
+/* Driver calls that return attributes of pointers and ranges. */
 #include "sim/cuda/memory/address_space.h"
 #include "sim/cuda/memory/memory.h"
 #include "sim/cuda/memory/registered_memory.h"
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/process.h"
 
-static CUmemorytype type_of(const struct range *r)
+static CUmemorytype range_memory_type(const struct range *r)
 {
     return r->memory == MEMORY_HOST || r->memory == MEMORY_REGISTERED ? CU_MEMORYTYPE_HOST
                                                                       : CU_MEMORYTYPE_DEVICE;
@@ -18,29 +16,29 @@ static void put_int(void *data, int v)
     memcpy(data, &v, sizeof v);
 }
 
-static void put_wide(void *data, uint64_t v)
+static void put_u64(void *data, uint64_t v)
 {
     memcpy(data, &v, sizeof v);
 }
 
-/* The memory lock is held. `r` may be NULL: an address nobody knows. */
-static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, const struct range *r)
+/* Requires the memory lock. `r` may be NULL: an unknown address. */
+static CUresult attribute_get(void *data, CUpointer_attribute a, uint64_t address, const struct range *r)
 {
     bool known = r && r->memory != MEMORY_RESERVED;
     switch (a) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        put_wide(data, known && r->memory != MEMORY_MAPPED ? (uint64_t)r->context : 0);
+        put_u64(data, known && r->memory != MEMORY_MAPPED ? (uint64_t)r->context : 0);
         break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        put_int(data, known ? (int)type_of(r) : 0);
+        put_int(data, known ? (int)range_memory_type(r) : 0);
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        put_wide(data, known ? address : 0);
+        put_u64(data, known ? address : 0);
         break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (known && type_of(r) != CU_MEMORYTYPE_HOST && r->memory != MEMORY_MANAGED)
+        if (known && range_memory_type(r) != CU_MEMORYTYPE_HOST && r->memory != MEMORY_MANAGED)
             return CUDA_ERROR_INVALID_VALUE;
-        put_wide(data, known ? address : 0);
+        put_u64(data, known ? address : 0);
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
@@ -49,7 +47,7 @@ static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, cons
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        put_wide(data, known ? r->id : 0);
+        put_u64(data, known ? r->id : 0);
         break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         put_int(data, known && r->memory == MEMORY_MANAGED);
@@ -65,24 +63,24 @@ static CUresult answer(void *data, CUpointer_attribute a, uint64_t address, cons
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        put_wide(data, r ? r->base : 0);
+        put_u64(data, r ? r->base : 0);
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        put_wide(data, r ? r->size : 0);
+        put_u64(data, r ? r->size : 0);
         break;
     case CU_POINTER_ATTRIBUTE_MAPPED:
         put_int(data, known);
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        put_wide(data, known ? r->handle_types : 0);
+        put_u64(data, known ? r->handle_types : 0);
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         put_int(data,
                 known ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        put_wide(data, known ? (uint64_t)r->pool : 0);
+        put_u64(data, known ? (uint64_t)r->pool : 0);
         break;
     default:
         return CUDA_ERROR_INVALID_VALUE;
@@ -96,7 +94,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (!data || !ptr) return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
     const struct range *r = range_find_any(ptr);
-    CUresult result = r ? answer(data, attribute, ptr, r) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = r ? attribute_get(data, attribute, ptr, r) : CUDA_ERROR_INVALID_VALUE;
     memory_unlock();
     return result;
 }
@@ -112,12 +110,12 @@ EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_att
     for (unsigned int i = 0; i < numAttributes && result == CUDA_SUCCESS; i++) {
         if (!data[i]) {
             result = CUDA_ERROR_INVALID_VALUE;
-        } else if (answer(data[i], attributes[i], ptr, r) != CUDA_SUCCESS) {
-            /* Asked in bulk, what does not apply reads as zero. */
+        } else if (attribute_get(data[i], attributes[i], ptr, r) != CUDA_SUCCESS) {
+            /* In a bulk query, an attribute that does not apply reads as zero. */
             if (attributes[i] <= 0 || attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE)
                 result = CUDA_ERROR_INVALID_VALUE;
             else
-                put_wide(data[i], 0);
+                put_u64(data[i], 0);
         }
     }
     memory_unlock();
@@ -141,7 +139,7 @@ EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_
     bool ok = r && r->memory == MEMORY_MANAGED && devPtr + count <= r->base + r->size;
     memory_unlock();
     if (!ok) return CUDA_ERROR_INVALID_VALUE;
-    /* Advice is accepted and changes nothing, so none is in force. */
+    /* Advice is accepted without effect, so none is in force. */
     int none = attribute == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY ? 0 : CU_DEVICE_INVALID;
     for (size_t i = 0; i + 4 <= dataSize; i += 4)
         put_int((char *)data + i, none);

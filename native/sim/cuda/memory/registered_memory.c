@@ -1,6 +1,4 @@
-/*
- * Registered host memory: few ranges of the program's own pages, sorted by address.
- */
+/* Registered host memory: a few ranges of the program's own pages, sorted by address. */
 #include "sim/cuda/memory/registered_memory.h"
 
 #include "sim/cuda/context/context.h"

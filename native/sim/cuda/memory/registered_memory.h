@@ -4,7 +4,7 @@
 
 #include "sim/cuda/memory/address_space.h"
 
-/* As range_find, and registered host memory. The memory lock is held. */
+/* As range_find, but also for registered host memory. Requires the memory lock. */
 struct range *range_find_any(uint64_t address);
 
 #endif

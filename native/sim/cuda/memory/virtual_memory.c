@@ -1,10 +1,10 @@
 /*
  * Virtual memory management: address reservations, physical allocations, and mappings of one onto the other.
  *
- * Physical memory lives in a memory file, so that it can be mapped in several places and shared with other
- * processes: one file for all allocations of the process, cut at the granularity, or a file of its own for
- * what may be exported. It is charged when it is created (or imported: not charged again) and refunded when
- * the last of its handle and its mappings is gone.
+ * Physical memory is in a memory file, so that it can be mapped in several places and shared with other
+ * processes: one file for all allocations of the process, divided at the granularity, or a separate file for
+ * what may be exported. It is charged when it is created (imported memory is not) and refunded when its handle
+ * and all its mappings have been released.
  */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/memory/address_space.h"
@@ -44,8 +44,8 @@ static struct extent { /* freed parts of the shared file, by exact size */
     struct extent *next;
 } *spare;
 
-/* The memory lock is held. */
-static bool take_file(struct physical *p)
+/* Requires the memory lock. */
+static bool file_take(struct physical *p)
 {
     if (p->own_file) {
         p->file = memfd_create("simulated device memory", MFD_CLOEXEC);
@@ -67,7 +67,7 @@ static bool take_file(struct physical *p)
     return ftruncate(shared_file, (off_t)shared_bytes) == 0;
 }
 
-static void drop_file(struct physical *p)
+static void file_drop(struct physical *p)
 {
     if (p->own_file) {
         if (p->file >= 0) close(p->file);
@@ -80,17 +80,17 @@ static void drop_file(struct physical *p)
     spare = e;
 }
 
-/* The memory lock is held; returns what is to be refunded. */
-static uint64_t dereference(struct physical *p)
+/* Requires the memory lock; return the bytes to be refunded. */
+static uint64_t physical_release(struct physical *p)
 {
     if (--p->references > 0) return 0;
     uint64_t refund = p->device && !p->imported ? p->bytes : 0;
-    drop_file(p);
+    file_drop(p);
     object_free(p);
     return refund;
 }
 
-static CUresult check_properties(const CUmemAllocationProp *prop, struct device **d)
+static CUresult properties_check(const CUmemAllocationProp *prop, struct device **d)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
@@ -106,7 +106,7 @@ EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAl
                                               CUmemAllocationGranularity_flags option)
 {
     struct device *d;
-    OK_OR_RETURN(check_properties(prop, &d));
+    OK_OR_RETURN(properties_check(prop, &d));
     if (!granularity ||
         (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
@@ -131,7 +131,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                             const CUmemAllocationProp *prop, unsigned long long flags)
 {
     struct device *d;
-    OK_OR_RETURN(check_properties(prop, &d));
+    OK_OR_RETURN(properties_check(prop, &d));
     if (!handle || flags || size == 0 || size % GRANULARITY || size > 1ull << 46)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sim_charge(&process.sim, d->index, size, false)) {
@@ -140,7 +140,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     }
     struct physical *p = physical_new(d, size, prop);
     memory_lock();
-    bool ok = p && take_file(p);
+    bool ok = p && file_take(p);
     memory_unlock();
     if (!ok) {
         if (p) object_free(p);
@@ -151,7 +151,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     return CUDA_SUCCESS;
 }
 
-static struct physical *get(CUmemGenericAllocationHandle handle)
+static struct physical *physical_get(CUmemGenericAllocationHandle handle)
 {
     struct physical *p = process.ready ? object_get((void *)handle, KIND_PHYSICAL) : NULL;
     return p && p->handles ? p : NULL;
@@ -161,12 +161,12 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     memory_lock();
-    struct physical *p = get(handle);
+    struct physical *p = physical_get(handle);
     struct device *d = p ? p->device : NULL;
     uint64_t refund = 0;
     if (p) {
         p->handles--;
-        refund = dereference(p);
+        refund = physical_release(p);
     }
     memory_unlock();
     if (refund) sim_refund(&process.sim, d->index, refund, false);
@@ -191,7 +191,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignm
     return CUDA_SUCCESS;
 }
 
-static bool holds_mappings(const struct range *reservation)
+static bool reservation_has_mappings(const struct range *reservation)
 {
     for (uint64_t a = reservation->base; a < reservation->base + reservation->size; a += GRANULARITY) {
         if (range_find(a) != reservation) return true;
@@ -204,7 +204,8 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     memory_lock();
     struct range *r = range_find(ptr);
-    bool ok = r && r->memory == MEMORY_RESERVED && r->base == ptr && r->size == size && !holds_mappings(r);
+    bool ok = r && r->memory == MEMORY_RESERVED && r->base == ptr && r->size == size &&
+              !reservation_has_mappings(r);
     if (ok) {
         range_remove(r);
         space_give(ptr, size);
@@ -220,7 +221,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
     if (flags || size == 0 || size % GRANULARITY || offset % GRANULARITY || ptr % GRANULARITY)
         return CUDA_ERROR_INVALID_VALUE;
     memory_lock();
-    struct physical *p = get(handle);
+    struct physical *p = physical_get(handle);
     struct range *home = range_find(ptr);
     bool ok = p && offset <= p->bytes && size <= p->bytes - offset && home &&
               home->memory == MEMORY_RESERVED && ptr + size <= home->base + home->size;
@@ -267,7 +268,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         }
         struct range *home = r->parent;
         struct device *d = r->device;
-        uint64_t bytes = r->size, refund = dereference(r->owner);
+        uint64_t bytes = r->size, refund = physical_release(r->owner);
         mmap((void *)a, bytes, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         madvise((void *)a, bytes, MADV_DONTFORK);
@@ -341,7 +342,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
 EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                        CUmemGenericAllocationHandle handle)
 {
-    const struct physical *p = get(handle);
+    const struct physical *p = physical_get(handle);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!p || !prop) return CUDA_ERROR_INVALID_VALUE;
     *prop = p->properties;
@@ -353,7 +354,7 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop
 EXPORT CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    const struct physical *p = get(handle);
+    const struct physical *p = physical_get(handle);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!shareableHandle || !p || flags) return CUDA_ERROR_INVALID_VALUE;
     if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;

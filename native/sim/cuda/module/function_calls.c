@@ -1,6 +1,4 @@
-/*
- * What is known of a function: attributes, parameters, occupancy.
- */
+/* Driver calls about functions: attributes, parameters, occupancy. */
 #include "image/image.h"
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/module/module.h"
@@ -8,18 +6,18 @@
 #include "sim/cuda/process/object.h"
 #include "sim/cuda/process/process.h"
 
-static struct function *get(const void *handle)
+static struct function *function_get(const void *handle)
 {
     return process.ready ? object_get(handle, KIND_FUNCTION) : NULL;
 }
 
 #define FUNCTION_OR_RETURN(f, handle)                      \
-    MODULES_HELD;                                          \
-    struct function *f = get(handle);                      \
+    MODULES_LOCKED;                                        \
+    struct function *f = function_get(handle);             \
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!f) return CUDA_ERROR_INVALID_HANDLE
 
-static CUresult attribute(int *pi, CUfunction_attribute a, const struct function *f)
+static CUresult function_attribute(int *pi, CUfunction_attribute a, const struct function *f)
 {
     const struct image *i = function_image(f);
     if (!pi) return CUDA_ERROR_INVALID_VALUE;
@@ -57,7 +55,7 @@ static CUresult attribute(int *pi, CUfunction_attribute a, const struct function
     }
 }
 
-static CUresult set_attribute(CUfunction_attribute a, int value, struct function *f)
+static CUresult function_set_attribute(CUfunction_attribute a, int value, struct function *f)
 {
     switch (a) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
@@ -79,7 +77,7 @@ static CUresult set_attribute(CUfunction_attribute a, int value, struct function
     }
 }
 
-static CUresult parameter(const struct function *f, size_t index, size_t *offset, size_t *size)
+static CUresult function_parameter(const struct function *f, size_t index, size_t *offset, size_t *size)
 {
     struct parameter p[PARAMETERS_MAX];
     const struct parameter *from = f->entry->parameter;
@@ -98,13 +96,13 @@ static CUresult parameter(const struct function *f, size_t index, size_t *offset
 EXPORT CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
     FUNCTION_OR_RETURN(f, hfunc);
-    return attribute(pi, attrib, f);
+    return function_attribute(pi, attrib, f);
 }
 
 EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     FUNCTION_OR_RETURN(f, hfunc);
-    return set_attribute(attrib, value, f);
+    return function_set_attribute(attrib, value, f);
 }
 
 EXPORT CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
@@ -134,7 +132,7 @@ EXPORT CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 EXPORT CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
     FUNCTION_OR_RETURN(f, func);
-    return parameter(f, paramIndex, paramOffset, paramSize);
+    return function_parameter(f, paramIndex, paramOffset, paramSize);
 }
 
 EXPORT CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
@@ -165,14 +163,14 @@ EXPORT CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUker
 {
     FUNCTION_OR_RETURN(f, kernel);
     if (!device_get(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    return attribute(pi, attrib, f);
+    return function_attribute(pi, attrib, f);
 }
 
 EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
     FUNCTION_OR_RETURN(f, kernel);
     if (!device_get(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    return set_attribute(attrib, val, f);
+    return function_set_attribute(attrib, val, f);
 }
 
 EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
@@ -195,12 +193,12 @@ EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t 
                                      size_t *paramSize)
 {
     FUNCTION_OR_RETURN(f, kernel);
-    return parameter(f, paramIndex, paramOffset, paramSize);
+    return function_parameter(f, paramIndex, paramOffset, paramSize);
 }
 
-/* ---- occupancy: the least of what threads, registers, shared memory and block slots allow ---- */
+/* ---- occupancy: the minimum of what threads, registers, shared memory and block slots allow ---- */
 
-static int figure(CUdevice_attribute a)
+static int device_figure(CUdevice_attribute a)
 {
     int v = 0;
     struct context *c = context_current();
@@ -211,13 +209,13 @@ static int figure(CUdevice_attribute a)
 static int blocks_that_fit(const struct function *f, int blockSize, size_t dynamic)
 {
     int warps = (blockSize + 31) / 32;
-    int by_threads = figure(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / (warps * 32);
-    int by_slots = figure(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
+    int by_threads = device_figure(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / (warps * 32);
+    int by_slots = device_figure(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
     uint64_t registers = sim_round_up(f->entry->registers * 32, 256) * (uint64_t)warps;
     int by_registers = (int)(65536 / (registers ? registers : 1));
     uint64_t shared = f->entry->shared_bytes + dynamic;
-    if (shared) shared += (uint64_t)figure(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
-    uint64_t all = (uint64_t)figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+    if (shared) shared += (uint64_t)device_figure(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
+    uint64_t all = (uint64_t)device_figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
     int by_shared = shared ? (int)(all / shared) : by_slots;
     int least = by_threads < by_slots ? by_threads : by_slots;
     if (by_registers < least) least = by_registers;
@@ -260,7 +258,7 @@ EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int 
         }
     }
     *blockSize = best;
-    *minGridSize = best_blocks * figure(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    *minGridSize = best_blocks * device_figure(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     return CUDA_SUCCESS;
 }
 
@@ -278,10 +276,10 @@ EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize,
     FUNCTION_OR_RETURN(f, func);
     if (!dynamicSmemSize || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
     size_t each =
-        (size_t)figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) / (size_t)numBlocks;
+        (size_t)device_figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) / (size_t)numBlocks;
     size_t taken =
-        f->entry->shared_bytes + (size_t)figure(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
-    size_t most = (size_t)figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        f->entry->shared_bytes + (size_t)device_figure(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
+    size_t most = (size_t)device_figure(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     each = each > taken ? each - taken : 0;
     *dynamicSmemSize = each < most ? each : most;
     return CUDA_SUCCESS;

@@ -1,8 +1,8 @@
-/* Log buffers. */
+/* Compiler options of loading and linking: log buffers and limits. */
 #include "sim/cuda/module/jit_options.h"
 
-static size_t number_of(unsigned int count, const CUjit_option *options, void *const *values,
-                        CUjit_option which)
+static size_t option_value(unsigned int count, const CUjit_option *options, void *const *values,
+                           CUjit_option which)
 {
     for (unsigned int i = 0; i < count; i++) {
         if (options[i] == which) return (uint32_t)(uintptr_t)values[i];
@@ -10,10 +10,10 @@ static size_t number_of(unsigned int count, const CUjit_option *options, void *c
     return 0;
 }
 
-static void tell(unsigned int count, const CUjit_option *options, void **values, CUjit_option buffer,
-                 CUjit_option size, const char *text)
+static void log_write(unsigned int count, const CUjit_option *options, void **values, CUjit_option buffer,
+                      CUjit_option size, const char *text)
 {
-    size_t room = number_of(count, options, values, size), length = strlen(text), written = 0;
+    size_t room = option_value(count, options, values, size), length = strlen(text), written = 0;
     for (unsigned int i = 0; i < count; i++) {
         if (options[i] != buffer || !values[i] || !room) continue;
         size_t n = length < room ? length : room - 1;
@@ -28,13 +28,13 @@ static void tell(unsigned int count, const CUjit_option *options, void **values,
 
 uint32_t jit_registers(unsigned int count, const CUjit_option *options, void *const *values)
 {
-    return (uint32_t)number_of(count, options, values, CU_JIT_MAX_REGISTERS);
+    return (uint32_t)option_value(count, options, values, CU_JIT_MAX_REGISTERS);
 }
 
-void jit_tell(unsigned int count, const CUjit_option *options, void **values, const struct report *r)
+void jit_write_logs(unsigned int count, const CUjit_option *options, void **values, const struct report *r)
 {
-    tell(count, options, values, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, r->notes);
-    tell(count, options, values, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, r->errors);
+    log_write(count, options, values, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, r->notes);
+    log_write(count, options, values, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, r->errors);
     for (unsigned int i = 0; i < count; i++) {
         if (options[i] != CU_JIT_WALL_TIME) continue;
         float zero = 0;

@@ -1,6 +1,4 @@
-/*
- * Libraries: modules of no context.
- */
+/* Driver calls of libraries, which are modules without a context. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/module/jit_options.h"
 #include "sim/cuda/module/module.h"
@@ -29,7 +27,7 @@ EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_op
         return CUDA_ERROR_INVALID_VALUE;
     (void)libraryOptionValues;
     CUresult result = library_load(library, code, 0);
-    jit_tell(numJitOptions, jitOptions, jitOptionsValues, code_report());
+    jit_write_logs(numJitOptions, jitOptions, jitOptionsValues, code_report());
     return result;
 }
 
@@ -67,14 +65,14 @@ EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
     struct module *m;
     OK_OR_RETURN(library_get(library, &m));
-    contexts_wait(); /* kernels of it may be under way in any of them */
+    contexts_wait(); /* its kernels may be running in any context */
     module_unload(m);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     struct function *f;
     CUresult result = library_get(library, &m);
@@ -87,7 +85,7 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const c
 
 EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     OK_OR_RETURN(library_get(lib, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -97,7 +95,7 @@ EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
 
 EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     OK_OR_RETURN(library_get(lib, &m));
     return kernels ? module_functions(m, (void **)kernels, numKernels) : CUDA_ERROR_INVALID_VALUE;
@@ -116,7 +114,7 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 
 static CUresult library_global(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct context *c;
     struct module *m;
     CUresult result = context_enter(&c);
@@ -138,7 +136,7 @@ EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary 
 
 EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     const struct function *f = object_get(kernel, KIND_FUNCTION);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f || f->module->object.kind != KIND_LIBRARY) return CUDA_ERROR_INVALID_HANDLE;

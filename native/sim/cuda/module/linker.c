@@ -1,7 +1,7 @@
 /*
- * Linking. What is added must hold PTX: its texts are joined, and that is the image which the program loads. Between them
- * stands a mark that ends the sight of what a module keeps to itself, and at the end how many registers a kernel may
- * have, if somebody said.
+ * Driver calls of the linker. Inputs must contain PTX: their texts are joined, and the result is the image that
+ * the program loads. A mark between the texts ends the scope of what a module does not export; at the end
+ * stands the register limit, if one was given.
  */
 #include "image/image.h"
 #include "image/parse.h"
@@ -21,12 +21,12 @@ struct link {
     uint32_t sm;
     char *text;
     size_t length, room;
-    unsigned int count; /* the options of the creation: the log is told at the end */
+    unsigned int count; /* the options of the creation: the log is written at completion */
     CUjit_option *option;
     void **value; /* the program's own array */
 };
 
-static bool append(struct link *l, const char *text, size_t length)
+static bool text_append(struct link *l, const char *text, size_t length)
 {
     size_t need = l->length + length + sizeof UNIT_MARK;
     if (need > l->room) {
@@ -45,19 +45,19 @@ static bool append(struct link *l, const char *text, size_t length)
     return true;
 }
 
-static CUresult append_image(struct link *l, const void *data, size_t size)
+static CUresult image_append(struct link *l, const void *data, size_t size)
 {
     struct image *i;
     OK_OR_RETURN(image_parse(data, size, l->sm, &i));
-    CUresult result = !i->ptx                           ? CUDA_ERROR_NOT_SUPPORTED
-                      : append(l, i->ptx, i->ptx_bytes) ? CUDA_SUCCESS
-                                                        : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = !i->ptx                                ? CUDA_ERROR_NOT_SUPPORTED
+                      : text_append(l, i->ptx, i->ptx_bytes) ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_OUT_OF_MEMORY;
     image_free(i);
     return result;
 }
 
-/* Objects and archives of the host: the fat binaries within. One that has no PTX adds nothing. */
-static CUresult append_embedded(struct link *l, const uint8_t *data, size_t size)
+/* Add the fat binaries within objects and archives of the host. An input without PTX adds nothing. */
+static CUresult embedded_append(struct link *l, const uint8_t *data, size_t size)
 {
     for (size_t at = 0; at + 16 < size; at += 4) {
         uint32_t magic;
@@ -66,10 +66,10 @@ static CUresult append_embedded(struct link *l, const uint8_t *data, size_t size
         if (magic != FATBIN_MAGIC) continue;
         memcpy(&bytes, data + at + 8, sizeof bytes);
         if (bytes > size - at - 16) continue;
-        uint8_t *copy = malloc(bytes + 16); /* aligned as the format wants it */
+        uint8_t *copy = malloc(bytes + 16); /* aligned as the format requires */
         if (!copy) return CUDA_ERROR_OUT_OF_MEMORY;
         memcpy(copy, data + at, bytes + 16);
-        CUresult result = append_image(l, copy, bytes + 16);
+        CUresult result = image_append(l, copy, bytes + 16);
         free(copy);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
         at += (bytes + 12) / 4 * 4;
@@ -110,16 +110,16 @@ EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *d
     if (!data || !size) return CUDA_ERROR_INVALID_VALUE;
     switch (type) {
     case CU_JIT_INPUT_PTX:
-        return append(l, data, strnlen(data, size)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        return text_append(l, data, strnlen(data, size)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     case CU_JIT_INPUT_FATBINARY:
-        return append_image(l, data, size);
+        return image_append(l, data, size);
     case CU_JIT_INPUT_OBJECT:
     case CU_JIT_INPUT_LIBRARY:
-        return append_embedded(l, data, size);
+        return embedded_append(l, data, size);
     case CU_JIT_INPUT_CUBIN:
-        /* A cubin may be what another link has made: text. */
+        /* A cubin may be the output of another link, which is text. */
         return memcmp(data, "\177ELF", size < 4 ? size : 4) == 0 ? CUDA_ERROR_NOT_SUPPORTED
-                                                                 : append_image(l, data, size);
+                                                                 : image_append(l, data, size);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -147,10 +147,10 @@ EXPORT CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeO
     uint32_t most = jit_registers(l->count, l->option, l->value);
     char limit[64];
     snprintf(limit, sizeof limit, ".calabash_registers %u\n", most);
-    if (most && !append(l, limit, strlen(limit))) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (most && !text_append(l, limit, strlen(limit))) return CUDA_ERROR_OUT_OF_MEMORY;
     struct image joined = {.ptx = l->text, .ptx_bytes = l->length};
     CUresult result = code_compile(&joined, &code);
-    jit_tell(l->count, l->option, l->value, code_report());
+    jit_write_logs(l->count, l->option, l->value, code_report());
     code_free(code);
     if (result != CUDA_SUCCESS) return result;
     *cubinOut = l->text;

@@ -1,8 +1,8 @@
 /*
  * Modules and libraries: code images with their kernels and global variables.
  *
- * A library is a module of no context: its global variables are placed in a context when that context first
- * asks.
+ * A library is a module without a context: its global variables are placed in a context when that context first
+ * uses them.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,27 +27,30 @@ struct placed_global {
 };
 
 static struct module *modules;
-/* Taken again by whoever holds a module. After it come the locks of code and of memory. */
-static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+/*
+ * Recursive: also taken by a thread that has locked the modules. It is taken before the locks of code and of
+ * memory.
+ */
+static pthread_mutex_t modules_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-int modules_hold(void)
+int modules_lock(void)
 {
-    return pthread_mutex_lock(&lock);
+    return pthread_mutex_lock(&modules_mutex);
 }
 
-void modules_let(const int *held)
+void modules_unlock(const int *held)
 {
     (void)held;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&modules_mutex);
 }
 
-static uint32_t sm_of(const struct device *d)
+static uint32_t device_sm(const struct device *d)
 {
     return d->shared->profile.compute_major * 10 + d->shared->profile.compute_minor;
 }
 
-/* What the compiler found out about the kernels. */
-static void fill_figures(struct image *i, const struct code *code)
+/* Store the compiler's figures of the kernels. */
+static void entries_set_figures(struct image *i, const struct code *code)
 {
     for (size_t k = 0; k < i->entry_count; k++) {
         struct entry_point *e = &i->entry[k];
@@ -65,14 +68,14 @@ CUresult module_load(const void *data, size_t limit, struct context *c, enum kin
     const struct device *d = c ? c->device : &process.device[0];
     struct image *image;
     struct code *code = NULL;
-    CUresult result = image_parse(data, limit, sm_of(d), &image);
+    CUresult result = image_parse(data, limit, device_sm(d), &image);
     if (result != CUDA_SUCCESS) return result;
     result = code_compile(image, &code);
     if (result != CUDA_SUCCESS) {
         image_free(image);
         return result;
     }
-    fill_figures(image, code);
+    entries_set_figures(image, code);
     struct module *m = object_new(kind, sizeof *m);
     struct function **table = calloc(image->entry_count + 1, sizeof(struct function *));
     if (!m || !table) {
@@ -86,16 +89,16 @@ CUresult module_load(const void *data, size_t limit, struct context *c, enum kin
     m->code = code;
     m->function = table;
     m->context = context_home(c);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&modules_mutex);
     m->next = modules;
     modules = m;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&modules_mutex);
     *out = m;
     return CUDA_SUCCESS;
 }
 
 /* The caller holds the lock or is alone with `m`. */
-static void drop_globals(struct module *m, const struct context *c)
+static void globals_drop(struct module *m, const struct context *c)
 {
     for (struct placed_global **p = &m->globals; *p;) {
         struct placed_global *g = *p;
@@ -116,8 +119,8 @@ void module_limit_registers(struct module *m, uint32_t most)
     }
 }
 
-/* With the lock; false: another thread has unloaded it. */
-static bool take_out(const struct module *m)
+/* Requires the lock; return false if another thread has unloaded it. */
+static bool module_unlink(const struct module *m)
 {
     for (struct module **p = &modules; *p; p = &(*p)->next) {
         if (*p != m) continue;
@@ -127,11 +130,11 @@ static bool take_out(const struct module *m)
     return false;
 }
 
-/* The caller holds the lock. */
-static void dispose(struct module *m)
+/* Requires the lock. */
+static void module_free(struct module *m)
 {
-    if (!take_out(m)) return;
-    drop_globals(m, NULL);
+    if (!module_unlink(m)) return;
+    globals_drop(m, NULL);
     code_free(m->code);
     for (size_t i = 0; i < m->image->entry_count; i++) {
         if (m->function[i]) object_free(m->function[i]);
@@ -143,28 +146,31 @@ static void dispose(struct module *m)
 
 void module_unload(struct module *m)
 {
-    pthread_mutex_lock(&lock);
-    dispose(m);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&modules_mutex);
+    module_free(m);
+    pthread_mutex_unlock(&modules_mutex);
 }
 
 void module_drop_context(struct context *c)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&modules_mutex);
     for (struct module *m = modules, *next; m; m = next) {
         next = m->next;
         if (m->context == c) {
-            dispose(m);
+            module_free(m);
         } else if (!m->context) {
-            drop_globals(m, c);
+            globals_drop(m, c);
             code_drop(m->code, c);
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&modules_mutex);
 }
 
-/* What a function says runs, unless its text is a shell for a kernel of ours, or leaves it to the name. */
-static void choose_form(struct function *f)
+/*
+ * Choose how a function is executed: its PTX, unless that is only a stub for a registered kernel, or the module
+ * asks for kernels by name.
+ */
+static void function_choose_implementation(struct function *f)
 {
     const struct routine *r = code_entry(f->module->code, f->entry->name);
     if (!r || r->refused) return;
@@ -173,9 +179,9 @@ static void choose_form(struct function *f)
     f->kernel = NULL;
 }
 
-static CUresult function_at(struct module *m, size_t i, struct function **out)
+static CUresult function_get_or_make(struct module *m, size_t i, struct function **out)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&modules_mutex);
     struct function *f = m->function[i];
     if (!f && (f = object_new(KIND_FUNCTION, sizeof *f))) {
         f->module = m;
@@ -183,15 +189,15 @@ static CUresult function_at(struct module *m, size_t i, struct function **out)
         f->kernel = kernel_find(f->entry->name);
         struct parameter p[PARAMETERS_MAX];
         uint32_t bytes, count = f->kernel ? kernel_parameters(f->kernel, p, &bytes) : 0;
-        /* A kernel of ours by name, but with other parameters, is somebody else's. */
+        /* A registered name with other parameters is a different kernel. */
         if (f->kernel && f->entry->has_parameters && f->entry->parameter_count != count) f->kernel = NULL;
         for (uint32_t k = 0; f->kernel && f->entry->has_parameters && k < count; k++) {
             if (f->entry->parameter[k].size != p[k].size) f->kernel = NULL;
         }
-        choose_form(f);
+        function_choose_implementation(f);
         m->function[i] = f;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&modules_mutex);
     *out = f;
     return f ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -199,7 +205,7 @@ static CUresult function_at(struct module *m, size_t i, struct function **out)
 CUresult module_function(struct module *m, const char *name, struct function **out)
 {
     for (size_t i = 0; i < m->image->entry_count; i++) {
-        if (strcmp(m->image->entry[i].name, name) == 0) return function_at(m, i, out);
+        if (strcmp(m->image->entry[i].name, name) == 0) return function_get_or_make(m, i, out);
     }
     return CUDA_ERROR_NOT_FOUND;
 }
@@ -212,7 +218,7 @@ CUresult module_global(struct module *m, struct context *c, const char *name, CU
     for (size_t i = 0; i < m->image->global_count; i++) {
         const struct global_variable *v = &m->image->global[i];
         if (strcmp(v->name, name) != 0) continue;
-        pthread_mutex_lock(&lock);
+        pthread_mutex_lock(&modules_mutex);
         struct placed_global *g = m->globals;
         while (g && (g->variable != v || g->context != c))
             g = g->next;
@@ -233,7 +239,7 @@ CUresult module_global(struct module *m, struct context *c, const char *name, CU
                 g = NULL;
             }
         }
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&modules_mutex);
         if (g && address) *address = g->range->base;
         if (g && bytes) *bytes = v->size;
         return result;
@@ -246,7 +252,7 @@ CUresult module_functions(struct module *m, void **out, unsigned int room)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < m->image->entry_count && i < room && result == CUDA_SUCCESS; i++) {
         struct function *f;
-        result = function_at(m, i, &f);
+        result = function_get_or_make(m, i, &f);
         out[i] = f;
     }
     return result;

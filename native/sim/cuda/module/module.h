@@ -23,18 +23,22 @@ struct function {
     struct object object;
     struct module *module;
     const struct entry_point *entry;
-    const struct routine *routine; /* what it does, as PTX; NULL: that is not known */
+    const struct routine *routine; /* its PTX; NULL: none */
     const struct kernel *kernel;   /* of the registry; NULL: none */
     int attribute_shared_max, attribute_carveout;
-    bool told; /* that the kernel is not known */
+    bool told; /* it was reported as unknown */
 };
 
-/* Until the end of the block no other thread unloads a module: its handle is looked at, and what it names used. */
-#define MODULES_HELD __attribute__((cleanup(modules_let), unused)) const int modules_held = modules_hold()
-int modules_hold(void);
-void modules_let(const int *held);
+/*
+ * Until the end of the block no other thread unloads a module, so that a handle can be checked and its objects
+ * used.
+ */
+#define MODULES_LOCKED \
+    __attribute__((cleanup(modules_unlock), unused)) const int modules_held = modules_lock()
+int modules_lock(void);
+void modules_unlock(const int *held);
 CUresult module_load(const void *data, size_t limit, struct context *c, enum kind kind, struct module **out);
-/* What CU_JIT_MAX_REGISTERS asks for. */
+/* Apply CU_JIT_MAX_REGISTERS. */
 void module_limit_registers(struct module *m, uint32_t most);
 void module_unload(struct module *m);
 void module_drop_context(struct context *c);
@@ -43,7 +47,7 @@ CUresult module_function(struct module *m, const char *name, struct function **o
 CUresult module_functions(struct module *m, void **out, unsigned int room);
 CUresult module_global(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
                        size_t *bytes);
-/* An image file; the caller frees it. */
+/* Read an image file; the caller frees it. */
 CUresult module_read_file(const char *name, void **out, size_t *bytes);
 const struct image *function_image(const struct function *f);
 

@@ -1,6 +1,4 @@
-/*
- * Modules as programs load and ask them.
- */
+/* Driver calls of modules. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/module/jit_options.h"
 #include "sim/cuda/module/module.h"
@@ -29,7 +27,7 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
     CUresult result = cuModuleLoadData(module, image);
     uint32_t most = jit_registers(numOptions, options, optionValues);
     if (result == CUDA_SUCCESS && most) module_limit_registers((struct module *)*module, most);
-    jit_tell(numOptions, options, optionValues, code_report());
+    jit_write_logs(numOptions, options, optionValues, code_report());
     return result;
 }
 
@@ -55,7 +53,7 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
     return result;
 }
 
-/* A library's module is the library, seen from the current context. */
+/* The module of a library is the library, in the current context. */
 static CUresult module_get(CUmodule handle, struct module **out)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
@@ -70,9 +68,10 @@ EXPORT CUresult cuModuleUnload(CUmodule hmod)
     struct module *m;
     struct context *c;
     {
-        MODULES_HELD;
+        MODULES_LOCKED;
         OK_OR_RETURN(module_get(hmod, &m));
-        if (m->object.kind == KIND_LIBRARY) return CUDA_ERROR_NOT_PERMITTED; /* it goes with its library */
+        /* it is unloaded with its library */
+        if (m->object.kind == KIND_LIBRARY) return CUDA_ERROR_NOT_PERMITTED;
         c = m->context;
     }
     if (c && object_get(c, KIND_CONTEXT)) context_synchronize(c);
@@ -82,7 +81,7 @@ EXPORT CUresult cuModuleUnload(CUmodule hmod)
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     struct function *f;
     CUresult result = module_get(hmod, &m);
@@ -95,7 +94,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char
 
 EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     OK_OR_RETURN(module_get(mod, &m));
     if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -105,7 +104,7 @@ EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
 
 EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     OK_OR_RETURN(module_get(mod, &m));
     return functions ? module_functions(m, (void **)functions, numFunctions) : CUDA_ERROR_INVALID_VALUE;
@@ -113,7 +112,7 @@ EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int n
 
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     struct module *m;
     OK_OR_RETURN(module_get(hmod, &m));
     if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -132,7 +131,7 @@ EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 
 EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
 {
-    MODULES_HELD;
+    MODULES_LOCKED;
     const struct function *f = object_get(hfunc, KIND_FUNCTION);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     if (!f) return CUDA_ERROR_INVALID_HANDLE;

@@ -1,6 +1,4 @@
-/*
- * PTX of modules. A library has no context of its own, so that its variables are placed once in each.
- */
+/* Compiled PTX of modules. A library has no context of its own, so its variables are placed once in each. */
 #include "sim/cuda/module/module_code.h"
 
 #include "sim/cuda/memory/memory.h"
@@ -18,27 +16,27 @@ struct code {
     pthread_mutex_t lock;
 };
 
-static __thread struct report *last;
+static __thread struct report *last_report;
 
 const struct report *code_report(void)
 {
     static const struct report nothing;
-    return last ? last : &nothing;
+    return last_report ? last_report : &nothing;
 }
 
 CUresult code_compile(const struct image *i, struct code **out)
 {
     *out = NULL;
-    if (!last) last = calloc(1, sizeof *last);
-    if (!last) return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(last, 0, sizeof *last);
+    if (!last_report) last_report = calloc(1, sizeof *last_report);
+    if (!last_report) return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(last_report, 0, sizeof *last_report);
     if (!i->ptx) return CUDA_SUCCESS;
     struct code *c = calloc(1, sizeof *c);
     if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
-    c->program = ptx_compile(i->ptx, i->ptx_bytes, last);
+    c->program = ptx_compile(i->ptx, i->ptx_bytes, last_report);
     if (!c->program) {
         free(c);
-        return last->version_unsupported ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_ERROR_INVALID_PTX;
+        return last_report->version_unsupported ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_ERROR_INVALID_PTX;
     }
     pthread_mutex_init(&c->lock, NULL);
     *out = c;
@@ -75,7 +73,7 @@ uint32_t code_constants(const struct code *c)
 
 uint32_t code_registers(const struct code *c, const struct routine *r)
 {
-    /* and a block of 1024 threads fits, as compilers see to it */
+    /* and a block of 1024 threads fits, which compilers ensure */
     uint32_t guess = 14 + r->register_words / 3;
     if (guess > 64) guess = 64;
     uint32_t most = c->program->registers_max ? c->program->registers_max : 255;
@@ -84,7 +82,7 @@ uint32_t code_registers(const struct code *c, const struct routine *r)
     return guess < 16 ? 16 : guess < most ? guess : most;
 }
 
-static void drop(struct placement *p, const struct program *program)
+static void placement_free(struct placement *p, const struct program *program)
 {
     for (uint32_t i = 0; p->range && i < program->variable_count; i++) {
         if (p->range[i]) memory_drop(p->range[i]);
@@ -111,7 +109,7 @@ void code_drop(struct code *c, const struct context *context)
             continue;
         }
         *at = p->next;
-        drop(p, c->program);
+        placement_free(p, c->program);
     }
     pthread_mutex_unlock(&c->lock);
 }
@@ -125,14 +123,14 @@ void code_free(struct code *c)
     free(c);
 }
 
-/* ---- placing ---- */
+/* ---- placement ---- */
 
-static uint64_t value_of(const struct reloc *r, const uint64_t *address)
+static uint64_t relocation_value(const struct reloc *r, const uint64_t *address)
 {
     return r->function ? WINDOW_FUNCTION | r->target : address[r->target] + r->addend;
 }
 
-static CUresult place_variables(const struct program *p, struct context *context, void *owner,
+static CUresult variables_place(const struct program *p, struct context *context, void *owner,
                                 struct placement *to)
 {
     for (uint32_t i = 0; i < p->variable_count; i++) {
@@ -149,16 +147,18 @@ static CUresult place_variables(const struct program *p, struct context *context
         uint8_t *base = (uint8_t *)to->range[i]->base;
         uint64_t known = v->initial_bytes < v->bytes ? v->initial_bytes : v->bytes;
         if (known) memcpy(base, v->initial, known);
-        if (v->bytes < SIM_SMALL_BYTES) memset(base + known, 0, v->bytes - known); /* a large one is blank */
+        /* a large one is zero already */
+        if (v->bytes < SIM_SMALL_BYTES) memset(base + known, 0, v->bytes - known);
         for (uint32_t k = 0; k < v->reloc_count; k++) {
-            uint64_t address = value_of(&v->reloc[k], to->placed.address);
+            uint64_t address = relocation_value(&v->reloc[k], to->placed.address);
             memcpy(base + v->reloc[k].offset, &address, v->reloc[k].width < 8 ? v->reloc[k].width : 8);
         }
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult place(const struct program *p, struct context *context, void *owner, struct placement *to)
+static CUresult placement_fill(const struct program *p, struct context *context, void *owner,
+                               struct placement *to)
 {
     to->context = context;
     to->placed.program = p;
@@ -166,18 +166,18 @@ static CUresult place(const struct program *p, struct context *context, void *ow
     to->placed.address = calloc(p->variable_count + 1, sizeof *to->placed.address);
     to->placed.constant = aligned_alloc(64, (p->constant_bytes + 127u) / 64 * 64);
     if (!to->range || !to->placed.address || !to->placed.constant) return CUDA_ERROR_OUT_OF_MEMORY;
-    OK_OR_RETURN(place_variables(p, context, owner, to));
+    OK_OR_RETURN(variables_place(p, context, owner, to));
     if (p->constant_bytes) memcpy(to->placed.constant, p->constant, p->constant_bytes);
     for (uint32_t i = 0; i < p->reloc_count; i++) {
         const struct reloc *r = &p->reloc[i];
-        uint64_t address = value_of(r, to->placed.address);
+        uint64_t address = relocation_value(r, to->placed.address);
         for (uint32_t lane = 0; lane < LANES; lane++)
             memcpy(to->placed.constant + r->offset + lane * r->width, &address, r->width);
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult placement_in(struct code *c, struct context *context, void *owner, struct placement **out)
+static CUresult placement_get(struct code *c, struct context *context, void *owner, struct placement **out)
 {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&c->lock);
@@ -186,12 +186,12 @@ static CUresult placement_in(struct code *c, struct context *context, void *owne
         p = p->next;
     if (!p) {
         p = calloc(1, sizeof *p);
-        result = p ? place(c->program, context, owner, p) : CUDA_ERROR_OUT_OF_MEMORY;
+        result = p ? placement_fill(c->program, context, owner, p) : CUDA_ERROR_OUT_OF_MEMORY;
         if (result == CUDA_SUCCESS) {
             p->next = c->placements;
             c->placements = p;
         } else if (p) {
-            drop(p, c->program);
+            placement_free(p, c->program);
         }
     }
     pthread_mutex_unlock(&c->lock);
@@ -202,7 +202,7 @@ static CUresult placement_in(struct code *c, struct context *context, void *owne
 CUresult code_place(struct code *c, struct context *context, void *owner, const struct placed **out)
 {
     struct placement *p;
-    OK_OR_RETURN(placement_in(c, context, owner, &p));
+    OK_OR_RETURN(placement_get(c, context, owner, &p));
     *out = &p->placed;
     return CUDA_SUCCESS;
 }
@@ -217,7 +217,7 @@ CUresult code_global(struct code *c, struct context *context, void *owner, const
             strcmp(v->name, name) != 0)
             continue;
         struct placement *at;
-        OK_OR_RETURN(placement_in(c, context, owner, &at));
+        OK_OR_RETURN(placement_get(c, context, owner, &at));
         if (address) *address = at->placed.address[i];
         if (bytes) *bytes = v->bytes;
         return CUDA_SUCCESS;

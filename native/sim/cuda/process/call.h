@@ -1,6 +1,4 @@
-/*
- * What every function of the driver API is declared with.
- */
+/* Common header of the driver's functions: the driver API and the macros of exported functions. */
 #ifndef CALABASH_SIM_CUDA_PROCESS_CALL_H
 #define CALABASH_SIM_CUDA_PROCESS_CALL_H
 
@@ -20,7 +18,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Ends the function with the answer of the call unless that is success. */
+/* Return the result of the call from this function, unless it is success. */
 #define OK_OR_RETURN(call)                         \
     do {                                           \
         CUresult answer = (call);                  \

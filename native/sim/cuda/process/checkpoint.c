@@ -1,8 +1,8 @@
 /*
- * Checkpoints: another process, or this one, is locked, taken off its cards, brought back, and let go on.
+ * Driver calls of checkpoints: they lock a process, remove it from its cards, restore it, and unlock it.
  *
- * The contents of its memory are in its own address space all the time, so nothing is copied. The process is told
- * by the PID that it has here; it must be of the caller's user, unless that is root.
+ * The contents of its memory stay in its own address space, so nothing is copied. The process is given by its
+ * PID in the caller's namespace; it must belong to the caller's user, unless that is root.
  */
 #include "sim/node/checkpoint.h"
 
@@ -20,8 +20,8 @@ static bool is_zero(const void *bytes, size_t count)
     return true;
 }
 
-/* The slot of the process that is meant. */
-static CUresult find(int pid, uint32_t *slot)
+/* Slot of the process with this PID. */
+static CUresult process_find(int pid, uint32_t *slot)
 {
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     int found = sim_checkpoint_find(&process.sim, pid);
@@ -32,7 +32,7 @@ static CUresult find(int pid, uint32_t *slot)
     return p->mps.role == SIM_MPS_NONE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult said(enum sim_answer answer)
+static CUresult answer_to_result(enum sim_answer answer)
 {
     switch (answer) {
     case SIM_DONE:
@@ -50,17 +50,17 @@ EXPORT CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
     uint32_t slot;
     if (!state) return CUDA_ERROR_INVALID_VALUE;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     *state = (CUprocessState)sim_gate_state(&process.sim, slot);
     return CUDA_SUCCESS;
 }
 
-/* There is no thread of the driver's own: nothing has to be done by the process itself. */
+/* The driver has no thread of its own: the process itself has nothing to do. */
 EXPORT CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
     uint32_t slot;
     if (!tid) return CUDA_ERROR_INVALID_VALUE;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     *tid = pid;
     return CUDA_SUCCESS;
 }
@@ -68,22 +68,25 @@ EXPORT CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 EXPORT CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 {
     uint32_t slot;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     if (args && (args->reserved0 || !is_zero(args->reserved1, sizeof args->reserved1)))
         return CUDA_ERROR_INVALID_VALUE;
-    return said(sim_checkpoint_lock(&process.sim, slot, args ? args->timeoutMs : 0));
+    return answer_to_result(sim_checkpoint_lock(&process.sim, slot, args ? args->timeoutMs : 0));
 }
 
 EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
 {
     uint32_t slot;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     if (args && !is_zero(args, sizeof *args)) return CUDA_ERROR_INVALID_VALUE;
-    return said(sim_checkpoint_take(&process.sim, slot));
+    return answer_to_result(sim_checkpoint_take(&process.sim, slot));
 }
 
-/* Every card that the process was on has to be named, and stays what it is: no other can stand in for it here. */
-static CUresult check_pairs(const struct sim_proc *p, const CUcheckpointRestoreArgs *args)
+/*
+ * Check the card pairs: every card of the process must be named and stay the same; migration to another card is
+ * not supported.
+ */
+static CUresult card_pairs_check(const struct sim_proc *p, const CUcheckpointRestoreArgs *args)
 {
     const struct sim_node *n = process.sim.node;
     if (!args->gpuPairs) return CUDA_ERROR_INVALID_VALUE;
@@ -103,17 +106,17 @@ static CUresult check_pairs(const struct sim_proc *p, const CUcheckpointRestoreA
 EXPORT CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
 {
     uint32_t slot;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     if (args && (!is_zero(args->reserved, sizeof args->reserved) || args->reserved1))
         return CUDA_ERROR_INVALID_VALUE;
-    if (args && args->gpuPairsCount) OK_OR_RETURN(check_pairs(&process.sim.node->proc[slot], args));
-    return said(sim_checkpoint_restore(&process.sim, slot));
+    if (args && args->gpuPairsCount) OK_OR_RETURN(card_pairs_check(&process.sim.node->proc[slot], args));
+    return answer_to_result(sim_checkpoint_restore(&process.sim, slot));
 }
 
 EXPORT CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
 {
     uint32_t slot;
-    OK_OR_RETURN(find(pid, &slot));
+    OK_OR_RETURN(process_find(pid, &slot));
     if (args && !is_zero(args, sizeof *args)) return CUDA_ERROR_INVALID_VALUE;
-    return said(sim_checkpoint_unlock(&process.sim, slot));
+    return answer_to_result(sim_checkpoint_unlock(&process.sim, slot));
 }

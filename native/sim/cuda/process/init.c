@@ -1,6 +1,4 @@
-/*
- * cuInit: finding the node, taking a slot in it, and choosing the devices that this process sees.
- */
+/* cuInit: opening the node, taking a slot in it, and choosing the devices that this process sees. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/memory/memory.h"
 #include "sim/cuda/memory/memory_pool.h"
@@ -16,19 +14,19 @@
 #include <stdio.h>
 #include <strings.h>
 
-static void in_child(void)
+static void process_after_fork(void)
 {
     if (!process.ready) return;
-    sim_forget(&process.sim);
+    sim_detach_after_fork(&process.sim);
     process.ready = false;
     process.forked = true;
 }
 
-/* ---- which devices ---- */
+/* ---- visible devices ---- */
 
 struct choice {
     uint32_t index;
-    int instance;            /* place of the GPU instance, or -1 */
+    int instance;            /* index of the GPU instance, or -1 */
     const struct sim_ci *ci; /* of a MIG device */
 };
 
@@ -49,7 +47,7 @@ static int compare_speed(const void *a, const void *b)
     return compare_pci(a, b);
 }
 
-/* The GPU instance that a compute instance belongs to. */
+/* Choose a compute instance, with its GPU instance. */
 static bool choose_instance(uint32_t index, const struct sim_ci *ci, struct choice *c)
 {
     const struct sim_mig *m = &process.sim.node->device[index].mig;
@@ -61,7 +59,9 @@ static bool choose_instance(uint32_t index, const struct sim_ci *ci, struct choi
     return false;
 }
 
-/* A card; of one that MIG has divided, its first compute instance, as an enumeration without names shows it.
+/*
+ * Choose a card; of a card that MIG has partitioned, its first compute instance, as an enumeration without
+ * names does.
  */
 static bool choose_whole(uint32_t index, struct choice *c)
 {
@@ -77,7 +77,7 @@ static bool choose_whole(uint32_t index, struct choice *c)
     return false;
 }
 
-/* "MIG-GPU-<uuid>/<GPU instance>/<compute instance>", as drivers before R470 named them. */
+/* "MIG-GPU-<uuid>/<GPU instance>/<compute instance>", the names of drivers before R470. */
 static bool is_old_name(const char *text, size_t length, const struct sim_device *d, const struct sim_ci *ci)
 {
     char name[96];
@@ -102,7 +102,7 @@ static bool choose_by_uuid(const char *text, size_t length, const uint32_t *orde
     return false;
 }
 
-/* The next name of CUDA_VISIBLE_DEVICES; false when it names nothing. */
+/* Choose the device of the next name in CUDA_VISIBLE_DEVICES; return false if there is none. */
 static bool choose_named(const char *text, size_t length, const uint32_t *order, uint32_t count,
                          struct choice *c)
 {
@@ -113,8 +113,10 @@ static bool choose_named(const char *text, size_t length, const uint32_t *order,
     return length > 4 && choose_by_uuid(text, length, order, count, c);
 }
 
-/* A process has one MIG device, and no whole card beside it: the first of those that were chosen. */
-static int only_one_part(struct choice *out, int chosen)
+/*
+ * Reduce to one MIG device: a process has only one, and no whole card beside it: the first of the chosen ones.
+ */
+static int choose_single_mig(struct choice *out, int chosen)
 {
     for (int i = 0; i < chosen; i++) {
         if (!out[i].ci) continue;
@@ -124,7 +126,9 @@ static int only_one_part(struct choice *out, int chosen)
     return chosen;
 }
 
-/* Devices in the order of CUDA_DEVICE_ORDER, cut to CUDA_VISIBLE_DEVICES; the first bad name ends the list.
+/*
+ * Choose devices in the order of CUDA_DEVICE_ORDER, limited by CUDA_VISIBLE_DEVICES; the first invalid name
+ * ends the list.
  */
 static int choose_devices(struct choice *out)
 {
@@ -138,7 +142,7 @@ static int choose_devices(struct choice *out)
     if (!text) {
         for (uint32_t i = 0; i < count; i++)
             chosen += choose_whole(order[i], &out[chosen]);
-        return only_one_part(out, chosen);
+        return choose_single_mig(out, chosen);
     }
     while (*text && chosen < (int)SIM_DEVICES_MAX) {
         size_t length = strcspn(text, ",");
@@ -149,18 +153,18 @@ static int choose_devices(struct choice *out)
         struct choice c;
         bool ok = choose_named(text, length, order, count, &c);
         for (int i = 0; ok && i < chosen; i++) {
-            if (out[i].index == c.index && out[i].ci == c.ci) return 0; /* named twice: none at all */
+            if (out[i].index == c.index && out[i].ci == c.ci) return 0; /* named twice: no devices at all */
         }
         if (!ok) break;
         out[chosen++] = c;
         text += length;
         if (*text == ',') text++;
     }
-    return only_one_part(out, chosen);
+    return choose_single_mig(out, chosen);
 }
 
-/* The bytes of a "MIG-xxxxxxxx-xxxx-..." text. */
-static void read_uuid(const char *text, char *out)
+/* Parse the bytes of a "MIG-xxxxxxxx-xxxx-..." text. */
+static void uuid_parse(const char *text, char *out)
 {
     const char *p = text + 4;
     for (int i = 0; i < 16; i++) {
@@ -172,7 +176,7 @@ static void read_uuid(const char *text, char *out)
     }
 }
 
-static void set_device(int ordinal, const struct choice *c)
+static void device_set(int ordinal, const struct choice *c)
 {
     struct device *d = &process.device[ordinal];
     memset(d, 0, sizeof *d);
@@ -193,11 +197,11 @@ static void set_device(int ordinal, const struct choice *c)
         p->mig_born = c->ci->born;
         sim_ci_profile(d->shared, c->ci, &d->part);
         d->profile = &d->part;
-        read_uuid(c->ci->uuid, d->uuid.bytes);
+        uuid_parse(c->ci->uuid, d->uuid.bytes);
     }
 }
 
-static CUresult start(void)
+static CUresult process_start(void)
 {
     static bool registered;
     if (process.forked) return CUDA_ERROR_NOT_INITIALIZED;
@@ -222,8 +226,8 @@ static CUresult start(void)
     }
     memory_when_full(pools_trim_device);
     for (int i = 0; i < process.device_count; i++)
-        set_device(i, &c[i]);
-    if (!registered) pthread_atfork(NULL, NULL, in_child);
+        device_set(i, &c[i]);
+    if (!registered) pthread_atfork(NULL, NULL, process_after_fork);
     registered = true;
     process.ready = true;
     return CUDA_SUCCESS;
@@ -235,7 +239,7 @@ EXPORT CUresult cuInit(unsigned int Flags)
     if (process.ready) return CUDA_SUCCESS;
     if (process.forked) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&process.lock);
-    CUresult result = process.ready ? CUDA_SUCCESS : start();
+    CUresult result = process.ready ? CUDA_SUCCESS : process_start();
     pthread_mutex_unlock(&process.lock);
     return result;
 }

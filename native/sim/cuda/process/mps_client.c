@@ -1,9 +1,9 @@
 /*
- * Joining the multi-process service at cuInit.
+ * Joining of the multi-process service at cuInit.
  *
- * The control daemon listens on `control` in CUDA_MPS_PIPE_DIRECTORY. Nobody there: the program runs without the
- * service, as with the real driver. The daemon's answer names the server, by its slot in the node; the environment of
- * this process may only lessen what the server gives.
+ * The control daemon listens on `control` in CUDA_MPS_PIPE_DIRECTORY. If no daemon listens, the program runs
+ * without the service, as with the real driver. The daemon's answer names the server, by its slot in the node;
+ * the environment of this process can only lower the server's limits.
  */
 #include "sim/cuda/process/mps_client.h"
 
@@ -21,7 +21,7 @@
 #define PIPE_DIRECTORY "/tmp/nvidia-mps"
 #define MESSAGE_BYTES  256
 
-static int dial(void)
+static int control_connect(void)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -35,8 +35,8 @@ static int dial(void)
     return -1;
 }
 
-/* "30" or "12.5" of a hundred; all when it says nothing sensible. */
-static uint32_t share_asked(void)
+/* Percentage such as "30" or "12.5"; the whole card if it is not valid. */
+static uint32_t share_from_environment(void)
 {
     const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
     char *end;
@@ -46,7 +46,7 @@ static uint32_t share_asked(void)
     return permille > 0 ? permille : 1;
 }
 
-static int named_device(const struct sim_mps *server, const char *name, size_t length)
+static int device_by_name(const struct sim_mps *server, const char *name, size_t length)
 {
     char *end;
     unsigned long ordinal = strtoul(name, &end, 10);
@@ -58,15 +58,18 @@ static int named_device(const struct sim_mps *server, const char *name, size_t l
     return -1;
 }
 
-/* "0=1G,1=512M", devices by ordinal or UUID. As with the real one, a device that is not there drops the whole list. */
-static void limits_asked(const struct sim_mps *server, uint64_t *bytes)
+/*
+ * "0=1G,1=512M", devices by ordinal or UUID. As with the real driver, an unknown device invalidates the whole
+ * list.
+ */
+static void limits_from_environment(const struct sim_mps *server, uint64_t *bytes)
 {
     const char *text = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     while (text && *text) {
         size_t length = strcspn(text, ",");
         const char *equals = memchr(text, '=', length);
         char *end;
-        int device = equals ? named_device(server, text, (size_t)(equals - text)) : -1;
+        int device = equals ? device_by_name(server, text, (size_t)(equals - text)) : -1;
         unsigned long long amount = equals ? strtoull(equals + 1, &end, 10) : 0;
         if (device < 0 || amount == 0 || amount > 1u << 20 || (*end != 'G' && *end != 'M')) {
             memset(bytes, 0, SIM_DEVICES_MAX * sizeof *bytes);
@@ -77,8 +80,8 @@ static void limits_asked(const struct sim_mps *server, uint64_t *bytes)
     }
 }
 
-/* The daemon's answer: "server SLOT GENERATION DEVICE INODE" or "error RESULT". */
-static CUresult join(const char *answer)
+/* Parse the daemon's answer, "server SLOT GENERATION DEVICE INODE" or "error RESULT", and join. */
+static CUresult server_join(const char *answer)
 {
     unsigned int slot, generation, result;
     unsigned long long device, inode;
@@ -87,11 +90,11 @@ static CUresult join(const char *answer)
     if (sscanf(answer, "server %u %u %llu %llu", &slot, &generation, &device, &inode) != 4)
         return CUDA_ERROR_MPS_CONNECTION_FAILED;
     if (device != process.sim.file_device || inode != process.sim.file_inode)
-        return CUDA_SUCCESS; /* of another node */
+        return CUDA_SUCCESS; /* a server of another node */
     const struct sim_mps *server = sim_mps_server(process.sim.node, slot);
     if (!server) return CUDA_ERROR_MPS_CONNECTION_FAILED;
-    limits_asked(server, limits);
-    return (CUresult)sim_mps_join(&process.sim, slot, generation, share_asked(), limits);
+    limits_from_environment(server, limits);
+    return (CUresult)sim_mps_join(&process.sim, slot, generation, share_from_environment(), limits);
 }
 
 CUresult mps_connect(void)
@@ -99,7 +102,7 @@ CUresult mps_connect(void)
     char message[MESSAGE_BYTES];
     ssize_t got = -1;
     if (getenv(MPS_SERVER_ENVIRONMENT)) return CUDA_SUCCESS;
-    int fd = dial();
+    int fd = control_connect();
     if (fd < 0) return CUDA_SUCCESS;
     int length = snprintf(message, sizeof message, "client %d", process.sim.slot);
     if (send(fd, message, (size_t)length, MSG_NOSIGNAL) == length) {
@@ -110,7 +113,7 @@ CUresult mps_connect(void)
     close(fd);
     if (got <= 0) return CUDA_ERROR_MPS_CONNECTION_FAILED;
     message[got] = 0;
-    return join(message);
+    return server_join(message);
 }
 
 bool mps_shows(uint32_t index, uint32_t ci_id, bool divided)

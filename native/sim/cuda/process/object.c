@@ -1,6 +1,6 @@
 /*
- * The arena of handles: equal cells in one reservation that is never unmapped, so that looking at any value a
- * program may pass is safe, and a freed handle is known as such until its cell is used again (last, not
+ * The arena of handles: equal cells in one reservation that is never unmapped, so that any value a program
+ * passes can be checked, and a freed handle is recognised as such until its cell is used again (last, not
  * first).
  */
 #include "sim/cuda/process/object.h"
@@ -20,7 +20,7 @@ static pthread_mutex_t arena_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Cells are reused only when this many are free, so that a stale handle stays recognisable for a while. */
 #define QUARANTINE 256u
 
-static void **link_of(void *cell)
+static void **cell_link(void *cell)
 {
     return (void **)((unsigned char *)cell + 16);
 }
@@ -37,7 +37,7 @@ void *object_new(enum kind kind, size_t size)
     struct object *o = NULL;
     if (arena && (free_count > QUARANTINE || next_cell == CELLS) && free_head) {
         o = free_head;
-        free_head = *link_of(o);
+        free_head = *cell_link(o);
         if (!free_head) free_tail = NULL;
         free_count--;
     } else if (arena && next_cell < CELLS) {
@@ -57,9 +57,9 @@ void object_free(void *object)
     struct object *o = object;
     __atomic_store_n(&o->kind, (uint32_t)KIND_FREE, __ATOMIC_RELEASE);
     pthread_mutex_lock(&arena_lock);
-    *link_of(o) = NULL;
+    *cell_link(o) = NULL;
     if (free_tail)
-        *link_of(free_tail) = o;
+        *cell_link(free_tail) = o;
     else
         free_head = o;
     free_tail = o;

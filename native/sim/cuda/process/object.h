@@ -2,7 +2,7 @@
  * Objects behind handles.
  *
  * Handles are pointers to objects in one arena that is never unmapped, so any value that a program passes can
- * be looked at: an object is what its magic says, and nonsense answers INVALID_HANDLE.
+ * be checked: its magic identifies an object, and other values return INVALID_HANDLE.
  */
 #ifndef CALABASH_SIM_CUDA_PROCESS_OBJECT_H
 #define CALABASH_SIM_CUDA_PROCESS_OBJECT_H
@@ -16,7 +16,7 @@ enum kind {
     KIND_STREAM_ENDING, /* destroyed, with work under way */
     KIND_STREAM_ORPHAN, /* its green context was destroyed before it */
     KIND_EVENT,
-    KIND_EVENT_ENDING, /* destroyed, with work that still names it */
+    KIND_EVENT_ENDING, /* destroyed, while work still refers to it */
     KIND_MODULE,
     KIND_LIBRARY,
     KIND_FUNCTION,
@@ -31,7 +31,7 @@ enum kind {
     KIND_LINK,
     KIND_USER, /* a user object */
     KIND_GREEN,
-    KIND_RESOURCES, /* the descriptor of a green context to be */
+    KIND_RESOURCES, /* the descriptor of a future green context */
 };
 
 struct object {
@@ -41,7 +41,7 @@ struct object {
 
 void *object_new(enum kind kind, size_t size);
 void object_free(void *object);
-/* The object when `handle` is a live one of this kind, else NULL. Never faults. */
+/* The object if `handle` is a live one of this kind, else NULL. Never faults. */
 void *object_get(const void *handle, enum kind kind);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * The process as a user of the node: its slot, its devices, and calls that are not served.
- */
+/* State of this process as a user of the node: its slot, its devices, and the record of unsupported calls. */
 #include "sim/cuda/process/process.h"
 
 #include "sim/node/mps.h"

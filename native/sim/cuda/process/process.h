@@ -1,4 +1,4 @@
-/* This process as a user of the node: its slot and its devices. */
+/* State of this process as a user of the node: its slot and its devices. */
 #ifndef CALABASH_SIM_CUDA_PROCESS_PROCESS_H
 #define CALABASH_SIM_CUDA_PROCESS_PROCESS_H
 
@@ -12,11 +12,11 @@ struct device { /* a device as this process sees it */
     int ordinal;
     uint32_t index; /* in the node file */
     struct sim_device *shared;
-    const struct sim_profile *profile; /* the card's, or what its compute instance has of it */
+    const struct sim_profile *profile; /* the card's, or that of its compute instance */
     struct sim_profile part;
-    int instance;            /* MIG: place of its GPU instance in the node file, or -1 */
+    int instance;            /* MIG: index of its GPU instance in the node file, or -1 */
     const struct sim_ci *ci; /* MIG: its compute instance */
-    struct context *primary; /* from cuInit on; active while it is retained */
+    struct context *primary; /* exists from cuInit on; active while it is retained */
     uint32_t primary_references;
     uint32_t primary_flags;
     CUuuid uuid;
@@ -26,7 +26,7 @@ struct device { /* a device as this process sees it */
 
 struct process {
     struct sim sim;
-    uint32_t generation; /* of the slot: another's when we were taken for dead */
+    uint32_t generation; /* of the slot: it differs if this process was taken for dead */
     _Atomic bool ready;
     bool forked;
     int device_count;
@@ -38,15 +38,15 @@ struct process {
 
 extern struct process process;
 
-/* Non-zero while a call of the per-thread default stream flavour is under way in this thread. */
+/* Non-zero while this thread is in a call of the per-thread default stream flavour. */
 extern __thread int per_thread_default;
 
 struct device *device_get(CUdevice device);
-/* Where its compute instance stands; SIM_NO_INSTANCE for a whole card. */
+/* Index of its compute instance; SIM_NO_INSTANCE for a whole card. */
 uint32_t device_place(const struct device *d);
-/* How often an error was contained in its GPU instance; 0 for a whole card. */
+/* Number of errors contained in its GPU instance; 0 for a whole card. */
 uint32_t device_instance_epoch(const struct device *d);
-/* As many as this process may use. */
+/* Multiprocessors that this process may use. */
 uint32_t device_multiprocessors(const struct device *d);
 CUresult device_total(const struct device *d, size_t *bytes);
 
@@ -55,7 +55,7 @@ CUresult device_total(const struct device *d, size_t *bytes);
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED; \
     if (!d) return CUDA_ERROR_INVALID_DEVICE
 
-/* Count a call of something that is not served and answer NOT_SUPPORTED. */
+/* Record a call of an unsupported function and return NOT_SUPPORTED. */
 CUresult unserved(const char *name);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * How programs find the functions: cuGetProcAddress in both forms, over the generated table.
- */
+/* Look-up of functions by programs: cuGetProcAddress in both forms, over the generated table. */
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/process.h"
 

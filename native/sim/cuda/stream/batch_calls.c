@@ -1,6 +1,4 @@
-/*
- * Several operations in one call: memory operations of a stream, and copies.
- */
+/* Driver calls of several operations: memory operations of a stream, and batches of copies. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/process/call.h"
 #include "sim/cuda/process/object.h"
@@ -31,7 +29,7 @@ EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                              p->writeValue.flags);
             break;
         case CU_STREAM_MEM_OP_BARRIER:
-        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: /* effects are in order anyway */
+        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: /* effects are in order already */
             break;
         default:
             result = CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,4 @@
-/*
- * Events: the exact end of the work before them, as the card's books say.
- */
+/* Events: the exact end time of the work before them, as the card's engine computes it. */
 #include "sim/cuda/stream/event.h"
 
 #include "sim/cuda/context/context.h"
@@ -26,7 +24,7 @@ void event_hold(struct event *e)
     __atomic_add_fetch(&e->references, 1, __ATOMIC_RELAXED);
 }
 
-static void dispose(struct event *e)
+static void event_free(struct event *e)
 {
     free(e->capture_nodes);
     object_free(e);
@@ -35,10 +33,10 @@ static void dispose(struct event *e)
 void event_release(struct event *e)
 {
     if (__atomic_sub_fetch(&e->references, 1, __ATOMIC_ACQ_REL) == 0 && e->object.kind == KIND_EVENT_ENDING)
-        dispose(e);
+        event_free(e);
 }
 
-void event_forget_all(struct context *c)
+void events_drop_all(struct context *c)
 {
     for (size_t i = 0; i < SIM_QUEUE_ENTRIES; i++) {
         for (struct event *e; (e = c->marks[i]);) {
@@ -51,7 +49,7 @@ void event_forget_all(struct context *c)
     }
 }
 
-/* The context of an event while it is the one in which the event was made. */
+/* The context of an event, if it still is the one that made the event. */
 struct context *event_context(const struct event *e)
 {
     struct context *c = object_get(e->context, KIND_CONTEXT);
@@ -92,8 +90,8 @@ void event_stamp(struct context *c, struct event *e, uint64_t last, struct depen
     e->marked = true;
 }
 
-/* The context's lock is held: take the event's time from the books when the entry is complete. */
-static bool settle(struct event *e)
+/* Requires the context's lock. Take the event's time from the engine if the entry is complete. */
+static bool event_take_time(struct event *e)
 {
     if (e->state == EVENT_POSTED) {
         uint64_t end;
@@ -113,7 +111,7 @@ bool event_effects_done(const struct event *e)
 bool event_done(struct event *e)
 {
     pthread_mutex_lock(&e->context->lock);
-    bool done = settle(e) && event_effects_done(e);
+    bool done = event_take_time(e) && event_effects_done(e);
     pthread_mutex_unlock(&e->context->lock);
     return done;
 }
@@ -124,12 +122,12 @@ CUresult event_wait(struct event *e)
     pthread_mutex_lock(&c->lock);
     while (e->state == EVENT_PENDING)
         pthread_cond_wait(&c->changed, &c->lock);
-    if (e->state == EVENT_POSTED && !settle(e)) {
+    if (e->state == EVENT_POSTED && !event_take_time(e)) {
         uint64_t number = e->number - 1, generation = e->generation;
         pthread_mutex_unlock(&c->lock);
         queue_wait(&process.sim, c->queue, number);
         pthread_mutex_lock(&c->lock);
-        if (e->generation == generation) settle(e);
+        if (e->generation == generation) event_take_time(e);
     }
     while (!event_effects_done(e))
         pthread_cond_wait(&c->changed, &c->lock);
@@ -162,7 +160,7 @@ CUresult event_get(CUevent handle, struct event **out)
     if (!process.ready) return CUDA_ERROR_NOT_INITIALIZED;
     struct event *e = object_get(handle, KIND_EVENT);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
-    if (!event_context(e)) { /* a green one may have ended, and what was recorded in it with it */
+    if (!event_context(e)) { /* a green context may have been destroyed, with what was recorded in it */
         e->context = e->home;
         e->context_id = e->home_id;
         if (!event_context(e)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

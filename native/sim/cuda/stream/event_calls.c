@@ -1,6 +1,4 @@
-/*
- * Events as programs make, record, ask and wait for them.
- */
+/* Driver calls that create, record, query and wait for events. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/graph/capture.h"
 #include "sim/cuda/process/call.h"
@@ -47,7 +45,7 @@ EXPORT CUresult cuEventDestroy(CUevent hEvent)
     return cuEventDestroy_v2(hEvent);
 }
 
-static CUresult record(struct event *e, CUstream hStream)
+static CUresult event_record_in(struct event *e, CUstream hStream)
 {
     struct stream *s;
     CUresult result = stream_get(hStream, &s);
@@ -68,7 +66,7 @@ EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
     struct event *e;
     CUresult result = event_get(hEvent, &e);
-    return result != CUDA_SUCCESS ? result : record(e, hStream);
+    return result != CUDA_SUCCESS ? result : event_record_in(e, hStream);
 }
 
 EXPORT CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)

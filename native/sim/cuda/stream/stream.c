@@ -1,6 +1,4 @@
-/*
- * Streams: the legacy default stream, one per thread, and what one stream must follow in others.
- */
+/* Streams: the legacy default stream, one per thread, and the dependencies of a stream on others. */
 #include "sim/cuda/stream/stream.h"
 
 #include "sim/cuda/context/context.h"
@@ -11,7 +9,7 @@ static __thread struct {
     struct stream *stream;
     struct context *context;
     uint64_t context_id;
-} mine; /* the per-thread stream last used by this thread */
+} thread_default; /* the per-thread stream last used by this thread */
 
 struct stream *stream_new(struct context *c, unsigned int flags, int priority)
 {
@@ -46,7 +44,8 @@ struct stream *stream_legacy(struct context *c)
 
 static struct stream *per_thread_stream(struct context *c)
 {
-    if (mine.stream && mine.context == c && mine.context_id == c->id) return mine.stream;
+    if (thread_default.stream && thread_default.context == c && thread_default.context_id == c->id)
+        return thread_default.stream;
     struct stream *found = NULL;
     pthread_mutex_lock(&c->lock);
     for (struct stream *s = c->streams; s && !found; s = s->next) {
@@ -57,9 +56,9 @@ static struct stream *per_thread_stream(struct context *c)
         found->owner = pthread_self();
         found->per_thread = true;
     }
-    mine.stream = found;
-    mine.context = c;
-    mine.context_id = c->id;
+    thread_default.stream = found;
+    thread_default.context = c;
+    thread_default.context_id = c->id;
     return found;
 }
 
@@ -106,7 +105,7 @@ void stream_unlink(struct stream *s)
     }
 }
 
-void stream_gone(struct stream *s)
+void stream_free(struct stream *s)
 {
     if (s->orphaned)
         __atomic_store_n(&s->object.kind, (uint32_t)KIND_STREAM_ORPHAN, __ATOMIC_RELEASE);

@@ -15,12 +15,12 @@ struct stream {
     uint32_t flags;
     int priority;
     bool legacy, per_thread, dying;
-    bool orphaned;     /* its green context has ended before it: the handle stays, and says so */
+    bool orphaned;     /* its green context was destroyed before it: the handle stays, and returns an error */
     pthread_t owner;   /* of a per-thread stream */
     uint64_t last;     /* 1 + number of its last posted entry */
     uint64_t pushed;   /* deferred operations ever queued */
     uint64_t finished; /* ...and ever finished */
-    uint32_t unposted; /* of those waiting, how many have no place in the queue yet */
+    uint32_t unposted; /* number of the waiting operations that are not posted yet */
     struct work *head, *tail;
     bool thread_started;
     pthread_t thread;
@@ -28,7 +28,7 @@ struct stream {
     uint32_t sync_policy;
 };
 
-/* A point in the effects of a stream; met for ever once the stream is gone. */
+/* A position in the effects of a stream; always reached once the stream is destroyed. */
 struct depend {
     struct stream *stream;
     uint64_t id;
@@ -49,8 +49,8 @@ struct stream *stream_legacy(struct context *c);
 struct stream *stream_default(struct context *c);
 /* Take `s` out of its context's list; the context's lock is held. */
 void stream_unlink(struct stream *s);
-/* The last of it: nobody uses it any more. */
-void stream_gone(struct stream *s);
+/* Free a stream that is not used any more. */
+void stream_free(struct stream *s);
 /* 1 + number of the entry that work in `s` now follows; and note that `last` was posted for it. */
 uint64_t stream_last(const struct stream *s);
 void stream_posted(struct stream *s, uint64_t last);

@@ -1,6 +1,4 @@
-/*
- * Streams as programs make, ask and end them.
- */
+/* Driver calls that create, query and destroy streams. */
 #include "sim/cuda/context/context.h"
 #include "sim/cuda/graph/capture.h"
 #include "sim/cuda/graph/capture_nodes.h"
@@ -36,7 +34,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
     struct context *c = s->context;
     if (s->capture) capture_abandon(s);
     pthread_mutex_lock(&c->lock);
-    stream_end(s);
+    stream_begin_destroy(s);
     pthread_mutex_unlock(&c->lock);
     return CUDA_SUCCESS;
 }

@@ -1,14 +1,15 @@
-/*
- * The end of streams: work under way finishes, a capture that they take part in is abandoned.
- */
+/* Destruction of streams: work under way finishes, a capture that they take part in is abandoned. */
 #include "sim/cuda/stream/stream_destroy.h"
 
 #include "sim/cuda/graph/capture_nodes.h"
 #include "sim/cuda/process/object.h"
 #include "sim/cuda/stream/stream.h"
 
-/* Work under way finishes; the stream's thread, if it has one, then frees it. The context's lock is held. */
-void stream_end(struct stream *s)
+/*
+ * Work under way finishes; the stream's thread, if it has one, then frees the stream. Requires the context's
+ * lock.
+ */
+void stream_begin_destroy(struct stream *s)
 {
     s->object.kind = KIND_STREAM_ENDING;
     s->dying = true;
@@ -16,7 +17,7 @@ void stream_end(struct stream *s)
         pthread_cond_broadcast(&s->context->changed);
     } else {
         stream_unlink(s);
-        stream_gone(s);
+        stream_free(s);
     }
 }
 
@@ -27,7 +28,7 @@ void stream_release_all(struct context *c)
         next = s->next;
         if (s->capture) capture_abandon(s);
         s->orphaned = c->parent && !s->legacy;
-        stream_end(s);
+        stream_begin_destroy(s);
     }
     while (c->streams)
         pthread_cond_wait(&c->changed, &c->lock);

@@ -1,11 +1,11 @@
 /*
- * The order of work: what a stream does with an operation (work.h has the theory).
+ * Execution of a stream's operations (stream_work.h has the theory).
  *
- * An operation is either settled by its issuer, under the context's lock, or deferred to the stream's thread.
- * It is deferred when something earlier that it must follow is deferred itself, when it is a host function,
- * or when its effect is worth another thread. A deferred operation that has a modelled time is posted to the
- * card at issue all the same, unless something without modelled time (a host function, a wait) stands before
- * it: then its turn to be posted comes when that has ended.
+ * An operation is either completed by its issuer, under the context's lock, or deferred to the stream's thread.
+ * It is deferred if something earlier that it must follow is deferred itself, if it is a host function, or if
+ * its effect is large. A deferred operation that has a modelled time is posted to the card at issue
+ * nevertheless, unless something without modelled time (a host function, a wait) precedes it: then it is posted
+ * when that has ended.
  */
 #include "sim/cuda/stream/stream_work.h"
 
@@ -26,9 +26,11 @@
 #define QUEUE(c)  (&process.sim.node->queue[(c)->queue])
 #define LOW_WATER (SIM_QUEUE_ENTRIES * 3 / 4)
 
-/* Post one entry that follows those before it in its stream, and `also`; waits for room. The context's lock is held (and
- * dropped while waiting). Returns 1 + its number. */
-static uint64_t post(struct stream *s, const struct work *w, uint64_t also)
+/*
+ * Post one entry that follows those before it in its stream, and `also`; wait for space. Requires the context's
+ * lock (dropped while waiting). Return 1 + its number.
+ */
+static uint64_t entry_post(struct stream *s, const struct work *w, uint64_t also)
 {
     struct context *c = s->context;
     while (queue_room(&process.sim, c->queue) == 0) {
@@ -59,10 +61,10 @@ static uint64_t post(struct stream *s, const struct work *w, uint64_t also)
 
 void stream_follow(struct stream *s, uint64_t last)
 {
-    (void)post(s, &(struct work){.engine = SIM_WORK_DELAY}, last);
+    (void)entry_post(s, &(struct work){.engine = SIM_WORK_DELAY}, last);
 }
 
-/* As stream_last(), of an entry that is complete only when all are that the legacy stream follows. */
+/* As stream_last(), for an entry that is complete only when everything is that the legacy stream follows. */
 static uint64_t stream_mark(struct stream *s)
 {
     uint64_t last = stream_last(s);
@@ -71,9 +73,9 @@ static uint64_t stream_mark(struct stream *s)
 }
 
 /* Called without the lock. */
-static void run_effect(struct context *c, const struct work *w)
+static void effect_run(struct context *c, const struct work *w)
 {
-    struct context *home = context_home(c); /* an error is everybody's who shares the address space */
+    struct context *home = context_home(c); /* an error affects all contexts that share the address space */
     if (!w->effect || home->sticky != CUDA_SUCCESS) return;
     CUresult result = w->effect(c, w->argument);
     if (result != CUDA_SUCCESS && home->sticky == CUDA_SUCCESS) {
@@ -95,13 +97,13 @@ static bool depends_are_met(const struct work *w)
     return true;
 }
 
-static struct depend all_of(struct stream *s)
+static struct depend depend_on_all(struct stream *s)
 {
     return (struct depend){s, s->id, s->pushed};
 }
 
-/* One deferred operation, with the lock held on entry and exit. */
-static void perform(struct stream *s, struct work *w)
+/* Perform one deferred operation; requires the lock. */
+static void operation_perform(struct stream *s, struct work *w)
 {
     struct context *c = s->context;
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT) {
@@ -109,19 +111,19 @@ static void perform(struct stream *s, struct work *w)
         pthread_mutex_unlock(&c->lock);
         if (last) queue_wait(&process.sim, c->queue, last - 1);
         if (w->kind == WORK_WAIT && w->event) event_wait_for(w->event, w->event_generation);
-        run_effect(c, w);
+        effect_run(c, w);
         pthread_mutex_lock(&c->lock);
         return;
     }
     if (w->late) {
         pthread_mutex_unlock(&c->lock);
-        run_effect(c, w);
+        effect_run(c, w);
         pthread_mutex_lock(&c->lock);
         w->duration_ns = w->late(c, w->argument);
-        (void)post(s, w, 0);
+        (void)entry_post(s, w, 0);
         return;
     }
-    if (!w->posted && w->kind == WORK_TIMED) (void)post(s, w, 0);
+    if (!w->posted && w->kind == WORK_TIMED) (void)entry_post(s, w, 0);
     if (w->kind == WORK_RECORD) {
         struct depend before = {s, s->id, s->finished};
         if (w->event->generation == w->event_generation)
@@ -131,11 +133,11 @@ static void perform(struct stream *s, struct work *w)
         return;
     }
     pthread_mutex_unlock(&c->lock);
-    run_effect(c, w);
+    effect_run(c, w);
     pthread_mutex_lock(&c->lock);
 }
 
-static void *serve(void *argument)
+static void *stream_thread_run(void *argument)
 {
     struct stream *s = argument;
     struct context *c = s->context;
@@ -151,7 +153,7 @@ static void *serve(void *argument)
             pthread_cond_wait(&c->changed, &c->lock);
             continue;
         }
-        perform(s, w);
+        operation_perform(s, w);
         if (!w->posted) s->unposted--;
         s->head = w->next;
         if (!s->head) s->tail = NULL;
@@ -164,13 +166,13 @@ static void *serve(void *argument)
     }
     s->thread_started = false;
     stream_unlink(s);
-    stream_gone(s);
+    stream_free(s);
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-static bool ensure_thread(struct stream *s)
+static bool stream_thread_start(struct stream *s)
 {
     if (s->thread_started) return true;
     pthread_attr_t a;
@@ -178,8 +180,8 @@ static bool ensure_thread(struct stream *s)
     pthread_attr_init(&a);
     pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's, not ours */
-    s->thread_started = pthread_create(&s->thread, &a, serve, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are delivered to the program's threads only */
+    s->thread_started = pthread_create(&s->thread, &a, stream_thread_run, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&a);
     return s->thread_started;
@@ -187,7 +189,8 @@ static bool ensure_thread(struct stream *s)
 
 /* ---- issuing ---- */
 
-static size_t gather(struct stream *s, const struct depend *after, struct depend *out, size_t room)
+static size_t dependencies_gather(struct stream *s, const struct depend *after, struct depend *out,
+                                  size_t room)
 {
     struct context *c = s->context;
     size_t n = 0;
@@ -195,16 +198,16 @@ static size_t gather(struct stream *s, const struct depend *after, struct depend
     if (!c->deferred || !stream_blocks(s)) return n;
     if (!s->legacy) {
         struct stream *l = c->legacy;
-        if (l && l->finished < l->pushed) out[n++] = all_of(l);
+        if (l && l->finished < l->pushed) out[n++] = depend_on_all(l);
         return n;
     }
     for (struct stream *o = c->streams; o && n < room; o = o->next) {
-        if (o != s && stream_blocks(o) && o->finished < o->pushed) out[n++] = all_of(o);
+        if (o != s && stream_blocks(o) && o->finished < o->pushed) out[n++] = depend_on_all(o);
     }
     return n;
 }
 
-/* Whether the card's time for what comes next in `s` can be told now. */
+/* Return true if the card's time for the next operation in `s` can be computed now. */
 static bool timing_is_known(const struct stream *s, const struct depend *depend, size_t count)
 {
     bool known = s->unposted == 0;
@@ -214,13 +217,13 @@ static bool timing_is_known(const struct stream *s, const struct depend *depend,
     return known;
 }
 
-static CUresult defer(struct stream *s, const struct work *w, const struct depend *depend,
-                      size_t depend_count)
+static CUresult operation_defer(struct stream *s, const struct work *w, const struct depend *depend,
+                                size_t depend_count)
 {
     struct context *c = s->context;
     size_t before = (sizeof(struct work) + depend_count * sizeof *depend + 15) & ~(size_t)15;
     struct work *copy = calloc(1, before + w->argument_bytes);
-    if (!copy || !ensure_thread(s)) {
+    if (!copy || !stream_thread_start(s)) {
         free(copy);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -235,7 +238,7 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     bool timing_known = timing_is_known(s, depend, depend_count);
     if (w->kind == WORK_HOST || w->kind == WORK_WAIT || w->kind == WORK_RECORD || w->late)
         timing_known = false;
-    if (timing_known && w->kind == WORK_TIMED) (void)post(s, w, 0);
+    if (timing_known && w->kind == WORK_TIMED) (void)entry_post(s, w, 0);
     if (copy->event) event_hold(copy->event);
     copy->posted = timing_known;
     if (!copy->posted) s->unposted++;
@@ -250,31 +253,36 @@ static CUresult defer(struct stream *s, const struct work *w, const struct depen
     return CUDA_SUCCESS;
 }
 
-/* An event's time is known at issue when that of all work before it is; what that does to memory may come
- * later. */
-static CUresult record(struct stream *s, const struct work *w, const struct depend *depend, size_t count)
+/*
+ * Record an event. Its time is known at issue if that of all work before it is; the effects on memory may come
+ * later.
+ */
+static CUresult event_record_in_stream(struct stream *s, const struct work *w, const struct depend *depend,
+                                       size_t count)
 {
     if (!timing_is_known(s, depend, count)) {
-        CUresult deferred = defer(s, w, depend, count);
-        w->event->effects = all_of(s); /* the record's own turn included */
+        CUresult deferred = operation_defer(s, w, depend, count);
+        w->event->effects = depend_on_all(s); /* including the record itself */
         return deferred;
     }
-    CUresult result = count ? defer(s, &(struct work){.kind = WORK_EFFECT}, depend, count) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) event_stamp(s->context, w->event, stream_mark(s), all_of(s), sim_now());
+    CUresult result =
+        count ? operation_defer(s, &(struct work){.kind = WORK_EFFECT}, depend, count) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        event_stamp(s->context, w->event, stream_mark(s), depend_on_all(s), sim_now());
     return result;
 }
 
-static CUresult submit(struct stream *s, const struct work *w, bool waits)
+static CUresult operation_submit(struct stream *s, const struct work *w, bool waits)
 {
     struct context *c = s->context;
     struct depend depend[64];
-    size_t count = gather(s, &w->after, depend, 64);
-    if (w->kind == WORK_RECORD) return record(s, w, depend, count);
+    size_t count = dependencies_gather(s, &w->after, depend, 64);
+    if (w->kind == WORK_RECORD) return event_record_in_stream(s, w, depend, count);
     bool outstanding = s->finished < s->pushed || count;
     if (outstanding || w->kind == WORK_HOST || w->kind == WORK_WAIT || w->late || (w->heavy && !waits))
-        return defer(s, w, depend, count);
-    if (w->kind == WORK_TIMED) (void)post(s, w, 0);
-    run_effect(c, w);
+        return operation_defer(s, w, depend, count);
+    if (w->kind == WORK_TIMED) (void)entry_post(s, w, 0);
+    effect_run(c, w);
     if (w->release) w->release(w->argument);
     return CUDA_SUCCESS;
 }
@@ -282,7 +290,7 @@ static CUresult submit(struct stream *s, const struct work *w, bool waits)
 CUresult stream_submit(struct stream *s, const struct work *w)
 {
     pthread_mutex_lock(&s->context->lock);
-    CUresult result = submit(s, w, false);
+    CUresult result = operation_submit(s, w, false);
     pthread_mutex_unlock(&s->context->lock);
     return result;
 }
@@ -290,7 +298,7 @@ CUresult stream_submit(struct stream *s, const struct work *w)
 CUresult stream_submit_and_wait(struct stream *s, const struct work *w)
 {
     pthread_mutex_lock(&s->context->lock);
-    CUresult result = submit(s, w, true);
+    CUresult result = operation_submit(s, w, true);
     pthread_mutex_unlock(&s->context->lock);
     return result == CUDA_SUCCESS ? stream_wait(s) : result;
 }
@@ -309,18 +317,18 @@ static bool effects_are_done(const struct stream *s)
 
 #define SNAPSHOT 128
 
-/* What is deferred now in the blocking streams, or in all; what others push from now on does not count. */
-static size_t snapshot(struct context *c, bool all, struct depend *out)
+/* Collect what is deferred now in the blocking streams, or in all; later operations are not included. */
+static size_t deferred_snapshot(struct context *c, bool all, struct depend *out)
 {
     size_t n = 0;
     for (struct stream *s = c->streams; s && n < SNAPSHOT; s = s->next) {
-        if ((all || stream_blocks(s)) && s->finished < s->pushed) out[n++] = all_of(s);
+        if ((all || stream_blocks(s)) && s->finished < s->pushed) out[n++] = depend_on_all(s);
     }
     return n;
 }
 
-/* The context's lock is held. */
-static void wait_for(struct context *c, const struct depend *d, size_t count)
+/* Requires the context's lock. */
+static void dependencies_wait(struct context *c, const struct depend *d, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         while (!depend_is_met(&d[i]))
@@ -333,8 +341,8 @@ CUresult stream_wait(struct stream *s)
     struct context *c = s->context;
     struct depend d[SNAPSHOT];
     pthread_mutex_lock(&c->lock);
-    d[0] = all_of(s);
-    wait_for(c, d, s->legacy ? snapshot(c, false, d) : 1);
+    d[0] = depend_on_all(s);
+    dependencies_wait(c, d, s->legacy ? deferred_snapshot(c, false, d) : 1);
     uint64_t last = stream_mark(s);
     pthread_mutex_unlock(&c->lock);
     if (last) queue_wait(&process.sim, c->queue, last - 1);
@@ -342,14 +350,14 @@ CUresult stream_wait(struct stream *s)
     return context_health(c);
 }
 
-static void wait_for_context(struct context *c)
+static void context_wait(struct context *c)
 {
     struct depend d[SNAPSHOT];
     pthread_mutex_lock(&c->lock);
     size_t count;
     do {
-        count = c->deferred ? snapshot(c, true, d) : 0;
-        wait_for(c, d, count);
+        count = c->deferred ? deferred_snapshot(c, true, d) : 0;
+        dependencies_wait(c, d, count);
     } while (count == SNAPSHOT);
     uint64_t posted = QUEUE(c)->posted;
     pthread_mutex_unlock(&c->lock);
@@ -357,7 +365,7 @@ static void wait_for_context(struct context *c)
     output_flush();
 }
 
-static struct context *green_after(const struct context *primary, uint64_t id)
+static struct context *green_context_after(const struct context *primary, uint64_t id)
 {
     struct context *found = NULL;
     pthread_mutex_lock(&process.lock);
@@ -368,16 +376,17 @@ static struct context *green_after(const struct context *primary, uint64_t id)
     return found;
 }
 
-/* The work of a primary context is that of its green ones as well. */
+/* The work of a primary context includes that of its green ones. */
 CUresult context_synchronize(struct context *c)
 {
-    wait_for_context(c);
-    for (struct context *g = c->primary ? green_after(c, 0) : NULL; g; g = green_after(c, g->id))
-        wait_for_context(g);
+    context_wait(c);
+    for (struct context *g = c->primary ? green_context_after(c, 0) : NULL; g;
+         g = green_context_after(c, g->id))
+        context_wait(g);
     return context_health(c);
 }
 
-/* The context that was made first after the one with this id. */
+/* The context that was made next after the one with this id. */
 static struct context *context_after(uint64_t id)
 {
     struct context *found = NULL;
@@ -392,7 +401,7 @@ static struct context *context_after(uint64_t id)
 void contexts_wait(void)
 {
     for (struct context *c = context_after(0); c; c = context_after(c->id))
-        wait_for_context(c);
+        context_wait(c);
 }
 
 bool stream_idle(struct stream *s)

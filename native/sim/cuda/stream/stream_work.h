@@ -1,7 +1,7 @@
 /*
- * The order of work. What work does to memory (its effect) happens at once in the issuing thread when it is
- * cheap and nothing earlier is outstanding; otherwise it is deferred to the stream's own thread. Host
- * functions and waits for values have no modelled time: work behind them is posted when they have ended.
+ * Operations of streams. The effect of an operation on memory happens at once in the issuing thread if it is
+ * small and nothing earlier is outstanding; otherwise it is deferred to the stream's own thread. Host functions
+ * and waits for values have no modelled time: work behind them is posted when they have ended.
  */
 #ifndef CALABASH_SIM_CUDA_STREAM_STREAM_WORK_H
 #define CALABASH_SIM_CUDA_STREAM_STREAM_WORK_H
@@ -12,23 +12,25 @@
 
 enum work_kind { WORK_TIMED, WORK_EFFECT, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
-/* One operation of a stream. `effect` may be NULL; it runs in stream order and answers an error for the
- * context. */
+/*
+ * One operation of a stream. `effect` may be NULL; it runs in stream order and returns an error for the
+ * context.
+ */
 struct work {
     enum work_kind kind;
     enum sim_work engine;
     uint64_t duration_ns;
     uint32_t sms;                                              /* multiprocessors that it needs; 0: all */
     uint64_t (*late)(struct context *c, const void *argument); /* the duration is known after the effect */
-    bool heavy;                                                /* its effect is worth another thread */
+    bool heavy;                                                /* its effect is deferred to another thread */
     CUresult (*effect)(struct context *c, void *argument);
     void *argument;
     size_t argument_bytes; /* copied when the work is deferred */
     void (*release)(void *argument);
     struct event *event;
     uint64_t event_generation;
-    struct depend after; /* one more thing to follow; stream NULL: none */
-    uint32_t touches;    /* managed memory that it needs, as far as it is followed */
+    struct depend after; /* one more dependency; stream NULL: none */
+    uint32_t touches;    /* managed memory that it uses, if its residency is tracked */
     struct sim_touch touch[SIM_TOUCH_MAX];
     /* filled when deferred */
     struct work *next;
@@ -43,10 +45,13 @@ CUresult stream_submit_and_wait(struct stream *s, const struct work *w);
 CUresult stream_wait(struct stream *s);
 bool stream_idle(struct stream *s);
 CUresult context_synchronize(struct context *c);
-/* Until nothing is under way in any context. */
+/* Wait until no work is under way in any context. */
 void contexts_wait(void);
 
-/* What comes next in a stream follows this entry of its context's queue, too. The context's lock is held. */
+/*
+ * Let the next operation in a stream follow this entry of its context's queue as well. Requires the context's
+ * lock.
+ */
 void stream_follow(struct stream *s, uint64_t last);
 
 #endif

@@ -1,14 +1,14 @@
 /*
- * The tree of a node's own root (node/root.h): what stays as it is from the node's making on, as the files of
- * a real driver and of the kernel's PCI bus read.
+ * The directory tree of a node's private root (node/root_tree.h): the files that do not change after its creation,
+ * with the contents of a real driver's files and of the kernel's PCI bus.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/ctl/root.h"
+#include "sim/ctl/root_tree.h"
 
 #include "sim/ctl/open.h"
-#include "sim/node/root.h"
+#include "sim/node/root_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,14 +28,14 @@
 #define NODE_CTL   255
 #define NODE_MODES 254
 
-static void check(int result, const char *path)
+static void check_written(int result, const char *path)
 {
     if (result != 0)
         simctl_fail("the tree is made beside the state file", "cannot write root/%s: %s", path,
                     strerror(-result));
 }
 
-#define PUT(root, path, ...) check(root_write((root), (path), __VA_ARGS__), (path))
+#define PUT(root, path, ...) check_written(root_write((root), (path), __VA_ARGS__), (path))
 
 static void write_driver(int root, const struct sim_node *node)
 {
@@ -52,13 +52,13 @@ static void write_driver(int root, const struct sim_node *node)
         "Block devices:\n",
         ROOT_MAJOR_GPU, ROOT_MAJOR_GPU, ROOT_MAJOR_GPU, ROOT_MAJOR_UVM, ROOT_MAJOR_CAPS);
     PUT(root, "sys/module/nvidia/version", "%s\n", version);
-    check(root_node(root, "dev/nvidiactl", ROOT_MAJOR_GPU, NODE_CTL), "dev/nvidiactl");
-    check(root_node(root, "dev/nvidia-modeset", ROOT_MAJOR_GPU, NODE_MODES), "dev/nvidia-modeset");
-    check(root_node(root, "dev/nvidia-uvm", ROOT_MAJOR_UVM, 0), "dev/nvidia-uvm");
-    check(root_node(root, "dev/nvidia-uvm-tools", ROOT_MAJOR_UVM, 1), "dev/nvidia-uvm-tools");
+    check_written(root_node(root, "dev/nvidiactl", ROOT_MAJOR_GPU, NODE_CTL), "dev/nvidiactl");
+    check_written(root_node(root, "dev/nvidia-modeset", ROOT_MAJOR_GPU, NODE_MODES), "dev/nvidia-modeset");
+    check_written(root_node(root, "dev/nvidia-uvm", ROOT_MAJOR_UVM, 0), "dev/nvidia-uvm");
+    check_written(root_node(root, "dev/nvidia-uvm-tools", ROOT_MAJOR_UVM, 1), "dev/nvidia-uvm-tools");
 }
 
-/* The head of the configuration space: identity and class, little-endian. */
+/* Head of the PCI configuration space: identity and class, little-endian. */
 static void write_config(int root, const char *path, const struct sim_profile *p)
 {
     uint32_t words[64] = {p->pci_device_id, 0x00100006u, 0x030200A1u};
@@ -66,7 +66,7 @@ static void write_config(int root, const char *path, const struct sim_profile *p
     words[11] = p->pci_subsystem_id;
     int fd = openat(root, path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
 
-    if (fd < 0 || write(fd, words, sizeof words) != (ssize_t)sizeof words) check(-errno, path);
+    if (fd < 0 || write(fd, words, sizeof words) != (ssize_t)sizeof words) check_written(-errno, path);
     close(fd);
 }
 
@@ -106,12 +106,12 @@ static void write_card(int root, const struct sim_node *node, uint32_t index)
     write_config(root, path, p);
     PUT(root, "sys/bus/pci/drivers/nvidia/module", "%s", "");
     snprintf(path, sizeof path, "sys/bus/pci/devices/%s/driver", bdf);
-    if (symlinkat("../../drivers/nvidia", root, path) != 0 && errno != EEXIST) check(-errno, path);
+    if (symlinkat("../../drivers/nvidia", root, path) != 0 && errno != EEXIST) check_written(-errno, path);
     snprintf(node_path, sizeof node_path, "dev/nvidia%u", p->minor_number);
-    check(root_node(root, node_path, ROOT_MAJOR_GPU, p->minor_number), node_path);
+    check_written(root_node(root, node_path, ROOT_MAJOR_GPU, p->minor_number), node_path);
 }
 
-/* Which capability has which minor, for every instance that a card could have. */
+/* Table of the minors of the capabilities of every instance that a card can have. */
 static void write_minors(int root, const struct sim_node *node)
 {
     const char *path = "proc/driver/nvidia-caps/mig-minors";
@@ -129,11 +129,11 @@ static void write_minors(int root, const struct sim_node *node)
         }
     }
     close(fd);
-    check(root_capability(root, "proc/driver/nvidia/capabilities/mig/config", 1), path);
-    check(root_capability(root, "proc/driver/nvidia/capabilities/mig/monitor", 2), path);
+    check_written(root_capability(root, "proc/driver/nvidia/capabilities/mig/config", 1), path);
+    check_written(root_capability(root, "proc/driver/nvidia/capabilities/mig/monitor", 2), path);
 }
 
-/* A library that lies beside this program, under the names that a driver installs. */
+/* Copy a library that lies beside this program, under the names that a driver installs. */
 static void copy_library(int root, const char *library, const char *version)
 {
     char from[4096], to[128], link_path[128], target[64];
@@ -141,7 +141,7 @@ static void copy_library(int root, const char *library, const char *version)
     ssize_t length = readlink("/proc/self/exe", from, sizeof from - 32);
     char *slash = length > 0 ? memrchr(from, '/', (size_t)length) : NULL;
 
-    if (slash == NULL) check(-ENOENT, LIBRARIES);
+    if (slash == NULL) check_written(-ENOENT, LIBRARIES);
     snprintf(slash + 1, 32, "%s.so.1", library);
     snprintf(to, sizeof to, LIBRARIES "/%s.so.%s", library, version);
     PUT(root, to, "%s", "");
@@ -151,13 +151,13 @@ static void copy_library(int root, const char *library, const char *version)
 
     for (off_t at = 0; ok && at < st.st_size;)
         ok = sendfile(out, in, &at, (size_t)(st.st_size - at)) > 0;
-    if (!ok) check(-errno, to);
+    if (!ok) check_written(-errno, to);
     close(in);
     close(out);
     for (int i = 0; i < 2; i++) {
         snprintf(link_path, sizeof link_path, LIBRARIES "/%s.so%s", library, i == 0 ? ".1" : "");
         snprintf(target, sizeof target, "%s.so.%s", library, i == 0 ? version : "1");
-        if (symlinkat(target, root, link_path) != 0 && errno != EEXIST) check(-errno, link_path);
+        if (symlinkat(target, root, link_path) != 0 && errno != EEXIST) check_written(-errno, link_path);
     }
 }
 

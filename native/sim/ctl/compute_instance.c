@@ -1,8 +1,8 @@
-/* What happens to a compute instance, and what a reboot leaves of all of them. */
-#include "sim/ctl/part.h"
+/* Faults of a compute instance, and the reboot of a node. */
+#include "sim/ctl/compute_instance.h"
 
 #include "sim/ctl/open.h"
-#include "sim/node/root.h"
+#include "sim/node/root_tree.h"
 #include "sim/node/slot.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define XID_LAST 200u
 
-static uint32_t find(const struct sim *s, const char *uuid, uint32_t *device)
+static uint32_t instance_find(const struct sim *s, const char *uuid, uint32_t *device)
 {
     for (uint32_t i = 0; i < s->node->device_count; i++) {
         for (uint32_t k = 0; k < SIM_CI_MAX; k++) {
@@ -28,7 +28,7 @@ static uint32_t find(const struct sim *s, const char *uuid, uint32_t *device)
 
 void simctl_inject_part(struct sim *s, const char *uuid, const char *what, const char *value)
 {
-    uint32_t device, place = find(s, uuid, &device);
+    uint32_t device, place = instance_find(s, uuid, &device);
 
     if (strcmp(what, "xid") == 0 && value != NULL) {
         char *end;
@@ -56,7 +56,7 @@ void simctl_reboot(const char *path)
     if (live > 0)
         simctl_fail("end them first", "%u process%s still use%s this node", live, live == 1 ? "" : "es",
                     live == 1 ? "s" : "");
-    s.node->boot_id[0] = '\0'; /* whoever opens it next finds another boot */
+    s.node->boot_id[0] = '\0'; /* the next process that opens it sees another boot */
     simctl_open(&s, path);
     for (uint32_t i = 0; i < s.node->device_count; i++)
         root_refresh(&s, i);

@@ -1,10 +1,11 @@
 /*
- * From a list of cards to the devices of a node file: identities, places on the bus, wiring, derived rates.
+ * Construction of the devices of a node file from a list of cards: identities, PCI addresses, NVLink wiring,
+ * derived rates.
  *
- * Wiring follows the boards these cards are sold on: up to four SXM cards of one model are linked pairwise
- * with their links shared out evenly; more of them hang on switches, so that every link reaches every peer.
+ * Wiring follows the boards these cards are sold on: up to four SXM cards of one model are linked pairwise with
+ * their links shared out evenly; more of them are connected to switches, so that every link reaches every peer.
  */
-#include "sim/node/build.h"
+#include "sim/node/device_build.h"
 
 #include <cuda.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ static void set_identity(struct sim_profile *p, const struct card *card, struct 
     snprintf(p->vbios, sizeof p->vbios, "%s", card->vbios);
 }
 
-/* What cuDeviceGetAttribute answers where it does not follow from other figures. */
+/* Set the values of cuDeviceGetAttribute that do not follow from other figures. */
 static void set_attributes(struct sim_profile *p, const struct card *card)
 {
     int32_t *a = p->attribute;
@@ -77,7 +78,7 @@ static void set_attributes(struct sim_profile *p, const struct card *card)
 
 static uint64_t host_bandwidth_bps(uint32_t pcie_gen)
 {
-    /* What pinned copies reach over sixteen lanes, generations 3, 4 and 5. */
+    /* Measured rates of pinned copies over sixteen lanes, generations 3, 4 and 5. */
     return pcie_gen >= 5 ? 55000000000ull : pcie_gen == 4 ? 25000000000ull : 12500000000ull;
 }
 
@@ -149,7 +150,7 @@ int32_t sim_memory_node(const struct sim_profile *profile)
  * 0008:01:00.0 and 0009:01:00.0 are those of the first pair of GB200. */
 static void set_superchips(struct sim_device *devices, const struct card *const *list, uint32_t count)
 {
-    uint32_t cpus = 0, beside = 0; /* cards of the last CPU so far */
+    uint32_t cpus = 0, beside = 0; /* number of cards of the last CPU so far */
     const struct card *last = NULL;
 
     for (uint32_t i = 0; i < count; i++) {
@@ -214,18 +215,19 @@ const struct card *card_of(const struct sim_device *device)
     return set >= 1 && set <= card_count ? &cards[set - 1] : NULL;
 }
 
-static int terminated(const char *text, size_t size)
+static int text_is_terminated(const char *text, size_t size)
 {
     return memchr(text, '\0', size) != NULL;
 }
 
-static const char *check_device(const struct sim_device *d)
+static const char *device_check(const struct sim_device *d)
 {
     const struct sim_profile *p = &d->profile;
 
-    if (!terminated(p->name, sizeof p->name) || !terminated(p->model, sizeof p->model) ||
-        !terminated(p->uuid, sizeof p->uuid) || !terminated(p->serial, sizeof p->serial) ||
-        !terminated(p->board_part, sizeof p->board_part) || !terminated(p->vbios, sizeof p->vbios))
+    if (!text_is_terminated(p->name, sizeof p->name) || !text_is_terminated(p->model, sizeof p->model) ||
+        !text_is_terminated(p->uuid, sizeof p->uuid) || !text_is_terminated(p->serial, sizeof p->serial) ||
+        !text_is_terminated(p->board_part, sizeof p->board_part) ||
+        !text_is_terminated(p->vbios, sizeof p->vbios))
         return "a device's text is not terminated";
     if (card_of(d) == NULL || strcmp(card_of(d)->key, p->model) != 0) return "a device has no known model";
     if (strncmp(p->uuid, "GPU-", 4) != 0 || strlen(p->uuid) != 40) return "a device's UUID is malformed";
@@ -240,13 +242,13 @@ static const char *check_device(const struct sim_device *d)
 
 const char *card_check_node(const struct sim_node *node)
 {
-    if (!terminated(node->name, sizeof node->name) ||
-        !terminated(node->driver_version, sizeof node->driver_version) ||
-        !terminated(node->nvml_version, sizeof node->nvml_version))
+    if (!text_is_terminated(node->name, sizeof node->name) ||
+        !text_is_terminated(node->driver_version, sizeof node->driver_version) ||
+        !text_is_terminated(node->nvml_version, sizeof node->nvml_version))
         return "its text is not terminated";
     if (node->unserved_count > SIM_UNSERVED_MAX) return "its list of unserved functions is out of range";
     for (uint32_t i = 0; i < node->device_count; i++) {
-        const char *wrong = check_device(&node->device[i]);
+        const char *wrong = device_check(&node->device[i]);
 
         if (wrong != NULL) return wrong;
     }

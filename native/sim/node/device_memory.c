@@ -1,9 +1,7 @@
-/*
- * The room of a card, and the books of what processes hold of it.
- */
-#include "sim/node/room.h"
+/* Free memory of a card, and the amounts that processes hold of it. */
+#include "sim/node/device_memory.h"
 
-#include "sim/node/life.h"
+#include "sim/node/liveness.h"
 
 struct sim_gi *sim_instance_of(struct sim_device *d, const struct sim_proc_device *p)
 {
@@ -11,11 +9,12 @@ struct sim_gi *sim_instance_of(struct sim_device *d, const struct sim_proc_devic
 }
 
 /*
- * The peaks are of what the living hold: on a card the memory of a process is free when its end can be seen, here only
- * when somebody sweeps, and a sibling may have been given it meanwhile. Looking is dear, so only a new peak looks. The
- * caller holds the device's lock: nobody takes anything between the look and the peak.
+ * Update the peaks. They count living processes only: on a real card the memory of a process is free when its
+ * end can be observed, here only after a sweep, and another process may have been given it meanwhile. The
+ * liveness check is expensive, so only a new peak makes it. Requires the device's lock: nothing is allocated
+ * between the check and the peak.
  */
-void sim_see_peaks(struct sim *s, uint32_t device)
+void sim_update_peaks(struct sim *s, uint32_t device)
 {
     struct sim_device *d = &s->node->device[device];
     if (d->used_bytes <= d->used_peak_bytes && d->alloc_bytes <= d->alloc_peak_bytes) return;
@@ -26,7 +25,7 @@ void sim_see_peaks(struct sim *s, uint32_t device)
     if (alloc > d->alloc_peak_bytes) d->alloc_peak_bytes = alloc;
 }
 
-uint64_t sim_room(const struct sim *s, uint32_t device, uint32_t proc)
+uint64_t sim_free_bytes(const struct sim *s, uint32_t device, uint32_t proc)
 {
     struct sim_device *d = &s->node->device[device];
     const struct sim_gi *g = sim_instance_of(d, &s->node->proc[proc].device[device]);
@@ -46,5 +45,5 @@ void sim_hold(struct sim *s, uint32_t device, uint32_t proc, int64_t bytes)
     d->used_bytes += (uint64_t)bytes;
     if (bytes <= 0) return;
     if (p->alloc_bytes > p->alloc_peak_bytes) p->alloc_peak_bytes = p->alloc_bytes;
-    sim_see_peaks(s, device);
+    sim_update_peaks(s, device);
 }

@@ -1,17 +1,17 @@
 /*
- * Whether a process may go on using its cards: at the gate of every call it waits while it is locked. Who locks it
- * is another one, see checkpoint.h.
+ * The gate of a process: every driver call waits there while the process is locked. Another process locks it,
+ * see checkpoint.h.
  */
-#ifndef CALABASH_SIM_GATE_H
-#define CALABASH_SIM_GATE_H
+#ifndef CALABASH_SIM_NODE_PROCESS_GATE_H
+#define CALABASH_SIM_NODE_PROCESS_GATE_H
 
 #include "sim/node/state.h"
 
-/* As the driver numbers them. */
+/* Numbered as by the driver. */
 enum sim_run { SIM_RUNNING = 0, SIM_LOCKED = 1, SIM_CHECKPOINTED = 2 };
 
 enum sim_run sim_gate_state(const struct sim *s, uint32_t slot);
-/* False when the process is not in state `from`. */
+/* Return false if the process is not in state `from`. */
 bool sim_gate_change(struct sim *s, uint32_t slot, enum sim_run from, enum sim_run to);
 void sim_gate_wait(struct sim *s);
 

@@ -1,8 +1,8 @@
-/* The tree of root.h: its files, and what follows the layout of MIG. */
+/* The directory tree of root_tree.h: its files, and the part that follows the MIG layout. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/node/root.h"
+#include "sim/node/root_tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 #define PATH_BYTES 256
 
-/* As the driver counts: config 1, monitor 2, then nine for each GPU instance of each card. */
+/* Numbered as by the driver: config 1, monitor 2, then nine for each GPU instance of each card. */
 uint32_t root_gi_minor(uint32_t gpu_minor, uint32_t gi)
 {
     return 3 + (gpu_minor * ROOT_GI_MAX + gi) * (ROOT_CI_MAX + 1);
@@ -42,7 +42,7 @@ int root_open(const struct sim *s)
     return fd;
 }
 
-static int make_directories(int root, const char *path)
+static int directories_make(int root, const char *path)
 {
     char part[PATH_BYTES];
     for (const char *slash = strchr(path, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
@@ -60,7 +60,7 @@ int root_write(int root, const char *path, const char *format, ...)
     int length = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (length < 0 || length >= (int)sizeof text) return -EMSGSIZE;
-    int result = make_directories(root, path);
+    int result = directories_make(root, path);
     if (result != 0) return result;
     int fd = openat(root, path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0) return -errno;
@@ -71,7 +71,7 @@ int root_write(int root, const char *path, const char *format, ...)
 
 int root_node(int root, const char *path, uint32_t major_number, uint32_t minor_number)
 {
-    int result = make_directories(root, path);
+    int result = directories_make(root, path);
     if (result != 0) return result;
     if (mknodat(root, path, S_IFCHR | 0666, makedev(major_number, minor_number)) == 0)
         return fchmodat(root, path, 0666, 0) == 0 ? 0 : -errno;
@@ -89,8 +89,8 @@ int root_capability(int root, const char *path, uint32_t minor_number)
     return root_node(root, node, ROOT_MAJOR_CAPS, minor_number);
 }
 
-/* One instance's file and node: there, or gone with its directory. */
-static void follow(int root, const char *directory, bool used, uint32_t minor_number)
+/* Create one instance's file and device node, or remove them with its directory. */
+static void instance_update(int root, const char *directory, bool used, uint32_t minor_number)
 {
     char path[PATH_BYTES], node[PATH_BYTES];
     snprintf(path, sizeof path, "%s/access", directory);
@@ -121,10 +121,10 @@ void root_refresh(const struct sim *s, uint32_t device)
         for (uint32_t ci = 0; ci < ROOT_CI_MAX; ci++) {
             snprintf(directory, sizeof directory, "proc/driver/nvidia/capabilities/gpu%u/mig/gi%u/ci%u", gpu,
                      gi, ci);
-            follow(root, directory, used[ci], root_ci_minor(gpu, gi, ci));
+            instance_update(root, directory, used[ci], root_ci_minor(gpu, gi, ci));
         }
         snprintf(directory, sizeof directory, "proc/driver/nvidia/capabilities/gpu%u/mig/gi%u", gpu, gi);
-        follow(root, directory, d->mig.gi[gi].used != 0, root_gi_minor(gpu, gi));
+        instance_update(root, directory, d->mig.gi[gi].used != 0, root_gi_minor(gpu, gi));
     }
     close(root);
 }

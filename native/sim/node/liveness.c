@@ -1,10 +1,8 @@
-/*
- * Who of the processes of a node lives.
- */
+/* Liveness of the processes of a node. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "sim/node/life.h"
+#include "sim/node/liveness.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,9 +15,11 @@ bool sim_slot_is_held(struct sim *s, uint32_t slot)
     return l.l_type != F_UNLCK;
 }
 
-/* The program may have closed our descriptor, and its number may be another file's now. The slot's lock lives
- * on with the mapping; to look at the locks of others any descriptor of the node will do. */
-bool sim_can_look(struct sim *s)
+/*
+ * The program may have closed our descriptor, and its number may be another file's now. The slot's lock lasts
+ * as long as the mapping; any descriptor of the node will do to test the locks of others.
+ */
+bool sim_liveness_readable(struct sim *s)
 {
     struct stat st;
     if (fstat(s->fd, &st) == 0 && st.st_dev == s->file_device && st.st_ino == s->file_inode) return true;
@@ -42,7 +42,7 @@ struct sim_remains sim_remains_on(struct sim *s, uint32_t device)
         const struct sim_proc_device *held = &p->device[device];
         if (p->state != SIM_SLOT_LIVE || (int)i == s->slot || held->alloc_bytes + held->context_bytes == 0)
             continue;
-        if (!looked && !sim_can_look(s)) break;
+        if (!looked && !sim_liveness_readable(s)) break;
         looked = true;
         if (sim_slot_is_held(s, i)) continue;
         found.alloc_bytes += held->alloc_bytes;
