@@ -16,7 +16,7 @@ static size_t elf_bytes(const uint8_t *data)
     uint64_t programs = h.e_phoff + (uint64_t)h.e_phnum * h.e_phentsize;
     uint64_t end = sections > programs ? sections : programs;
     if (end > IMAGE_MAX || h.e_shentsize != sizeof(Elf64_Shdr)) return 0;
-    for (uint16_t i = 0; i < h.e_shnum; i++) { /* the table of sections does not have to stand last */
+    for (uint16_t i = 0; i < h.e_shnum; i++) { /* the table of sections need not be last */
         Elf64_Shdr s;
         memcpy(&s, data + h.e_shoff + (uint64_t)i * sizeof s, sizeof s);
         if (s.sh_type == SHT_NOBITS) continue;
@@ -43,7 +43,7 @@ size_t image_bytes(const void **image, size_t limit)
     memcpy(&magic, *image, sizeof magic);
     if (magic == WRAPPER_MAGIC) {
         const void *inside;
-        if (limit) return 0; /* its pointers mean nothing in a file */
+        if (limit) return 0; /* its pointers are invalid in a file */
         memcpy(&inside, (const uint8_t *)*image + 8, sizeof inside);
         if (!inside) return 0;
         *image = inside;

@@ -1,6 +1,6 @@
 /*
- * The outside of a cubin: a 64-bit ELF file with a section `.text.NAME` for each kernel, `.nv.info.NAME` with
- * its parameters, `.nv.shared.NAME` for its static shared memory, and symbols for global variables.
+ * Reader of cubins: a 64-bit ELF file with a section `.text.NAME` for each kernel, `.nv.info.NAME` with its
+ * parameters, `.nv.shared.NAME` for its static shared memory, and symbols for global variables.
  */
 #include "image/cubin.h"
 
@@ -16,29 +16,29 @@ struct elf {
     Elf64_Ehdr header;
 };
 
-static bool inside(const struct elf *e, uint64_t offset, uint64_t bytes)
+static bool range_is_inside(const struct elf *e, uint64_t offset, uint64_t bytes)
 {
     return offset <= e->limit && bytes <= e->limit - offset;
 }
 
-static bool section(const struct elf *e, uint32_t i, Elf64_Shdr *out)
+static bool section_read(const struct elf *e, uint32_t i, Elf64_Shdr *out)
 {
     uint64_t at = e->header.e_shoff + (uint64_t)i * e->header.e_shentsize;
-    if (i >= e->header.e_shnum || !inside(e, at, sizeof *out)) return false;
+    if (i >= e->header.e_shnum || !range_is_inside(e, at, sizeof *out)) return false;
     memcpy(out, e->data + at, sizeof *out);
-    return out->sh_type == SHT_NOBITS || inside(e, out->sh_offset, out->sh_size);
+    return out->sh_type == SHT_NOBITS || range_is_inside(e, out->sh_offset, out->sh_size);
 }
 
 /* A NUL-terminated name in a string section, or NULL. */
-static const char *text(const struct elf *e, uint32_t strings, uint64_t offset)
+static const char *name_read(const struct elf *e, uint32_t strings, uint64_t offset)
 {
     Elf64_Shdr s;
-    if (!section(e, strings, &s) || s.sh_type == SHT_NOBITS || offset >= s.sh_size) return NULL;
+    if (!section_read(e, strings, &s) || s.sh_type == SHT_NOBITS || offset >= s.sh_size) return NULL;
     const char *p = (const char *)e->data + s.sh_offset + offset;
     return memchr(p, 0, s.sh_size - offset) ? p : NULL;
 }
 
-static void read_info(const struct elf *e, const Elf64_Shdr *s, struct entry_point *out)
+static void info_read(const struct elf *e, const Elf64_Shdr *s, struct entry_point *out)
 {
     const uint8_t *p = e->data + s->sh_offset, *end = p + s->sh_size;
     while (end - p >= 4) {
@@ -46,7 +46,7 @@ static void read_info(const struct elf *e, const Elf64_Shdr *s, struct entry_poi
         uint16_t value;
         memcpy(&value, p + 2, sizeof value);
         p += 4;
-        if (format != 4) continue; /* the value itself was all */
+        if (format != 4) continue; /* the attribute has only the value itself */
         if (value > end - p) return;
         if (attribute == EIATTR_PARAM && value >= 12) {
             uint16_t ordinal, offset;
@@ -69,28 +69,29 @@ static void read_info(const struct elf *e, const Elf64_Shdr *s, struct entry_poi
     out->has_parameters = true;
 }
 
-static void describe(const struct elf *e, const char *name, struct entry_point *out)
+static void entry_describe(const struct elf *e, const char *name, struct entry_point *out)
 {
     Elf64_Shdr s;
     for (uint32_t i = 0; i < e->header.e_shnum; i++) {
-        if (!section(e, i, &s)) continue;
-        const char *n = text(e, e->header.e_shstrndx, s.sh_name);
+        if (!section_read(e, i, &s)) continue;
+        const char *n = name_read(e, e->header.e_shstrndx, s.sh_name);
         if (!n) continue;
-        if (strncmp(n, ".nv.info.", 9) == 0 && strcmp(n + 9, name) == 0) read_info(e, &s, out);
+        if (strncmp(n, ".nv.info.", 9) == 0 && strcmp(n + 9, name) == 0) info_read(e, &s, out);
         if (strncmp(n, ".nv.shared.", 11) == 0 && strcmp(n + 11, name) == 0)
             out->shared_bytes = (uint32_t)s.sh_size;
     }
 }
 
-static CUresult read_symbols(const struct elf *e, const Elf64_Shdr *table, struct image *image)
+static CUresult symbols_read(const struct elf *e, const Elf64_Shdr *table, struct image *image)
 {
     for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= table->sh_size; at += sizeof(Elf64_Sym)) {
         Elf64_Sym y;
         Elf64_Shdr s;
         memcpy(&y, e->data + table->sh_offset + at, sizeof y);
-        if (ELF64_ST_TYPE(y.st_info) != STT_OBJECT || !y.st_size || !section(e, y.st_shndx, &s)) continue;
-        const char *where = text(e, e->header.e_shstrndx, s.sh_name),
-                   *name = text(e, table->sh_link, y.st_name);
+        if (ELF64_ST_TYPE(y.st_info) != STT_OBJECT || !y.st_size || !section_read(e, y.st_shndx, &s))
+            continue;
+        const char *where = name_read(e, e->header.e_shstrndx, s.sh_name),
+                   *name = name_read(e, table->sh_link, y.st_name);
         if (!where || !name || strncmp(where, ".nv.", 4) != 0 ||
             (!strstr(where, "global") && !strstr(where, "constant")))
             continue;
@@ -110,11 +111,11 @@ CUresult cubin_parse(const uint8_t *data, size_t limit, struct image *image)
     image->binary_version = e.header.e_flags & 0xFF;
     for (uint32_t i = 0; i < e.header.e_shnum; i++) {
         Elf64_Shdr s;
-        if (!section(&e, i, &s)) continue;
-        const char *name = text(&e, e.header.e_shstrndx, s.sh_name);
+        if (!section_read(&e, i, &s)) continue;
+        const char *name = name_read(&e, e.header.e_shstrndx, s.sh_name);
         if (!name) continue;
         if (s.sh_type == SHT_SYMTAB) {
-            CUresult result = read_symbols(&e, &s, image);
+            CUresult result = symbols_read(&e, &s, image);
             if (result != CUDA_SUCCESS) return result;
         }
         if (strncmp(name, ".text.", 6) != 0) continue;
@@ -122,7 +123,7 @@ CUresult cubin_parse(const uint8_t *data, size_t limit, struct image *image)
         if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
         if (s.sh_info >> 24) p->registers = s.sh_info >> 24;
         image->code_bytes += s.sh_size;
-        describe(&e, name + 6, p);
+        entry_describe(&e, name + 6, p);
     }
     return CUDA_SUCCESS;
 }

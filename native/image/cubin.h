@@ -1,4 +1,4 @@
-/* The outside of a cubin. */
+/* Reader of cubins. */
 #ifndef CALABASH_IMAGE_CUBIN_H
 #define CALABASH_IMAGE_CUBIN_H
 

@@ -1,4 +1,4 @@
-/* Kernels and variables of an image, as the readers find them. */
+/* Lists of the kernels and variables of an image, filled by the readers. */
 #define _GNU_SOURCE
 #include "image/image.h"
 

@@ -1,8 +1,8 @@
 /*
- * What a program's code image declares: PTX text, a fatbin that holds PTX and cubins, or a cubin (an ELF
- * file). The simulated driver loads images by it; the shim learns from it what an image's variables will cost.
+ * Contents of a program's code image: PTX text, a fatbin with PTX and cubins, or a cubin (an ELF file). The
+ * simulated driver loads images by it; the shim computes from it the cost of an image's variables.
  *
- * Only the outside is read: names of kernels, their parameters and resource figures, and global variables.
+ * Only declarations are read: names of kernels, their parameters and resource figures, and global variables.
  */
 #ifndef CALABASH_IMAGE_H
 #define CALABASH_IMAGE_H
@@ -45,16 +45,16 @@ struct image {
     size_t global_count;
     uint32_t ptx_version, binary_version;
     uint64_t code_bytes;
-    char *ptx; /* the text it was read from, or that lies beside a cubin; NULL: none */
+    char *ptx; /* the text it was read from, or that accompanies a cubin; NULL: none */
     size_t ptx_bytes;
 };
 
 void image_free(struct image *i);
 
-/* Keep a copy of the text; false without memory. */
+/* Keep a copy of the text; return false without memory. */
 bool image_keep_ptx(struct image *i, const char *text, size_t length);
 
-/* By the readers: a kernel, or a variable, of this name. NULL, or false, without memory. */
+/* For the readers: add a kernel, or a variable, of this name. NULL, or false, without memory. */
 struct entry_point *image_add_entry(struct image *i, const char *name, size_t length);
 bool image_add_global(struct image *i, const char *name, size_t length, uint64_t size);
 

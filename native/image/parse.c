@@ -1,4 +1,4 @@
-/* Kinds of images, and fatbins: which entry suits the device, and how it is packed. */
+/* Detection of image kinds, and reading of fatbins: choice of the entry for the device, and unpacking. */
 #include "image/parse.h"
 
 #include "image/cubin.h"
@@ -42,8 +42,10 @@ struct fat_entry {
 _Static_assert(sizeof(struct fat_header) == 16 && sizeof(struct fat_entry) == 64,
                "layouts of the fatbin format");
 
-/* LZ4 block format: sequences of (token, literals, offset, match). Returns the bytes written, or 0 when
- * malformed. */
+/*
+ * Unpack the LZ4 block format: sequences of (token, literals, offset, match). Return the bytes written, or 0 if
+ * malformed.
+ */
 static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room)
 {
     size_t i = 0, o = 0;
@@ -83,7 +85,8 @@ static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_
 }
 
 /* The content of an entry: in place, or in *unpacked, which the caller frees. */
-static CUresult unpack(const struct fat_entry *e, const uint8_t **payload, size_t *bytes, uint8_t **unpacked)
+static CUresult entry_unpack(const struct fat_entry *e, const uint8_t **payload, size_t *bytes,
+                             uint8_t **unpacked)
 {
     *bytes = e->bytes;
     if (!(e->flags & (FLAG_LZ4 | FLAG_ZSTD))) return CUDA_SUCCESS;
@@ -102,7 +105,7 @@ static CUresult parse_entry(const struct fat_entry *e, const uint8_t *payload, u
 {
     uint8_t *unpacked = NULL;
     size_t bytes;
-    CUresult packed = unpack(e, &payload, &bytes, &unpacked);
+    CUresult packed = entry_unpack(e, &payload, &bytes, &unpacked);
     if (packed != CUDA_SUCCESS) return packed;
     CUresult result;
     if (bytes == 0)
@@ -115,7 +118,7 @@ static CUresult parse_entry(const struct fat_entry *e, const uint8_t *payload, u
     return result;
 }
 
-/* How well an entry suits the device; 0: not at all. */
+/* Suitability of an entry for the device; 0: not suitable. */
 static int suitability(const struct fat_entry *e, uint32_t sm)
 {
     if (e->flags & FLAG_ZSTD && !zstd_available()) return 0;
@@ -125,15 +128,15 @@ static int suitability(const struct fat_entry *e, uint32_t sm)
     return 0;
 }
 
-/* Of an entry that is text: what a cubin beside it does. */
-static void keep_text(const uint8_t *at, struct image *image)
+/* Keep the text of a PTX entry, which shows what a cubin beside it does. */
+static void entry_keep_text(const uint8_t *at, struct image *image)
 {
     struct fat_entry e;
     memcpy(&e, at, sizeof e);
     const uint8_t *payload = at + e.header_bytes;
     uint8_t *unpacked = NULL;
     size_t bytes;
-    if (unpack(&e, &payload, &bytes, &unpacked) == CUDA_SUCCESS)
+    if (entry_unpack(&e, &payload, &bytes, &unpacked) == CUDA_SUCCESS)
         image_keep_ptx(image, (const char *)payload, strnlen((const char *)payload, bytes));
     free(unpacked);
 }
@@ -147,7 +150,7 @@ static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, str
     if (limit && (h.header_bytes > limit || h.bytes > limit - h.header_bytes))
         return CUDA_ERROR_INVALID_IMAGE;
     const uint8_t *best = NULL;
-    const uint8_t *best_text = NULL; /* what can be run, beside a cubin */
+    const uint8_t *best_text = NULL; /* text that can be executed, beside a cubin */
     int best_score = 0, text_score = 0;
     for (size_t at = 0; at + sizeof(struct fat_entry) <= h.bytes;) {
         struct fat_entry e;
@@ -170,7 +173,7 @@ static CUresult parse_fatbin(const uint8_t *data, size_t limit, uint32_t sm, str
     struct fat_entry e;
     memcpy(&e, best, sizeof e);
     CUresult result = parse_entry(&e, best + e.header_bytes, sm, image);
-    if (result == CUDA_SUCCESS && e.kind == 2 && best_text) keep_text(best_text, image);
+    if (result == CUDA_SUCCESS && e.kind == 2 && best_text) entry_keep_text(best_text, image);
     return result;
 }
 
@@ -181,7 +184,7 @@ CUresult image_parse(const void *data, size_t limit, uint32_t device_sm, struct 
     struct image *image = calloc(1, sizeof *image);
     if (!image) return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(&magic, data, sizeof magic);
-    if (magic == WRAPPER_MAGIC && limit == 0) { /* holds a pointer, so it is never read from a file */
+    if (magic == WRAPPER_MAGIC && limit == 0) { /* contains a pointer, so it is never read from a file */
         data = ((const struct fat_wrapper *)data)->data;
         if (data) memcpy(&magic, data, sizeof magic);
         limit = 0;

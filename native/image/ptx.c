@@ -1,6 +1,6 @@
 /*
- * The declarations in PTX text: `.version`, `.target`, `.entry NAME(params)` and module-level `.global`
- * variables. A scanner of words, with comments skipped; bodies are stepped over by counting braces.
+ * Reader of the declarations in PTX text: `.version`, `.target`, `.entry NAME(params)` and module-level
+ * `.global` variables. Words are scanned, with comments skipped; bodies are skipped by counting braces.
  */
 #include "image/ptx.h"
 
@@ -19,12 +19,12 @@ struct scan {
     size_t length;
 };
 
-static bool wordy(char c)
+static bool is_word_char(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
 }
 
-static void skip_blank(struct scan *s)
+static void blanks_skip(struct scan *s)
 {
     while (s->at < s->end) {
         if (isspace((unsigned char)*s->at)) {
@@ -42,17 +42,17 @@ static void skip_blank(struct scan *s)
 }
 
 /* The next word, or one punctuation mark. */
-static bool next(struct scan *s)
+static bool word_next(struct scan *s)
 {
-    skip_blank(s);
+    blanks_skip(s);
     if (s->at >= s->end) return false;
     s->word = s->at;
     if (*s->at == '"') {
         for (s->at++; s->at < s->end && *s->at != '"'; s->at++)
             ;
         if (s->at < s->end) s->at++;
-    } else if (wordy(*s->at)) {
-        while (s->at < s->end && wordy(*s->at))
+    } else if (is_word_char(*s->at)) {
+        while (s->at < s->end && is_word_char(*s->at))
             s->at++;
     } else {
         s->at++;
@@ -61,12 +61,12 @@ static bool next(struct scan *s)
     return true;
 }
 
-static bool is(const struct scan *s, const char *text)
+static bool word_is(const struct scan *s, const char *text)
 {
     return strlen(text) == s->length && memcmp(s->word, text, s->length) == 0;
 }
 
-static unsigned long number(const struct scan *s)
+static unsigned long word_number(const struct scan *s)
 {
     unsigned long v = 0;
     for (size_t i = 0; i < s->length && isdigit((unsigned char)s->word[i]) && v < 1ul << 40; i++)
@@ -74,7 +74,7 @@ static unsigned long number(const struct scan *s)
     return v;
 }
 
-/* Bytes of a fundamental type such as `.u64`; 0 when the word is none. */
+/* Bytes of a fundamental type such as `.u64`; 0 if the word is not a type. */
 static uint32_t type_bytes(const struct scan *s)
 {
     if (s->length == 5 && memcmp(s->word, ".pred", 5) == 0) return 1;
@@ -94,28 +94,28 @@ struct variable {
     size_t length;
 };
 
-/* The words of one declaration up to one of the marks in `stop`; leaves the scanner on that mark. */
-static bool declaration(struct scan *s, struct variable *v, const char *stop)
+/* Read the words of one declaration up to one of the marks in `stop`; the scanner stays on that mark. */
+static bool declaration_read(struct scan *s, struct variable *v, const char *stop)
 {
     *v = (struct variable){.count = 1};
-    while (next(s)) {
+    while (word_next(s)) {
         if (s->length == 1 && strchr(stop, *s->word)) return true;
         if (type_bytes(s)) {
             v->element = type_bytes(s);
-        } else if (is(s, ".align")) {
-            if (!next(s)) return false;
-            v->alignment = (uint32_t)number(s);
-        } else if (is(s, "[")) {
-            if (!next(s)) return false;
-            v->count *= is(s, "]") ? 0 : number(s);
+        } else if (word_is(s, ".align")) {
+            if (!word_next(s)) return false;
+            v->alignment = (uint32_t)word_number(s);
+        } else if (word_is(s, "[")) {
+            if (!word_next(s)) return false;
+            v->count *= word_is(s, "]") ? 0 : word_number(s);
         } else if (s->word[0] != '.' && s->length &&
                    (isalpha((unsigned char)*s->word) || strchr("_$%", *s->word))) {
             v->name = s->word;
             v->length = s->length;
-        } else if (is(s, "=")) {
+        } else if (word_is(s, "=")) {
             int depth = 0;
-            while (next(s)) {
-                depth += is(s, "{") - is(s, "}");
+            while (word_next(s)) {
+                depth += word_is(s, "{") - word_is(s, "}");
                 if (depth == 0 && s->length == 1 && strchr(stop, *s->word)) return true;
             }
             return false;
@@ -124,12 +124,12 @@ static bool declaration(struct scan *s, struct variable *v, const char *stop)
     return false;
 }
 
-static bool parameters(struct scan *s, struct entry_point *e)
+static bool parameters_read(struct scan *s, struct entry_point *e)
 {
     uint32_t at = 0;
     for (;;) {
         struct variable v;
-        if (!declaration(s, &v, ",)")) return false;
+        if (!declaration_read(s, &v, ",)")) return false;
         if (v.element) {
             uint64_t size = v.element * v.count;
             uint32_t alignment = v.alignment ? v.alignment : v.element;
@@ -138,36 +138,36 @@ static bool parameters(struct scan *s, struct entry_point *e)
             e->parameter[e->parameter_count++] = (struct parameter){at, (uint32_t)size};
             at += (uint32_t)size;
         }
-        if (is(s, ")")) break;
+        if (word_is(s, ")")) break;
     }
     e->has_parameters = true;
     return true;
 }
 
-/* From behind `.entry`: name, parameters, directives, body. */
-static bool entry(struct scan *s, struct image *image)
+/* Read from behind `.entry`: name, parameters, directives, body. */
+static bool entry_read(struct scan *s, struct image *image)
 {
-    if (!next(s)) return false;
+    if (!word_next(s)) return false;
     struct entry_point *e = image_add_entry(image, s->word, s->length);
     if (!e) return false;
     e->has_parameters = true;
-    while (next(s)) {
-        if (is(s, "(")) {
-            if (!parameters(s, e)) return false;
-        } else if (is(s, ".maxntid") || is(s, ".reqntid")) {
+    while (word_next(s)) {
+        if (word_is(s, "(")) {
+            if (!parameters_read(s, e)) return false;
+        } else if (word_is(s, ".maxntid") || word_is(s, ".reqntid")) {
             uint32_t most = 1;
             do {
-                if (!next(s)) return false;
-                most *= (uint32_t)(number(s) ? number(s) : 1);
-                skip_blank(s);
-            } while (s->at < s->end && *s->at == ',' && next(s));
+                if (!word_next(s)) return false;
+                most *= (uint32_t)(word_number(s) ? word_number(s) : 1);
+                blanks_skip(s);
+            } while (s->at < s->end && *s->at == ',' && word_next(s));
             if (most && most <= 1024) e->threads_max = most;
-        } else if (is(s, ";")) {
+        } else if (word_is(s, ";")) {
             return true; /* a prototype */
-        } else if (is(s, "{")) {
+        } else if (word_is(s, "{")) {
             for (int depth = 1; depth > 0;) {
-                if (!next(s)) return false;
-                depth += is(s, "{") - is(s, "}");
+                if (!word_next(s)) return false;
+                depth += word_is(s, "{") - word_is(s, "}");
             }
             return true;
         }
@@ -180,27 +180,27 @@ CUresult ptx_parse(const char *text, size_t length, uint32_t device_sm, struct i
     struct scan s = {.at = text, .end = text + length};
     bool versioned = false;
     int depth = 0;
-    while (next(&s)) {
-        depth += is(&s, "{") - is(&s, "}");
+    while (word_next(&s)) {
+        depth += word_is(&s, "{") - word_is(&s, "}");
         if (depth > 0) continue;
-        if (is(&s, ".version")) {
-            if (!next(&s)) return CUDA_ERROR_INVALID_PTX;
+        if (word_is(&s, ".version")) {
+            if (!word_next(&s)) return CUDA_ERROR_INVALID_PTX;
             const char *dot = memchr(s.word, '.', s.length);
             bool minor = dot && dot + 1 < s.word + s.length && isdigit((unsigned char)dot[1]);
-            image->ptx_version = (uint32_t)number(&s) * 10 + (minor ? (uint32_t)(dot[1] - '0') : 0);
+            image->ptx_version = (uint32_t)word_number(&s) * 10 + (minor ? (uint32_t)(dot[1] - '0') : 0);
             versioned = true;
-        } else if (is(&s, ".target")) {
-            if (!next(&s)) return CUDA_ERROR_INVALID_PTX;
+        } else if (word_is(&s, ".target")) {
+            if (!word_next(&s)) return CUDA_ERROR_INVALID_PTX;
             if (s.length > 3 && memcmp(s.word, "sm_", 3) == 0) {
                 struct scan sm = {.word = s.word + 3, .length = s.length - 3};
-                if (number(&sm) > device_sm) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-                image->binary_version = (uint32_t)number(&sm);
+                if (word_number(&sm) > device_sm) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+                image->binary_version = (uint32_t)word_number(&sm);
             }
-        } else if (is(&s, ".entry")) {
-            if (!versioned || !entry(&s, image)) return CUDA_ERROR_INVALID_PTX;
-        } else if (is(&s, ".global") || is(&s, ".const")) {
+        } else if (word_is(&s, ".entry")) {
+            if (!versioned || !entry_read(&s, image)) return CUDA_ERROR_INVALID_PTX;
+        } else if (word_is(&s, ".global") || word_is(&s, ".const")) {
             struct variable v;
-            if (!declaration(&s, &v, ";")) return CUDA_ERROR_INVALID_PTX;
+            if (!declaration_read(&s, &v, ";")) return CUDA_ERROR_INVALID_PTX;
             if (v.name && v.element && !image_add_global(image, v.name, v.length, v.element * v.count))
                 return CUDA_ERROR_OUT_OF_MEMORY;
         }

@@ -1,4 +1,4 @@
-/* The declarations in PTX text. */
+/* Reader of the declarations in PTX text. */
 #ifndef CALABASH_IMAGE_PTX_H
 #define CALABASH_IMAGE_PTX_H
 

@@ -1,6 +1,6 @@
 /*
- * Zstandard, in which CUDA 13's compiler packs PTX. The library is asked for when an image needs it, so the
- * simulated driver depends on nothing that a bare machine lacks; without it such an image has no entry for
+ * Zstandard, by which CUDA 13's compiler packs PTX. The library is loaded when an image needs it, so that the
+ * simulated driver has no dependency that a minimal machine lacks; without it such an image has no entry for
  * the device.
  */
 #include "image/zstd.h"
@@ -10,8 +10,8 @@
 static size_t (*decompress)(void *out, size_t room, const void *in, size_t bytes);
 static unsigned (*is_error)(size_t code);
 
-/* Two threads at once find the same. */
-static void find_library(void)
+/* Concurrent calls find the same. */
+static void library_find(void)
 {
     void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) return;
@@ -24,7 +24,7 @@ bool zstd_available(void)
 {
     static int looked;
     if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) {
-        find_library();
+        library_find();
         __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
     }
     return decompress != NULL;

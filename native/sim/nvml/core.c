@@ -1,9 +1,9 @@
 /*
- * Start and stop of the simulated NVML, handles, errors, and questions about the system.
+ * Start and stop of the simulated NVML, handles, errors, and queries of the system.
  *
- * A node stays mapped for the life of the process once it was opened: closing any descriptor of its file
- * would drop the locks by which the kernel tells that this process lives (state.h). Starting again with
- * another CALABASH_SIM maps the other node and leaves the first where it is.
+ * A node stays mapped for the life of the process once it was opened: closing any descriptor of its file would
+ * drop the locks by which the kernel tells that this process lives (state.h). Starting again with another
+ * CALABASH_SIM maps the other node and leaves the first one mapped.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,10 +19,10 @@
 
 #define HANG_LOOK_NS 10000000ull
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t core_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int references; /* nvmlInit calls not yet matched by nvmlShutdown */
-static struct sim *opened;      /* kept after the last shutdown: see above */
-static struct sim *current;
+static struct sim *opened_node; /* kept after the last shutdown: see the top */
+static struct sim *current_node;
 
 static char device_bytes[SIM_DEVICES_MAX];
 static char mig_bytes[SIM_DEVICES_MAX * SIM_CI_MAX];
@@ -31,7 +31,7 @@ static char ci_bytes[SIM_DEVICES_MAX * SIM_CI_MAX];
 
 struct sim *nv_node(void)
 {
-    return __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&current_node, __ATOMIC_ACQUIRE);
 }
 
 nvmlDevice_t nv_device_handle(uint32_t index)
@@ -54,16 +54,16 @@ nvmlComputeInstance_t nv_ci_handle(uint32_t index, uint32_t ci)
     return (nvmlComputeInstance_t)(void *)&ci_bytes[index * SIM_CI_MAX + ci];
 }
 
-/* The place of a handle in its table, or SIZE_MAX. */
-static size_t place(const void *handle, const char *table, size_t size)
+/* Index of a handle in its table, or SIZE_MAX. */
+static size_t handle_index(const void *handle, const char *table, size_t size)
 {
     uintptr_t at = (uintptr_t)handle, base = (uintptr_t)table;
 
     return at >= base && at < base + size ? at - base : SIZE_MAX;
 }
 
-/* An injected hang: like a real driver, the call sits there and cannot be interrupted. */
-static void wait_for_card(const struct sim_device *d)
+/* An injected hang: as with a real driver, the call blocks and cannot be interrupted. */
+static void hang_wait(const struct sim_device *d)
 {
     uint64_t now, until;
 
@@ -74,7 +74,7 @@ static void wait_for_card(const struct sim_device *d)
     }
 }
 
-static nvmlReturn_t fill(struct nv_target *target, size_t index)
+static nvmlReturn_t target_fill(struct nv_target *target, size_t index)
 {
     struct sim *s = nv_node();
 
@@ -85,9 +85,9 @@ static nvmlReturn_t fill(struct nv_target *target, size_t index)
     return target->card != NULL ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
-static nvmlReturn_t fill_mig(struct nv_target *target, size_t index, size_t ci)
+static nvmlReturn_t target_fill_mig(struct nv_target *target, size_t index, size_t ci)
 {
-    nvmlReturn_t result = fill(target, index);
+    nvmlReturn_t result = target_fill(target, index);
 
     if (result != NVML_SUCCESS) return result;
     const struct sim_ci *c = &target->device->mig.ci[ci];
@@ -105,27 +105,27 @@ nvmlReturn_t nv_resolve(nvmlDevice_t handle, unsigned int want, struct nv_target
     size_t at;
 
     if (nv_node() == NULL) return NVML_ERROR_UNINITIALIZED;
-    if ((at = place(handle, device_bytes, sizeof device_bytes)) != SIZE_MAX) {
+    if ((at = handle_index(handle, device_bytes, sizeof device_bytes)) != SIZE_MAX) {
         if (!(want & NV_CARD)) return NVML_ERROR_INVALID_ARGUMENT;
-        result = fill(target, at);
-    } else if ((at = place(handle, mig_bytes, sizeof mig_bytes)) != SIZE_MAX) {
+        result = target_fill(target, at);
+    } else if ((at = handle_index(handle, mig_bytes, sizeof mig_bytes)) != SIZE_MAX) {
         if (!(want & NV_MIG)) return NVML_ERROR_NOT_SUPPORTED;
-        result = fill_mig(target, at / SIM_CI_MAX, at % SIM_CI_MAX);
+        result = target_fill_mig(target, at / SIM_CI_MAX, at % SIM_CI_MAX);
     } else {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     if (result != NVML_SUCCESS || (want & NV_LOST)) return result;
-    wait_for_card(target->device);
+    hang_wait(target->device);
     return target->device->faults.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 nvmlReturn_t nv_resolve_gi(nvmlGpuInstance_t handle, struct nv_target *target)
 {
-    size_t at = place(handle, gi_bytes, sizeof gi_bytes);
+    size_t at = handle_index(handle, gi_bytes, sizeof gi_bytes);
 
     if (nv_node() == NULL) return NVML_ERROR_UNINITIALIZED;
     if (at == SIZE_MAX) return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t result = fill(target, at / SIM_GI_MAX);
+    nvmlReturn_t result = target_fill(target, at / SIM_GI_MAX);
 
     if (result != NVML_SUCCESS) return result;
     target->gi = (uint32_t)(at % SIM_GI_MAX);
@@ -135,11 +135,11 @@ nvmlReturn_t nv_resolve_gi(nvmlGpuInstance_t handle, struct nv_target *target)
 
 nvmlReturn_t nv_resolve_ci(nvmlComputeInstance_t handle, struct nv_target *target)
 {
-    size_t at = place(handle, ci_bytes, sizeof ci_bytes);
+    size_t at = handle_index(handle, ci_bytes, sizeof ci_bytes);
 
     if (nv_node() == NULL) return NVML_ERROR_UNINITIALIZED;
     if (at == SIZE_MAX) return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t result = fill_mig(target, at / SIM_CI_MAX, at % SIM_CI_MAX);
+    nvmlReturn_t result = target_fill_mig(target, at / SIM_CI_MAX, at % SIM_CI_MAX);
 
     if (result != NVML_SUCCESS) return result;
     return target->device->faults.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
@@ -163,7 +163,7 @@ uint64_t nv_realtime_ns(void)
     return (uint64_t)t.tv_sec * NVML_SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
-static nvmlReturn_t open_error(int error)
+static nvmlReturn_t open_error_result(int error)
 {
     switch (error) {
     case -EACCES:
@@ -176,13 +176,12 @@ static nvmlReturn_t open_error(int error)
     }
 }
 
-/* Maps the node that the environment names, unless it is the one already mapped. The caller holds the lock.
- */
-static nvmlReturn_t open_node(void)
+/* Map the node that the environment names, unless it is mapped already. Requires the lock. */
+static nvmlReturn_t node_open(void)
 {
     const char *path = getenv("CALABASH_SIM");
 
-    if (opened != NULL && path != NULL && strcmp(opened->path, path) == 0) return NVML_SUCCESS;
+    if (opened_node != NULL && path != NULL && strcmp(opened_node->path, path) == 0) return NVML_SUCCESS;
     struct sim *s = calloc(1, sizeof *s);
 
     if (s == NULL) return NVML_ERROR_MEMORY;
@@ -191,9 +190,9 @@ static nvmlReturn_t open_node(void)
     if (result == 0 && card_check_node(s->node) != NULL) result = -EPROTO;
     if (result != 0) {
         free(s);
-        return open_error(result);
+        return open_error_result(result);
     }
-    opened = s;
+    opened_node = s;
     return NVML_SUCCESS;
 }
 
@@ -202,13 +201,13 @@ NVML_API nvmlInitWithFlags(unsigned int flags)
     (void)flags;
     nvmlReturn_t result = NVML_SUCCESS;
 
-    pthread_mutex_lock(&lock);
-    if (references == 0) result = open_node();
+    pthread_mutex_lock(&core_lock);
+    if (references == 0) result = node_open();
     if (result == NVML_SUCCESS) {
         references++;
-        __atomic_store_n(&current, opened, __ATOMIC_RELEASE);
+        __atomic_store_n(&current_node, opened_node, __ATOMIC_RELEASE);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&core_lock);
     return result;
 }
 
@@ -226,12 +225,12 @@ NVML_API nvmlShutdown(void)
 {
     nvmlReturn_t result = NVML_SUCCESS;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&core_lock);
     if (references == 0)
         result = NVML_ERROR_UNINITIALIZED;
     else if (--references == 0)
-        __atomic_store_n(&current, NULL, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&lock);
+        __atomic_store_n(&current_node, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&core_lock);
     return result;
 }
 

@@ -1,21 +1,21 @@
 /*
- * Events: XIDs and memory errors. The state file counts them; a set remembers how far it has read. A waiter
- * looks every few milliseconds, so a set needs no thread, no descriptor, and survives the death of whoever
- * injected the fault.
+ * Events: XIDs and memory errors. The state file counts them; a set stores how far it has read. A waiting
+ * thread polls every few milliseconds, so a set needs no thread and no descriptor, and does not depend on the
+ * process that injected the fault.
  */
 #include "sim/nvml/core.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-#define LOOK_EVERY_NS 20000000ull
+#define POLL_EVERY_NS 20000000ull
 #define SUPPORTED                                                                                      \
     (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypeXidCriticalError | \
      nvmlEventTypePState | nvmlEventTypeClock)
 
 struct watched {
     unsigned long long types;
-    uint64_t xid_count, single, twice; /* seen so far */
+    uint64_t xid_count, single, twice; /* values already reported */
 };
 
 struct nvmlEventSet_st {
@@ -70,8 +70,10 @@ NVML_API nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
     return NVML_SUCCESS;
 }
 
-/* A counter that may start again at zero: true when it has grown by one that was not reported yet. */
-static bool advance(uint64_t *seen, uint64_t now)
+/*
+ * Advance a counter that may start again at zero; return true if it has grown by one that was not reported yet.
+ */
+static bool counter_advance(uint64_t *seen, uint64_t now)
 {
     if (now < *seen) *seen = now;
     if (now == *seen) return false;
@@ -79,13 +81,13 @@ static bool advance(uint64_t *seen, uint64_t now)
     return true;
 }
 
-static bool next_xid(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
+static bool xid_take(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
 {
     uint64_t count = __atomic_load_n(&f->xid_count, __ATOMIC_ACQUIRE);
 
     if (count > w->xid_count + SIM_XIDS_MAX)
-        w->xid_count = count - SIM_XIDS_MAX; /* the rest is overwritten */
-    if (!advance(&w->xid_count, count)) return false;
+        w->xid_count = count - SIM_XIDS_MAX; /* older ones are overwritten */
+    if (!counter_advance(&w->xid_count, count)) return false;
     const struct sim_xid *x = &f->xid[(w->xid_count - 1) % SIM_XIDS_MAX];
     data->eventData = x->xid;
     data->gpuInstanceId = x->gi;
@@ -93,34 +95,34 @@ static bool next_xid(struct watched *w, const struct sim_faults *f, nvmlEventDat
     return true;
 }
 
-/* Takes the next event of one device, if there is one. */
-static bool take(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
+/* Take the next event of one device; return false if there is none. */
+static bool event_take(struct watched *w, const struct sim_faults *f, nvmlEventData_t *data)
 {
     data->eventData = 0;
     data->gpuInstanceId = data->computeInstanceId = NVML_NO_INSTANCE;
-    if (advance(&w->single, f->ecc_volatile_sbe) && (w->types & nvmlEventTypeSingleBitEccError)) {
+    if (counter_advance(&w->single, f->ecc_volatile_sbe) && (w->types & nvmlEventTypeSingleBitEccError)) {
         data->eventType = nvmlEventTypeSingleBitEccError;
         return true;
     }
-    if (advance(&w->twice, f->ecc_volatile_dbe) && (w->types & nvmlEventTypeDoubleBitEccError)) {
+    if (counter_advance(&w->twice, f->ecc_volatile_dbe) && (w->types & nvmlEventTypeDoubleBitEccError)) {
         data->eventType = nvmlEventTypeDoubleBitEccError;
         return true;
     }
-    if (next_xid(w, f, data) && (w->types & nvmlEventTypeXidCriticalError)) {
+    if (xid_take(w, f, data) && (w->types & nvmlEventTypeXidCriticalError)) {
         data->eventType = nvmlEventTypeXidCriticalError;
         return true;
     }
     return false;
 }
 
-static bool look(struct sim *s, nvmlEventSet_t set, nvmlEventData_t *data)
+static bool events_poll(struct sim *s, nvmlEventSet_t set, nvmlEventData_t *data)
 {
     bool found = false;
 
     pthread_mutex_lock(&set->lock);
     for (uint32_t i = 0; i < s->node->device_count && !found; i++) {
         if (set->device[i].types == 0) continue;
-        found = take(&set->device[i], &s->node->device[i].faults, data);
+        found = event_take(&set->device[i], &s->node->device[i].faults, data);
         if (found) data->device = nv_device_handle(i);
     }
     pthread_mutex_unlock(&set->lock);
@@ -137,11 +139,11 @@ NVML_API nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned
     uint64_t until = sim_now() + (uint64_t)timeout_ms * 1000000;
 
     *data = (nvmlEventData_t){0};
-    while (!look(s, set, data)) {
+    while (!events_poll(s, set, data)) {
         uint64_t now = sim_now();
 
         if (now >= until) return NVML_ERROR_TIMEOUT;
-        uint64_t pause = until - now < LOOK_EVERY_NS ? until - now : LOOK_EVERY_NS;
+        uint64_t pause = until - now < POLL_EVERY_NS ? until - now : POLL_EVERY_NS;
 
         nanosleep(&(struct timespec){.tv_nsec = (long)pause}, NULL);
     }

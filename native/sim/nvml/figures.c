@@ -2,14 +2,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/nvml/activity.h"
 #include "sim/nvml/core.h"
-#include "sim/nvml/load.h"
 
 #include <string.h>
 #include <unistd.h>
 
 #define MEMORY_TEMPERATURE_OFFSET_C 6u
-/* a wider bus is stacked memory, which has a sensor and never idles down */
+/* a wider bus is stacked memory, which has a sensor and never clocks down */
 #define HBM_BUS_BITS           1024u
 #define BAR1_PER_CONTEXT_BYTES (2ull << 20)
 #define THROTTLE_SLOWDOWN      0x8u
@@ -38,7 +38,7 @@ NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory
     return NVML_SUCCESS;
 }
 
-/* The first version counts what the driver reserves as used. */
+/* The first version counts the memory reserved by the driver as used. */
 NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     nvmlMemory_v2_t full = {.version = nvmlMemory_v2};

@@ -1,9 +1,9 @@
 /*
- * GPM: how busy a card, or one GPU instance of it, was between two samples. From Hopper on, as on real cards. Of
- * the metrics there are the two that tell how much of its time it worked.
+ * GPM: utilization of a card, or of one GPU instance of it, between two samples. From Hopper on, as on real
+ * cards. Two metrics are supported, both the share of the time in which it worked.
  */
+#include "sim/nvml/activity.h"
 #include "sim/nvml/core.h"
-#include "sim/nvml/load.h"
 
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ NVML_API nvmlGpmSampleFree(nvmlGpmSample_t sample)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t take(const struct nv_target *t, uint32_t gi, nvmlGpmSample_t sample)
+static nvmlReturn_t sample_take(const struct nv_target *t, uint32_t gi, nvmlGpmSample_t sample)
 {
     if (!is_sample(sample)) return NVML_ERROR_INVALID_ARGUMENT;
     if (!is_supported(t)) return NVML_ERROR_NOT_SUPPORTED;
@@ -69,14 +69,14 @@ static nvmlReturn_t take(const struct nv_target *t, uint32_t gi, nvmlGpmSample_t
 NVML_API nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
 {
     NV_TARGET(t, device, NV_CARD);
-    return take(&t, NVML_NO_INSTANCE, sample);
+    return sample_take(&t, NVML_NO_INSTANCE, sample);
 }
 
 NVML_API nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gi, nvmlGpmSample_t sample)
 {
     NV_TARGET(t, device, NV_CARD);
     if (gi >= SIM_GI_MAX || !t.device->mig.gi[gi].used) return NVML_ERROR_INVALID_ARGUMENT;
-    return take(&t, gi, sample);
+    return sample_take(&t, gi, sample);
 }
 
 NVML_API nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *asked)

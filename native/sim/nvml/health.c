@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROW_REMAP_BANKS 640u /* five stacks of 128 banks; the histogram's classes add up to it */
+#define ROW_REMAP_BANKS 640u /* five stacks of 128 banks; the classes of the histogram add up to it */
 
 NVML_API nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *now, nvmlEnableState_t *pending)
 {
@@ -60,7 +60,7 @@ NVML_API nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t 
     return ecc_count(t.device, type, counter, count);
 }
 
-/* Injected errors are errors of device memory; the other places never fail. */
+/* Injected errors are errors of device memory; other locations never fail. */
 NVML_API nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t type,
                                          nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
                                          unsigned long long *count)

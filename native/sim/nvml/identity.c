@@ -1,4 +1,4 @@
-/* Which card: handles by index, UUID, PCI address and serial number, and what is printed on the board. */
+/* Identity of cards: handles by index, UUID, PCI address and serial number, and the data of the board. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -30,7 +30,7 @@ NVML_API nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-static nvmlReturn_t find_mig(const struct sim_node *node, const char *uuid, nvmlDevice_t *device)
+static nvmlReturn_t mig_find(const struct sim_node *node, const char *uuid, nvmlDevice_t *device)
 {
     for (uint32_t i = 0; i < node->device_count; i++)
         for (uint32_t k = 0; k < SIM_CI_MAX; k++) {
@@ -50,7 +50,7 @@ NVML_API nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
     if (s == NULL) return NVML_ERROR_UNINITIALIZED;
     NV_NEED(uuid);
     NV_NEED(device);
-    if (strncasecmp(uuid, "MIG-", 4) == 0) return find_mig(s->node, uuid, device);
+    if (strncasecmp(uuid, "MIG-", 4) == 0) return mig_find(s->node, uuid, device);
     for (uint32_t i = 0; i < s->node->device_count; i++) {
         if (strcasecmp(uuid, s->node->device[i].profile.uuid) != 0) continue;
         *device = nv_device_handle(i);
@@ -75,8 +75,8 @@ NVML_API nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device
     return NVML_ERROR_NOT_FOUND;
 }
 
-/* "00000000:07:00.0", "0000:07:00.0" and "07:00.0" name the same place. */
-static int same_place(const char *text, const struct sim_profile *p)
+/* "00000000:07:00.0", "0000:07:00.0" and "07:00.0" are the same address. */
+static int pci_address_matches(const char *text, const struct sim_profile *p)
 {
     unsigned int domain = 0, bus, device, function = 0;
     int used = 0;
@@ -99,7 +99,7 @@ NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *devi
     NV_NEED(bus_id);
     NV_NEED(device);
     for (uint32_t i = 0; i < s->node->device_count; i++) {
-        if (!same_place(bus_id, &s->node->device[i].profile)) continue;
+        if (!pci_address_matches(bus_id, &s->node->device[i].profile)) continue;
         *device = nv_device_handle(i);
         return NVML_SUCCESS;
     }
@@ -251,7 +251,7 @@ NVML_API nvmlDeviceGetMemoryBusWidth(nvmlDevice_t device, unsigned int *width)
     return NVML_SUCCESS;
 }
 
-static void fill_pci(const struct sim_profile *p, nvmlPciInfo_t *pci)
+static void pci_fill(const struct sim_profile *p, nvmlPciInfo_t *pci)
 {
     memset(pci, 0, sizeof *pci);
     pci->domain = p->pci_domain;
@@ -269,12 +269,12 @@ NVML_API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     NV_TARGET(t, device, NV_CARD | NV_LOST);
     NV_NEED(pci);
-    fill_pci(&t.device->profile, pci);
+    pci_fill(&t.device->profile, pci);
     return NVML_SUCCESS;
 }
 
-/* The first two versions end before busId, and the first before the subsystem's id. */
-static nvmlReturn_t pci_info_old(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size)
+/* The first two versions end before busId, and the first before the subsystem's ID. */
+static nvmlReturn_t pci_info_truncated(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size)
 {
     nvmlPciInfo_t full;
 
@@ -287,12 +287,12 @@ static nvmlReturn_t pci_info_old(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t
 
 NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    return pci_info_old(device, pci, offsetof(nvmlPciInfo_t, busId));
+    return pci_info_truncated(device, pci, offsetof(nvmlPciInfo_t, busId));
 }
 
 NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    return pci_info_old(device, pci, offsetof(nvmlPciInfo_t, pciSubSystemId));
+    return pci_info_truncated(device, pci, offsetof(nvmlPciInfo_t, pciSubSystemId));
 }
 
 NVML_API nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)

@@ -1,4 +1,4 @@
-/* How cards are joined: NVLink, PCI Express topology, NUMA. */
+/* Connections between cards: NVLink, PCI Express topology, NUMA. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SWITCH_BUS    0xF0u /* the switches' place on the bus, behind every card's */
+#define SWITCH_BUS    0xF0u /* the switches' bus, behind that of every card */
 #define SWITCH_ID     0x22A310DEu
 #define BITS_PER_LONG (8 * sizeof(unsigned long))
 
-/* What is at the far end of a link: a device index, or these. */
+/* The far end of a link: a device index, or these. */
 enum far_end { FAR_NONE = -1, FAR_SWITCH = -2 };
 
 static int far_end(const struct nv_target *t, unsigned int link)
@@ -204,7 +204,7 @@ NVML_API nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2, nvml
     }
 }
 
-static size_t host_nodes(const struct sim_node *node)
+static size_t host_node_count(const struct sim_node *node)
 {
     int32_t last = 0;
 
@@ -213,7 +213,7 @@ static size_t host_nodes(const struct sim_node *node)
     return (size_t)last + 1;
 }
 
-/* The simulated NUMA nodes share this machine's processors out evenly, in order. */
+/* The simulated NUMA nodes divide this machine's processors evenly, in order. */
 NVML_API nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsigned long *set)
 {
     NV_TARGET(t, device, NV_CARD);
@@ -221,7 +221,7 @@ NVML_API nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, unsign
     if (size == 0) return NVML_ERROR_INVALID_ARGUMENT;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     size_t cpus = online > 0 ? (size_t)online : 1;
-    size_t nodes = host_nodes(t.sim->node), node = (size_t)t.device->profile.numa_node;
+    size_t nodes = host_node_count(t.sim->node), node = (size_t)t.device->profile.numa_node;
     size_t from = cpus >= nodes ? node * cpus / nodes : 0,
            to = cpus >= nodes ? (node + 1) * cpus / nodes : cpus;
 

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "sim/node/root_tree.h"
-#include "sim/nvml/load.h"
+#include "sim/nvml/activity.h"
 #include "sim/nvml/mig_geometry.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ NVML_API nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned i
     return NVML_SUCCESS;
 }
 
-static bool is_busy(const struct nv_target *t)
+static bool card_is_busy(const struct nv_target *t)
 {
     for (uint32_t i = 0; i < sim_procs_used(t->sim->node); i++) {
         const struct sim_proc *p = &t->sim->node->proc[i];
@@ -36,7 +36,7 @@ static bool is_busy(const struct nv_target *t)
     return false;
 }
 
-/* The mode changes at once on an idle card; on a busy one it stays pending, and `activation` says why. */
+/* The mode changes at once on an idle card; on a busy one it stays pending, and `activation` has the reason. */
 NVML_API nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activation)
 {
     NV_MIG_CARD(t, device);
@@ -50,7 +50,7 @@ NVML_API nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn
     *activation = NVML_SUCCESS;
     m->mode_pending = mode;
     if (m->mode != mode) {
-        if (is_busy(&t)) {
+        if (card_is_busy(&t)) {
             *activation = NVML_ERROR_IN_USE;
         } else {
             m->mode = mode;
@@ -77,7 +77,7 @@ static void fill_profile(const struct card_mig *p, nvmlGpuInstanceProfileInfo_v3
     info->capabilities = 0;
 }
 
-static nvmlReturn_t find_profile(const struct nv_target *t, unsigned int profile,
+static nvmlReturn_t profile_find(const struct nv_target *t, unsigned int profile,
                                  const struct card_mig **found)
 {
     if (profile >= NVML_GPU_INSTANCE_PROFILE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
@@ -91,7 +91,7 @@ NVML_API nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int p
     NV_MIG_CARD(t, device);
     NV_NEED(info);
     const struct card_mig *p;
-    nvmlReturn_t result = find_profile(&t, profile, &p);
+    nvmlReturn_t result = profile_find(&t, profile, &p);
 
     if (result != NVML_SUCCESS) return result;
     *info = (nvmlGpuInstanceProfileInfo_t){.id = p->id,
@@ -106,7 +106,7 @@ NVML_API nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int p
     return NVML_SUCCESS;
 }
 
-/* The caller says by the version which of the two structures it passes. */
+/* The version that the caller sets tells which of the two structures it passes. */
 static nvmlReturn_t fill_versioned(const struct card_mig *p, nvmlGpuInstanceProfileInfo_v2_t *info)
 {
     nvmlGpuInstanceProfileInfo_v3_t full = {.version = nvmlGpuInstanceProfileInfo_v3};
@@ -138,7 +138,7 @@ NVML_API nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int 
     NV_MIG_CARD(t, device);
     NV_NEED(info);
     const struct card_mig *p;
-    nvmlReturn_t result = find_profile(&t, profile, &p);
+    nvmlReturn_t result = profile_find(&t, profile, &p);
 
     return result == NVML_SUCCESS ? fill_versioned(p, info) : result;
 }
@@ -192,20 +192,20 @@ NVML_API nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned
     return NVML_SUCCESS;
 }
 
-/* Takes a place in the state file. The whole card is instance 0, parts count from 1. */
-static uint32_t free_place(const struct sim_mig *m, bool whole)
+/* Find a free index in the state file. The whole card is instance 0, others count from 1. */
+static uint32_t gi_free_index(const struct sim_mig *m, bool whole)
 {
     for (uint32_t i = whole ? 0 : 1; i < SIM_GI_MAX; i++)
         if (!m->gi[i].used) return i;
     return UINT32_MAX;
 }
 
-/* The caller holds the device's lock. */
-static nvmlReturn_t create(const struct nv_target *t, const struct card_mig *p, uint32_t wanted,
-                           nvmlGpuInstance_t *out)
+/* Requires the device's lock. */
+static nvmlReturn_t gi_create(const struct nv_target *t, const struct card_mig *p, uint32_t wanted,
+                              nvmlGpuInstance_t *out)
 {
     struct sim_mig *m = &t->device->mig;
-    uint32_t place = free_place(m, p->slices == t->card->mig_slices), start = UINT32_MAX;
+    uint32_t place = gi_free_index(m, p->slices == t->card->mig_slices), start = UINT32_MAX;
 
     if (wanted != UINT32_MAX && !mig_is_legal(p, wanted)) return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < p->start_count && start == UINT32_MAX; i++)
@@ -226,8 +226,8 @@ static nvmlReturn_t create(const struct nv_target *t, const struct card_mig *p, 
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t create_at(nvmlDevice_t device, unsigned int id,
-                              const nvmlGpuInstancePlacement_t *placement, nvmlGpuInstance_t *out)
+static nvmlReturn_t gi_create_at(nvmlDevice_t device, unsigned int id,
+                                 const nvmlGpuInstancePlacement_t *placement, nvmlGpuInstance_t *out)
 {
     NV_MIG_CARD(t, device);
     NV_NEED(out);
@@ -238,7 +238,7 @@ static nvmlReturn_t create_at(nvmlDevice_t device, unsigned int id,
     if (geteuid() != 0) return NVML_ERROR_NO_PERMISSION;
     if (placement != NULL && placement->size != p->size) return NVML_ERROR_INVALID_ARGUMENT;
     sim_lock_device(t.sim, t.index);
-    nvmlReturn_t result = create(&t, p, placement != NULL ? placement->start : UINT32_MAX, out);
+    nvmlReturn_t result = gi_create(&t, p, placement != NULL ? placement->start : UINT32_MAX, out);
     sim_unlock_device(t.sim, t.index);
     if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
@@ -246,7 +246,7 @@ static nvmlReturn_t create_at(nvmlDevice_t device, unsigned int id,
 
 NVML_API nvmlDeviceCreateGpuInstance(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *out)
 {
-    return create_at(device, id, NULL, out);
+    return gi_create_at(device, id, NULL, out);
 }
 
 NVML_API nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned int id,
@@ -254,7 +254,7 @@ NVML_API nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned 
                                                   nvmlGpuInstance_t *out)
 {
     NV_NEED(placement);
-    return create_at(device, id, placement, out);
+    return gi_create_at(device, id, placement, out);
 }
 
 static bool has_compute_instance(const struct sim_mig *m, uint32_t gi)

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "sim/node/root_tree.h"
-#include "sim/nvml/load.h"
+#include "sim/nvml/activity.h"
 #include "sim/nvml/mig_geometry.h"
 
 #include <stdio.h>
@@ -131,9 +131,11 @@ NVML_API nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t i
     return NVML_SUCCESS;
 }
 
-/* A name that differs for every instance ever made on this card: a hash over the card, the place and the
- * layout's generation, in the form of a UUID. */
-static void name_ci(const struct nv_target *t, struct sim_ci *c)
+/*
+ * Name a compute instance: unique for every instance ever created on this card, a hash over the card, the index
+ * and the layout's generation, in the form of a UUID.
+ */
+static void ci_name(const struct nv_target *t, struct sim_ci *c)
 {
     const uint8_t *u = t->device->profile.uuid_bytes;
     uint64_t hash[2] = {0x9E3779B97F4A7C15ull, 0xC2B2AE3D27D4EB4Full};
@@ -157,7 +159,7 @@ static void name_ci(const struct nv_target *t, struct sim_ci *c)
 }
 
 /* The lowest number that no compute instance of this GPU instance has. */
-static uint32_t free_ci_id(const struct sim_mig *m, uint32_t gi)
+static uint32_t ci_free_id(const struct sim_mig *m, uint32_t gi)
 {
     uint32_t taken = 0;
 
@@ -166,9 +168,9 @@ static uint32_t free_ci_id(const struct sim_mig *m, uint32_t gi)
     return (uint32_t)__builtin_ctz(~taken);
 }
 
-/* The caller holds the device's lock. */
-static nvmlReturn_t create(const struct nv_target *t, unsigned int profile, uint32_t slices, uint32_t wanted,
-                           nvmlComputeInstance_t *out)
+/* Requires the device's lock. */
+static nvmlReturn_t ci_create(const struct nv_target *t, unsigned int profile, uint32_t slices,
+                              uint32_t wanted, nvmlComputeInstance_t *out)
 {
     struct sim_mig *m = &t->device->mig;
     uint32_t start = mig_ci_start(t, slices, wanted), place = 0;
@@ -176,7 +178,7 @@ static nvmlReturn_t create(const struct nv_target *t, unsigned int profile, uint
     while (place < SIM_CI_MAX && m->ci[place].used)
         place++;
     if (start == UINT32_MAX || place == SIM_CI_MAX) return NVML_ERROR_INSUFFICIENT_RESOURCES;
-    struct sim_ci c = {.id = free_ci_id(m, t->gi),
+    struct sim_ci c = {.id = ci_free_id(m, t->gi),
                        .gi_id = t->gi,
                        .profile = profile,
                        .eng_profile = NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
@@ -185,15 +187,15 @@ static nvmlReturn_t create(const struct nv_target *t, unsigned int profile, uint
 
     m->generation++;
     c.born = m->generation;
-    name_ci(t, &c);
+    ci_name(t, &c);
     m->ci[place] = c;
     __atomic_store_n(&m->ci[place].used, 1, __ATOMIC_RELEASE);
     *out = nv_ci_handle(t->index, place);
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t create_at(nvmlGpuInstance_t instance, unsigned int profile, uint32_t wanted,
-                              nvmlComputeInstance_t *out)
+static nvmlReturn_t ci_create_at(nvmlGpuInstance_t instance, unsigned int profile, uint32_t wanted,
+                                 nvmlComputeInstance_t *out)
 {
     NV_GI(t, instance);
     NV_NEED(out);
@@ -203,7 +205,7 @@ static nvmlReturn_t create_at(nvmlGpuInstance_t instance, unsigned int profile, 
     if (result != NVML_SUCCESS) return NVML_ERROR_INVALID_ARGUMENT;
     if (geteuid() != 0) return NVML_ERROR_NO_PERMISSION;
     sim_lock_device(t.sim, t.index);
-    result = create(&t, profile, slices, wanted, out);
+    result = ci_create(&t, profile, slices, wanted, out);
     sim_unlock_device(t.sim, t.index);
     if (result == NVML_SUCCESS) root_refresh(t.sim, t.index);
     return result;
@@ -212,7 +214,7 @@ static nvmlReturn_t create_at(nvmlGpuInstance_t instance, unsigned int profile, 
 NVML_API nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned int profile,
                                               nvmlComputeInstance_t *out)
 {
-    return create_at(instance, profile, UINT32_MAX, out);
+    return ci_create_at(instance, profile, UINT32_MAX, out);
 }
 
 NVML_API nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t instance, unsigned int profile,
@@ -220,7 +222,7 @@ NVML_API nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t ins
                                                            nvmlComputeInstance_t *out)
 {
     NV_NEED(placement);
-    return create_at(instance, profile, placement->start, out);
+    return ci_create_at(instance, profile, placement->start, out);
 }
 
 NVML_API nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance)
@@ -373,7 +375,7 @@ NVML_API nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t 
 {
     NV_TARGET(t, device, NV_CARD | NV_MIG);
     NV_NEED(attributes);
-    if (!t.mig) return NVML_ERROR_NOT_SUPPORTED; /* as the real driver: MIG devices only */
+    if (!t.mig) return NVML_ERROR_NOT_SUPPORTED; /* as with the real driver: MIG devices only */
     const struct sim_gi *g = &t.device->mig.gi[t.gi];
     const struct sim_ci *c = &t.device->mig.ci[t.ci];
     nvmlComputeInstanceProfileInfo_v3_t p = {0};

@@ -1,8 +1,7 @@
 /*
- * Geometry of MIG. A GPU instance takes a run of memory slices that begins at one of its profile's legal
- * starts, and a number of compute slices from the card's few, wherever they are; at most one instance has the
- * media engines. A compute instance takes compute slices of its GPU instance, from a multiple of its own size
- * on.
+ * Geometry of MIG. A GPU instance takes consecutive memory slices from one of its profile's legal starts on,
+ * and a number of the card's compute slices, wherever they are; at most one instance has the media engines. A
+ * compute instance takes compute slices of its GPU instance, from a multiple of its own size on.
  */
 #include "sim/nvml/mig_geometry.h"
 
@@ -20,7 +19,9 @@ const struct card_mig *mig_by_id(const struct card *card, unsigned int id)
     return NULL;
 }
 
-/* What is taken of a card: a bit per memory slice, a count of compute slices, the media engines, instances.
+/*
+ * Resources of a card in use: a bit for each memory slice, the number of compute slices, the media engines,
+ * instances.
  */
 struct taken {
     uint32_t memory;
@@ -34,7 +35,7 @@ static uint32_t slice_mask(uint32_t start, uint32_t size)
     return ((1u << size) - 1) << start;
 }
 
-static struct taken survey(const struct nv_target *t, const struct card_mig *profile)
+static struct taken resources_in_use(const struct nv_target *t, const struct card_mig *profile)
 {
     struct taken taken = {0};
 
@@ -57,8 +58,8 @@ bool mig_is_legal(const struct card_mig *profile, uint32_t start)
     return false;
 }
 
-static bool has_room(const struct card *card, const struct taken *taken, const struct card_mig *profile,
-                     uint32_t start)
+static bool instance_fits(const struct card *card, const struct taken *taken, const struct card_mig *profile,
+                          uint32_t start)
 {
     return mig_is_legal(profile, start) && !(taken->memory & slice_mask(start, profile->size)) &&
            taken->compute + profile->slices <= card->mig_slices && taken->same < profile->max_count &&
@@ -67,18 +68,18 @@ static bool has_room(const struct card *card, const struct taken *taken, const s
 
 bool mig_fits(const struct nv_target *t, const struct card_mig *profile, uint32_t start)
 {
-    struct taken taken = survey(t, profile);
+    struct taken taken = resources_in_use(t, profile);
 
-    return has_room(t->card, &taken, profile, start);
+    return instance_fits(t->card, &taken, profile, start);
 }
 
 unsigned int mig_capacity(const struct nv_target *t, const struct card_mig *profile)
 {
-    struct taken taken = survey(t, profile);
+    struct taken taken = resources_in_use(t, profile);
     unsigned int count = 0;
 
     for (uint32_t i = 0; i < profile->start_count; i++) {
-        if (!has_room(t->card, &taken, profile, profile->starts[i])) continue;
+        if (!instance_fits(t->card, &taken, profile, profile->starts[i])) continue;
         taken.memory |= slice_mask(profile->starts[i], profile->size);
         taken.compute += profile->slices;
         taken.media |= profile->media != 0;

@@ -2,8 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "sim/nvml/activity.h"
 #include "sim/nvml/core.h"
-#include "sim/nvml/load.h"
 
 #include <unistd.h>
 
@@ -63,9 +63,11 @@ NVML_API nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mod
     return nvmlDeviceGetDisplayMode(device, mode);
 }
 
-/* What these cards do not have, as the real driver says: fans of their own, and driver models, which are for
- * Windows. */
-static nvmlReturn_t has_not(nvmlDevice_t device)
+/*
+ * Features that these cards do not have, with the real driver's result: fans of their own, and driver models,
+ * which are for Windows.
+ */
+static nvmlReturn_t feature_not_supported(nvmlDevice_t device)
 {
     NV_TARGET(t, device, NV_CARD);
     return NVML_ERROR_NOT_SUPPORTED;
@@ -74,21 +76,21 @@ static nvmlReturn_t has_not(nvmlDevice_t device)
 NVML_API nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *speed)
 {
     (void)speed;
-    return has_not(device);
+    return feature_not_supported(device);
 }
 
 NVML_API nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int *speed)
 {
     (void)fan;
     (void)speed;
-    return has_not(device);
+    return feature_not_supported(device);
 }
 
 NVML_API nvmlDeviceGetDriverModel_v2(nvmlDevice_t device, nvmlDriverModel_t *now, nvmlDriverModel_t *pending)
 {
     (void)now;
     (void)pending;
-    return has_not(device);
+    return feature_not_supported(device);
 }
 
 NVML_API nvmlDeviceGetDriverModel(nvmlDevice_t device, nvmlDriverModel_t *now, nvmlDriverModel_t *pending)

@@ -1,15 +1,15 @@
 /*
- * Who uses a card. A process of the node is listed by the PID that the caller's own namespace gives it; one
- * that is not visible there is left out, as the real driver does in containers.
+ * Processes that use a card. A process of the node is listed by its PID in the caller's namespace; one that is
+ * not visible there is left out, as by the real driver in containers.
  */
 #include "sim/node/mps.h"
 #include "sim/node/slot.h"
+#include "sim/nvml/activity.h"
 #include "sim/nvml/core.h"
-#include "sim/nvml/load.h"
 
 #include <string.h>
 
-/* Fills the next entry of a caller's array from one process. */
+/* Fill the next entry of a caller's array from one process. */
 typedef void (*put_process)(void *array, unsigned int index, unsigned int pid,
                             const struct sim_proc_device *p);
 
@@ -42,7 +42,7 @@ static void put_detail(void *array, unsigned int index, unsigned int pid, const 
     info->computeInstanceId = p->mig_used ? p->mig_ci_id : NVML_NO_INSTANCE;
 }
 
-/* The process in a slot as seen from here and by this handle: its PID, or 0. */
+/* PID of the process in a slot as visible to the caller and through this handle, or 0. */
 static unsigned int visible_pid(const struct nv_target *t, uint32_t slot)
 {
     const struct sim_proc *p = &t->sim->node->proc[slot];
@@ -55,7 +55,8 @@ static unsigned int visible_pid(const struct nv_target *t, uint32_t slot)
     return (unsigned int)sim_process_pid(t->sim, slot);
 }
 
-static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, put_process put, bool clients)
+static nvmlReturn_t processes_list(nvmlDevice_t device, unsigned int *count, void *array, put_process put,
+                                   bool clients)
 {
     NV_TARGET(t, device, NV_CARD | NV_MIG);
     NV_NEED(count);
@@ -73,7 +74,7 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *array, 
     return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
+static nvmlReturn_t processes_list_none(nvmlDevice_t device, unsigned int *count)
 {
     NV_TARGET(t, device, NV_CARD | NV_MIG);
     NV_NEED(count);
@@ -84,60 +85,60 @@ static nvmlReturn_t list_none(nvmlDevice_t device, unsigned int *count)
 NVML_API nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                               nvmlProcessInfo_v1_t *infos)
 {
-    return list(device, count, infos, put_v1, false);
+    return processes_list(device, count, infos, put_v1, false);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_v2_t *infos)
 {
-    return list(device, count, infos, put_v2, false);
+    return processes_list(device, count, infos, put_v2, false);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_t *infos)
 {
-    return list(device, count, infos, put_v2, false);
+    return processes_list(device, count, infos, put_v2, false);
 }
 
-/* No simulated process draws. */
+/* No simulated process uses graphics. */
 NVML_API nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                nvmlProcessInfo_v1_t *infos)
 {
     (void)infos;
-    return list_none(device, count);
+    return processes_list_none(device, count);
 }
 
 NVML_API nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                   nvmlProcessInfo_v2_t *infos)
 {
     (void)infos;
-    return list_none(device, count);
+    return processes_list_none(device, count);
 }
 
 NVML_API nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                   nvmlProcessInfo_t *infos)
 {
     (void)infos;
-    return list_none(device, count);
+    return processes_list_none(device, count);
 }
 
-/* The clients of the multi-process service stand in both lists ("M+C"), its server in that of all alone ("C"). */
+/* Clients of the multi-process service are in both lists ("M+C"), its server only in the list of all ("C"). */
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                  nvmlProcessInfo_v1_t *infos)
 {
-    return list(device, count, infos, put_v1, true);
+    return processes_list(device, count, infos, put_v1, true);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                     nvmlProcessInfo_v2_t *infos)
 {
-    return list(device, count, infos, put_v2, true);
+    return processes_list(device, count, infos, put_v2, true);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                     nvmlProcessInfo_t *infos)
 {
-    return list(device, count, infos, put_v2, true);
+    return processes_list(device, count, infos, put_v2, true);
 }
 
 NVML_API nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *result)
@@ -145,7 +146,7 @@ NVML_API nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessD
     NV_NEED(result);
     if (result->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     if (result->mode == 2)
-        return list(device, &result->numProcArrayEntries, result->procArray, put_detail, true);
-    if (result->mode != 0) return list_none(device, &result->numProcArrayEntries);
-    return list(device, &result->numProcArrayEntries, result->procArray, put_detail, false);
+        return processes_list(device, &result->numProcArrayEntries, result->procArray, put_detail, true);
+    if (result->mode != 0) return processes_list_none(device, &result->numProcArrayEntries);
+    return processes_list(device, &result->numProcArrayEntries, result->procArray, put_detail, false);
 }

@@ -1,5 +1,7 @@
-/* Functions that nobody serves: they answer so, and are counted under their names for `calabash-simctl
- * unserved`. */
+/*
+ * Functions that are not implemented: they return NVML_ERROR_NOT_SUPPORTED, and are counted by name for
+ * `calabash-simctl unserved`.
+ */
 #include "sim/nvml/core.h"
 
 #include "api/sim_nvml_stubs.h"

@@ -1,23 +1,23 @@
 /*
- * How much of a card's time each process had.
+ * Utilization of a card by process.
  *
- * The state file keeps the time of each process in ticks of 100 ms, of those that have ended too. A sample
- * tells the share of the ticks that ended after the time stamp that the reader hands in, at most the 6.3 s that
- * are kept, and is stamped with the end of the last of them: the samples of a reader who hands in the stamp of
- * the last one join without gap or overlap. Who had no time at all has no sample.
+ * The state file keeps the time of each process in ticks of 100 ms, also of those that have ended. A sample is
+ * the share of the ticks that ended after the reader's time stamp, at most the 6.3 s that are kept, and is
+ * stamped with the end of the last of them: samples of a reader that passes the last stamp join without gap or
+ * overlap. A process that used no time has no sample.
  */
 #include "sim/node/slot.h"
+#include "sim/nvml/activity.h"
 #include "sim/nvml/core.h"
-#include "sim/nvml/load.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define JITTER_NS  1000000ull           /* between the two clocks, from a stamp's making to its return */
+#define JITTER_NS  1000000ull           /* between the two clocks, from the making of a stamp to its return */
 #define TICKS_MAX  (SIM_PROC_TICKS - 1) /* the running tick is not complete */
 #define SHARES_MAX (SIM_PROCS_MAX + SIM_DEPARTED_MAX)
 
-/* What a sample covers: from anywhere in tick `first` to the end of the tick before `last`. */
+/* Time covered by a sample: from anywhere in tick `first` to the end of the tick before `last`. */
 struct window {
     uint64_t from_ns, first, last;
     unsigned long long stamp_us;
@@ -28,14 +28,17 @@ struct share {
     uint64_t busy_ns;
 };
 
-/* The time from a reader's stamp (0: a second ago) to the end of the latest tick; false when that is none. */
-static bool make_window(unsigned long long last_seen_us, struct window *w)
+/*
+ * Set the window from a reader's stamp (0: a second ago) to the end of the latest tick; return false if it is
+ * empty.
+ */
+static bool window_make(unsigned long long last_seen_us, struct window *w)
 {
     uint64_t now = sim_now(), offset = nv_realtime_ns() - now, seen = last_seen_us * 1000;
     uint64_t from = last_seen_us == 0 || seen < offset ? now - NVML_SECOND_NS : seen - offset;
     uint64_t nearest = (from + SIM_PROC_TICK_NS / 2) / SIM_PROC_TICK_NS * SIM_PROC_TICK_NS;
 
-    if (from + JITTER_NS > nearest && from < nearest + JITTER_NS) from = nearest; /* a stamp of ours */
+    if (from + JITTER_NS > nearest && from < nearest + JITTER_NS) from = nearest; /* one of our own stamps */
     w->last = now / SIM_PROC_TICK_NS;
     w->stamp_us = (w->last * SIM_PROC_TICK_NS + offset) / 1000;
     if (from >= w->last * SIM_PROC_TICK_NS) return false;
@@ -45,7 +48,7 @@ static bool make_window(unsigned long long last_seen_us, struct window *w)
     return true;
 }
 
-static uint64_t busy_in(const struct window *w, const struct sim_ticks *ticks)
+static uint64_t busy_in_window(const struct window *w, const struct sim_ticks *ticks)
 {
     uint64_t busy = 0;
 
@@ -58,7 +61,7 @@ static uint64_t busy_in(const struct window *w, const struct sim_ticks *ticks)
     return busy;
 }
 
-static unsigned int add(struct share *shares, unsigned int used, unsigned int pid, uint64_t busy_ns)
+static unsigned int share_add(struct share *shares, unsigned int used, unsigned int pid, uint64_t busy_ns)
 {
     if (pid == 0 || busy_ns == 0) return used;
     for (unsigned int i = 0; i < used; i++) {
@@ -70,8 +73,8 @@ static unsigned int add(struct share *shares, unsigned int used, unsigned int pi
     return used + 1;
 }
 
-/* Whoever had time of the card in the window, as far as it is visible from here. */
-static unsigned int collect(const struct nv_target *t, const struct window *w, struct share *shares)
+/* Collect the processes that used the card in the window, as far as they are visible to the caller. */
+static unsigned int shares_collect(const struct nv_target *t, const struct window *w, struct share *shares)
 {
     const struct sim_node *n = t->sim->node;
     struct stat st;
@@ -81,34 +84,34 @@ static unsigned int collect(const struct nv_target *t, const struct window *w, s
     sim_lock_node(t->sim);
     for (uint32_t i = 0; i < sim_procs_used(n); i++) {
         uint64_t busy =
-            n->proc[i].state == SIM_SLOT_LIVE ? busy_in(w, &n->proc[i].device[t->index].ticks) : 0;
+            n->proc[i].state == SIM_SLOT_LIVE ? busy_in_window(w, &n->proc[i].device[t->index].ticks) : 0;
 
-        if (busy > 0) used = add(shares, used, (unsigned int)sim_process_pid(t->sim, i), busy);
+        if (busy > 0) used = share_add(shares, used, (unsigned int)sim_process_pid(t->sim, i), busy);
     }
     for (uint32_t i = 0; i < SIM_DEPARTED_MAX; i++) {
         const struct sim_departed *d = &n->departed[i];
 
         if (d->used && d->device == t->index && d->pid_namespace == here)
-            used = add(shares, used, (unsigned int)d->pid, busy_in(w, &d->ticks));
+            used = share_add(shares, used, (unsigned int)d->pid, busy_in_window(w, &d->ticks));
     }
     sim_unlock_node(t->sim);
     return used;
 }
 
-static unsigned int percent(const struct window *w, uint64_t busy_ns)
+static unsigned int busy_percent(const struct window *w, uint64_t busy_ns)
 {
     uint64_t whole = w->last * SIM_PROC_TICK_NS - w->from_ns, value = (busy_ns * 100 + whole / 2) / whole;
 
     return value < 100 ? (unsigned int)value : 100;
 }
 
-/* Fills `shares`; their number goes to *used. NOT_FOUND when there is no sample after the time stamp. */
-static nvmlReturn_t look(const struct nv_target *t, unsigned long long last_seen_us, struct window *w,
-                         struct share *shares, unsigned int *used)
+/* Fill `shares`; their number goes to *used. NOT_FOUND if there is no sample after the time stamp. */
+static nvmlReturn_t shares_read(const struct nv_target *t, unsigned long long last_seen_us, struct window *w,
+                                struct share *shares, unsigned int *used)
 {
     if (t->device->mig.mode) return NVML_ERROR_NOT_SUPPORTED; /* as on real cards */
     nv_refresh(t);
-    *used = make_window(last_seen_us, w) ? collect(t, w, shares) : 0;
+    *used = window_make(last_seen_us, w) ? shares_collect(t, w, shares) : 0;
     return *used > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
@@ -120,11 +123,11 @@ NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtiliza
     struct share shares[SHARES_MAX];
     struct window w;
     unsigned int room = samples != NULL ? *count : 0;
-    nvmlReturn_t result = look(&t, last_seen_us, &w, shares, count);
+    nvmlReturn_t result = shares_read(&t, last_seen_us, &w, shares, count);
 
     for (unsigned int i = 0; result == NVML_SUCCESS && i < *count && i < room; i++)
         samples[i] = (nvmlProcessUtilizationSample_t){
-            .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = percent(&w, shares[i].busy_ns)};
+            .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = busy_percent(&w, shares[i].busy_ns)};
     return result == NVML_SUCCESS && *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }
 
@@ -136,10 +139,10 @@ NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcesse
     struct share shares[SHARES_MAX];
     struct window w;
     unsigned int room = info->procUtilArray != NULL ? info->processSamplesCount : 0;
-    nvmlReturn_t result = look(&t, info->lastSeenTimeStamp, &w, shares, &info->processSamplesCount);
+    nvmlReturn_t result = shares_read(&t, info->lastSeenTimeStamp, &w, shares, &info->processSamplesCount);
 
     for (unsigned int i = 0; result == NVML_SUCCESS && i < info->processSamplesCount && i < room; i++)
         info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
-            .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = percent(&w, shares[i].busy_ns)};
+            .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = busy_percent(&w, shares[i].busy_ns)};
     return result == NVML_SUCCESS && info->processSamplesCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }

@@ -1,12 +1,12 @@
 /*
- * Loads and stores. `list` are the registers (several for a vector), `shape` the bytes of a register, `type` that of an
- * element in memory, `from` the space.
+ * Handlers of loads, stores and address conversions. `list` are the registers (several for a vector), `shape`
+ * the bytes of a register, `type` that of an element in memory, `from` the space.
  */
 #include "sim/ptx/access.h"
 
-#include "sim/ptx/place.h"
+#include "sim/ptx/lane_address.h"
 
-/* Lanes that do not take part read what the first one reads, and keep what they have. */
+/* Inactive lanes read what the first active lane reads, and keep their values. */
 #define LOAD_LOOP(M, R)                                   \
     {                                                     \
         R kept[LANES], *to = mask == FULL ? d : kept;     \
@@ -61,7 +61,7 @@ static void store(const void *s, u32 bytes, u32 width, u8 *const *place, u32 off
     }
 }
 
-static void count(struct warp *w, enum space space, u32 mask, u32 bytes)
+static void bytes_count(struct warp *w, enum space space, u32 mask, u32 bytes)
 {
     if (space == SPACE_GLOBAL || space == SPACE_GENERIC)
         w->block->bytes += (u64)__builtin_popcount(mask) * bytes;
@@ -74,7 +74,7 @@ const struct op *op_load(struct warp *w, const struct op *o, u32 mask)
     u32 each = type_bytes(o->type), bytes = each * o->list_count;
     lane_addresses(w, o, address);
     if (!lane_places(w, o, mask, o->from, address, bytes, place)) return NULL;
-    count(w, o->from, mask, bytes);
+    bytes_count(w, o->from, mask, bytes);
     const uint32_t *list = w->running->frame->function->list + o->list;
     for (u32 k = 0; k < o->list_count; k++)
         load(out(w, list[k]), o->type, o->shape, place, k * each, mask);
@@ -88,15 +88,18 @@ const struct op *op_store(struct warp *w, const struct op *o, u32 mask)
     u32 each = type_bytes(o->type), bytes = each * o->list_count;
     lane_addresses(w, o, address);
     if (!lane_places(w, o, mask, o->from, address, bytes, place)) return NULL;
-    count(w, o->from, mask, bytes);
+    bytes_count(w, o->from, mask, bytes);
     const uint32_t *list = w->running->frame->function->list + o->list;
     for (u32 k = 0; k < o->list_count; k++)
         store(in(w, list[k]), each, o->shape, place, k * each, mask);
     return o + 1;
 }
 
-/* cp.async: `a` the address in shared memory, `b` that in global memory (of `shape` bytes of a register), `type` how many bytes, `c` how many
- * bytes are there (the rest is zero) when list_count is 1. Done at once: waiting for it finds it done. */
+/*
+ * cp.async: `a` the address in shared memory, `b` that in global memory (of `shape` bytes of a register),
+ * `type` the number of bytes, `c` the number of source bytes (the rest is zero) if list_count is 1. Performed
+ * at once: a wait for it finds it done.
+ */
 const struct op *op_copy_async(struct warp *w, const struct op *o, u32 mask)
 {
     u64 to[LANES], from[LANES];
@@ -111,7 +114,7 @@ const struct op *op_copy_async(struct warp *w, const struct op *o, u32 mask)
     lane_addresses(w, &second, from);
     if (!lane_places(w, o, mask, SPACE_SHARED, to, bytes, target)) return NULL;
     if (!lane_places(w, o, mask, SPACE_GLOBAL, from, bytes, source)) return NULL;
-    count(w, SPACE_GLOBAL, mask, bytes);
+    bytes_count(w, SPACE_GLOBAL, mask, bytes);
     const u32 *size = o->list_count ? in(w, o->c) : NULL;
     SET_LANES(mask)
     {
@@ -122,7 +125,7 @@ const struct op *op_copy_async(struct warp *w, const struct op *o, u32 mask)
     return o + 1;
 }
 
-/* The address of a variable among the locals of the frame; `flag` is added for a generic one. */
+/* Address of a variable among the locals of the frame; `flag` is added for a generic address. */
 const struct op *op_frame_address(struct warp *w, const struct op *o, u32 mask)
 {
     u64 v = w->running->frame->local_base + (u64)o->immediate, t[LANES];
@@ -148,7 +151,7 @@ const struct op *op_is_space(struct warp *w, const struct op *o, u32 mask)
     return o + 1;
 }
 
-/* cvta: between an address of a space and a generic one. A register of 4 bytes holds the lower half. */
+/* cvta: convert between an address of a space and a generic one. A register of 4 bytes holds the lower half. */
 static const struct op *shift_window(struct warp *w, const struct op *o, u32 mask, u64 plus)
 {
     if (o->width == 8) {
@@ -172,7 +175,7 @@ const struct op *op_window_sub(struct warp *w, const struct op *o, u32 mask)
     return shift_window(w, o, mask, (u64)0 - (u64)o->immediate);
 }
 
-/* mov of a vector: `list` are the parts, `shape` the bytes of each. */
+/* mov of a vector: `list` are the elements, `shape` the bytes of each. */
 const struct op *op_pack(struct warp *w, const struct op *o, u32 mask)
 {
     u8 t[LANES * 8], *d = out(w, o->d);

@@ -5,7 +5,7 @@
 #include "sim/ptx/op.h"
 
 struct alu {
-    const char *name; /* with the modifiers that choose another operation: "mul.hi" */
+    const char *name; /* with the modifiers that select another operation: "mul.hi" */
     /* result, then sources: t the instruction's type, w twice as wide, u a 32-bit integer, p predicate */
     const char *shape;
     op_fn *const *run;   /* by type */

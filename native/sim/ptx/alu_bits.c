@@ -6,7 +6,7 @@
 #define Y b[i]
 #define Z c[i]
 
-/* Shifts by the width or more give what is shifted in. */
+/* Shifts by the width or more result in the bits that are shifted in. */
 LANEWISE(shl_16, u16, LOAD2(u16, u32), Y > 15 ? 0 : X << Y)
 LANEWISE(shl_32, u32, LOAD2(u32, u32), Y > 31 ? 0 : X << Y)
 LANEWISE(shl_64, u64, LOAD2(u64, u32), Y > 63 ? 0 : X << Y)
@@ -30,18 +30,18 @@ LANEWISE(clz_64, u32, LOAD1(u64), X ? (u32)__builtin_clzll(X) : 64)
 static op_fn *const popc[T_COUNT] = {[T_B32] = popc_32, [T_B64] = popc_64};
 static op_fn *const clz[T_COUNT] = {[T_B32] = clz_32, [T_B64] = clz_64};
 
-static inline u32 reversed(u32 v)
+static inline u32 reverse_bits(u32 v)
 {
     v = (v >> 1 & 0x55555555u) | (v & 0x55555555u) << 1;
     v = (v >> 2 & 0x33333333u) | (v & 0x33333333u) << 2;
     v = (v >> 4 & 0x0f0f0f0fu) | (v & 0x0f0f0f0fu) << 4;
     return __builtin_bswap32(v);
 }
-LANEWISE(brev_32, u32, LOAD1(u32), reversed(X))
-LANEWISE(brev_64, u64, LOAD1(u64), (u64)reversed((u32)X) << 32 | reversed((u32)(X >> 32)))
+LANEWISE(brev_32, u32, LOAD1(u32), reverse_bits(X))
+LANEWISE(brev_64, u64, LOAD1(u64), (u64)reverse_bits((u32)X) << 32 | reverse_bits((u32)(X >> 32)))
 static op_fn *const brev[T_COUNT] = {[T_B32] = brev_32, [T_B64] = brev_64};
 
-/* The highest bit that differs from the sign; all ones when there is none. */
+/* The highest bit that differs from the sign; all ones if there is none. */
 #define HIGHEST(v, bits, clz_) ((v) ? (u32)(bits - 1 - clz_(v)) : UINT32_MAX)
 #define DIFFERS(T, v)          ((T)((v) < 0 ? ~(v) : (v)))
 LANEWISE(bfind_u32, u32, LOAD1(u32), HIGHEST(X, 32, __builtin_clz))
@@ -60,7 +60,7 @@ static op_fn *const bfind_shift[T_COUNT] = {[T_U32] = bfind_shift_u32,
                                             [T_S32] = bfind_shift_s32,
                                             [T_S64] = bfind_shift_s64};
 
-static u64 extract(u64 v, u32 position, u32 length, u32 bits, bool is_signed)
+static u64 extract_bits(u64 v, u32 position, u32 length, u32 bits, bool is_signed)
 {
     u32 p = position & 0xff, n = length & 0xff;
     u32 top = p + n > bits ? bits - 1 : p + n ? p + n - 1 : 0;
@@ -69,14 +69,14 @@ static u64 extract(u64 v, u32 position, u32 length, u32 bits, bool is_signed)
     u64 low = there >= 64 ? UINT64_MAX : (1ull << there) - 1;
     return sign ? r | ~low : r & low;
 }
-LANEWISE(bfe_u32, u32, LOAD3(u32, u32, u32), extract(X, Y, Z, 32, false))
-LANEWISE(bfe_u64, u64, LOAD3(u64, u32, u32), extract(X, Y, Z, 64, false))
-LANEWISE(bfe_s32, u32, LOAD3(u32, u32, u32), extract(X, Y, Z, 32, true))
-LANEWISE(bfe_s64, u64, LOAD3(u64, u32, u32), extract(X, Y, Z, 64, true))
+LANEWISE(bfe_u32, u32, LOAD3(u32, u32, u32), extract_bits(X, Y, Z, 32, false))
+LANEWISE(bfe_u64, u64, LOAD3(u64, u32, u32), extract_bits(X, Y, Z, 64, false))
+LANEWISE(bfe_s32, u32, LOAD3(u32, u32, u32), extract_bits(X, Y, Z, 32, true))
+LANEWISE(bfe_s64, u64, LOAD3(u64, u32, u32), extract_bits(X, Y, Z, 64, true))
 static op_fn *const bfe[T_COUNT] = {
     [T_U32] = bfe_u32, [T_U64] = bfe_u64, [T_S32] = bfe_s32, [T_S64] = bfe_s64};
 
-static u64 insert(u64 v, u64 into, u32 position, u32 length, u32 bits)
+static u64 insert_bits(u64 v, u64 into, u32 position, u32 length, u32 bits)
 {
     u32 p = position & 0xff, n = length & 0xff;
     if (p >= bits) return into;
@@ -85,8 +85,8 @@ static u64 insert(u64 v, u64 into, u32 position, u32 length, u32 bits)
     return (into & ~field) | (v << p & field);
 }
 #define FOURTH(E) const E *e = in(w, o->e)
-LANEWISE(bfi_32, u32, LOAD3(u32, u32, u32); FOURTH(u32), insert(X, Y, Z, e[i], 32))
-LANEWISE(bfi_64, u64, LOAD3(u64, u64, u32); FOURTH(u32), insert(X, Y, Z, e[i], 64))
+LANEWISE(bfi_32, u32, LOAD3(u32, u32, u32); FOURTH(u32), insert_bits(X, Y, Z, e[i], 32))
+LANEWISE(bfi_64, u64, LOAD3(u64, u64, u32); FOURTH(u32), insert_bits(X, Y, Z, e[i], 64))
 static op_fn *const bfi[T_COUNT] = {[T_B32] = bfi_32, [T_B64] = bfi_64};
 
 /* The n-th bit that is set, from a base on, upwards or downwards. */
@@ -102,8 +102,8 @@ static u32 nth_set(u32 v, u32 base, s32 n)
 LANEWISE(fns_32, u32, LOAD3(u32, u32, s32), nth_set(X, Y, Z))
 static op_fn *const fns[T_COUNT] = {[T_B32] = fns_32};
 
-/* Bytes of two words in the order that a selector asks for; a mode has selectors of its own. */
-static u32 permute(u32 x, u32 y, u32 selector, u32 mode)
+/* Bytes of two words in the order of a selector; each mode has its own selectors. */
+static u32 permute_bytes(u32 x, u32 y, u32 selector, u32 mode)
 {
     static const uint16_t fixed[6][4] = {
         {0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701 /* b4e */, 0x7012, 0x0123},
@@ -119,8 +119,8 @@ static u32 permute(u32 x, u32 y, u32 selector, u32 mode)
     }
     return r;
 }
-#define PERMUTE(name, mode)                                           \
-    LANEWISE(name, u32, LOAD3(u32, u32, u32), permute(X, Y, Z, mode)) \
+#define PERMUTE(name, mode)                                                 \
+    LANEWISE(name, u32, LOAD3(u32, u32, u32), permute_bytes(X, Y, Z, mode)) \
     static op_fn *const name##_table[T_COUNT] = {[T_B32] = name};
 PERMUTE(prmt, 0)
 PERMUTE(prmt_f4e, 1)
@@ -140,14 +140,15 @@ FUNNEL(shf_l_clamp, Z > 31 ? X : (u32)(PAIR << Z >> 32))
 FUNNEL(shf_r_wrap, PAIR >> (Z & 31))
 FUNNEL(shf_r_clamp, Z > 31 ? Y : (u32)(PAIR >> Z))
 
-LANEWISE(szext_wrap_u32, u32, LOAD2(u32, u32), extract(X, 0, Y & 31, 32, false))
-LANEWISE(szext_wrap_s32, u32, LOAD2(u32, u32), extract(X, 0, Y & 31, 32, true))
-LANEWISE(szext_clamp_u32, u32, LOAD2(u32, u32), extract(X, 0, Y > 32 ? 32 : Y, 32, false))
-LANEWISE(szext_clamp_s32, u32, LOAD2(u32, u32), extract(X, 0, Y > 32 ? 32 : Y, 32, true))
+LANEWISE(szext_wrap_u32, u32, LOAD2(u32, u32), extract_bits(X, 0, Y & 31, 32, false))
+LANEWISE(szext_wrap_s32, u32, LOAD2(u32, u32), extract_bits(X, 0, Y & 31, 32, true))
+LANEWISE(szext_clamp_u32, u32, LOAD2(u32, u32), extract_bits(X, 0, Y > 32 ? 32 : Y, 32, false))
+LANEWISE(szext_clamp_s32, u32, LOAD2(u32, u32), extract_bits(X, 0, Y > 32 ? 32 : Y, 32, true))
 static op_fn *const szext_wrap[T_COUNT] = {[T_U32] = szext_wrap_u32, [T_S32] = szext_wrap_s32};
 static op_fn *const szext_clamp[T_COUNT] = {[T_U32] = szext_clamp_u32, [T_S32] = szext_clamp_s32};
-LANEWISE(bmsk_clamp_32, u32, LOAD2(u32, u32), insert(UINT32_MAX, 0, X > 255 ? 255 : X, Y > 32 ? 32 : Y, 32))
-LANEWISE(bmsk_wrap_32, u32, LOAD2(u32, u32), insert(UINT32_MAX, 0, X & 31, Y & 31, 32))
+LANEWISE(bmsk_clamp_32, u32, LOAD2(u32, u32),
+         insert_bits(UINT32_MAX, 0, X > 255 ? 255 : X, Y > 32 ? 32 : Y, 32))
+LANEWISE(bmsk_wrap_32, u32, LOAD2(u32, u32), insert_bits(UINT32_MAX, 0, X & 31, Y & 31, 32))
 static op_fn *const bmsk_clamp[T_COUNT] = {[T_B32] = bmsk_clamp_32};
 static op_fn *const bmsk_wrap[T_COUNT] = {[T_B32] = bmsk_wrap_32};
 

@@ -1,4 +1,4 @@
-/* Additions that hand a carry on, of which every lane has one. */
+/* Additions with carry; every lane has a carry bit. */
 #include "sim/ptx/alu.h"
 #include "sim/ptx/lanes.h"
 

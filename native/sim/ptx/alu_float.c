@@ -1,7 +1,8 @@
 /*
- * Arithmetic on f32 and f64, in the rounding mode that is in force.
+ * Arithmetic on f32 and f64, in the current rounding mode.
  *
- * What PTX calls approximate is computed in full: each result is within the bounds that PTX promises.
+ * Operations that PTX calls approximate are computed in full: each result is within the bounds that PTX
+ * promises.
  */
 #include "sim/ptx/alu.h"
 #include "sim/ptx/lanes.h"
@@ -13,8 +14,8 @@
 #define Y b[i]
 #define Z c[i]
 
-/* What is too small for a normal number is zero, with its sign. */
-static inline f32 flush(f32 v)
+/* Flush a subnormal number to zero, keeping its sign. */
+static inline f32 flush_subnormal(f32 v)
 {
     return fabsf(v) < FLT_MIN ? copysignf(0, v) : v;
 }
@@ -22,15 +23,15 @@ static inline f32 flush(f32 v)
 
 #define ONE(name, f, e64)                                                                   \
     LANEWISE(name##_f32, f32, LOAD1(f32), f(X))                                             \
-    LANEWISE(name##_ftz, f32, LOAD1(f32), flush(f(flush(X))))                               \
+    LANEWISE(name##_ftz, f32, LOAD1(f32), flush_subnormal(f(flush_subnormal(X))))           \
     LANEWISE(name##_f64, f64, LOAD1(f64), e64(X))                                           \
     static op_fn *const name##_run[T_COUNT] = {[T_F32] = name##_f32, [T_F64] = name##_f64}; \
     static op_fn *const name##_flush[T_COUNT] = {[T_F32] = name##_ftz};
-#define TWO(name, f)                                                                        \
-    LANEWISE(name##_f32, f32, LOAD2(f32, f32), f(X, Y))                                     \
-    LANEWISE(name##_ftz, f32, LOAD2(f32, f32), flush(f(flush(X), flush(Y))))                \
-    LANEWISE(name##_f64, f64, LOAD2(f64, f64), f(X, Y))                                     \
-    static op_fn *const name##_run[T_COUNT] = {[T_F32] = name##_f32, [T_F64] = name##_f64}; \
+#define TWO(name, f)                                                                                       \
+    LANEWISE(name##_f32, f32, LOAD2(f32, f32), f(X, Y))                                                    \
+    LANEWISE(name##_ftz, f32, LOAD2(f32, f32), flush_subnormal(f(flush_subnormal(X), flush_subnormal(Y)))) \
+    LANEWISE(name##_f64, f64, LOAD2(f64, f64), f(X, Y))                                                    \
+    static op_fn *const name##_run[T_COUNT] = {[T_F32] = name##_f32, [T_F64] = name##_f64};                \
     static op_fn *const name##_flush[T_COUNT] = {[T_F32] = name##_ftz};
 
 #define PLUS(x, y)  ((x) + (y))
@@ -42,7 +43,7 @@ TWO(sub, MINUS)
 TWO(mul, TIMES)
 TWO(div, OVER)
 
-/* A NaN loses against a number, and -0 is less than 0. */
+/* A number takes precedence over a NaN, and -0 is less than 0. */
 #define LEAST(x, y) \
     ((x) != (x) ? (y) : (y) != (y) ? (x) : (x) < (y) ? (x) : (y) < (x) ? (y) : signbit(x) ? (x) : (y))
 #define MOST(x, y) \
@@ -81,8 +82,8 @@ ONE(lg2, log2f, log2)
 ONE(ex2, exp2f, exp2)
 ONE(tanh, tanhf, tanh)
 
-/* Twenty bits of an f64: what is left of the result is refined by the program. */
-static f64 coarse(f64 v)
+/* The upper 32 bits of an f64, as the approximations compute it: programs refine the result. */
+static f64 keep_upper_bits(f64 v)
 {
     u64 bits;
     memcpy(&bits, &v, sizeof bits);
@@ -90,19 +91,20 @@ static f64 coarse(f64 v)
     memcpy(&v, &bits, sizeof v);
     return v;
 }
-LANEWISE(rcp_coarse, f64, LOAD1(f64), coarse(1 / X))
-LANEWISE(rsqrt_coarse, f64, LOAD1(f64), coarse(1 / sqrt(X)))
+LANEWISE(rcp_coarse, f64, LOAD1(f64), keep_upper_bits(1 / X))
+LANEWISE(rsqrt_coarse, f64, LOAD1(f64), keep_upper_bits(1 / sqrt(X)))
 static op_fn *const rcp_coarse_run[T_COUNT] = {[T_F64] = rcp_coarse};
 static op_fn *const rsqrt_coarse_run[T_COUNT] = {[T_F64] = rsqrt_coarse};
 
 #define M_FUSED(name, D, LOADS, e) FUSED LANEWISE(name, D, LOADS, e)
 M_FUSED(fma_f32, f32, LOAD3(f32, f32, f32), fmaf(X, Y, Z))
-M_FUSED(fma_ftz, f32, LOAD3(f32, f32, f32), flush(fmaf(flush(X), flush(Y), flush(Z))))
+M_FUSED(fma_ftz, f32, LOAD3(f32, f32, f32),
+        flush_subnormal(fmaf(flush_subnormal(X), flush_subnormal(Y), flush_subnormal(Z))))
 M_FUSED(fma_f64, f64, LOAD3(f64, f64, f64), fma(X, Y, Z))
 static op_fn *const fma_run[T_COUNT] = {[T_F32] = fma_f32, [T_F64] = fma_f64};
 static op_fn *const fma_flush[T_COUNT] = {[T_F32] = fma_ftz};
 
-/* What .sat adds to any of these: a value between 0 and 1. */
+/* .sat of any of these: clamp to a value between 0 and 1. */
 LANEWISE(saturate_f32, f32, LOAD1(f32), X > 0 ? (X < 1 ? X : 1.0f) : 0.0f)
 LANEWISE(saturate_f64, f64, LOAD1(f64), X > 0 ? (X < 1 ? X : 1.0) : 0.0)
 static op_fn *const saturate_run[T_COUNT] = {[T_F32] = saturate_f32, [T_F64] = saturate_f64};

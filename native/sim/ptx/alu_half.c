@@ -1,26 +1,28 @@
-/* Arithmetic on numbers of 16 bits, single and in pairs: computed in f32, where nothing is lost, and rounded once. */
+/*
+ * Arithmetic on 16-bit floating numbers, single and in pairs: computed in f32 without loss, and rounded once.
+ */
 #include "sim/ptx/alu.h"
-#include "sim/ptx/half.h"
+#include "sim/ptx/half_float.h"
 #include "sim/ptx/lanes.h"
 
 #include <math.h>
 
-static inline f32 least(f32 x, f32 y)
+static inline f32 min_number(f32 x, f32 y)
 {
     return x != x ? y : y != y ? x : x < y ? x : y < x ? y : signbit(x) ? x : y;
 }
 
-static inline f32 most(f32 x, f32 y)
+static inline f32 max_number(f32 x, f32 y)
 {
     return x != x ? y : y != y ? x : x > y ? x : y > x ? y : signbit(x) ? y : x;
 }
 
-static inline f32 with_nan(f32 x, f32 y, f32 r)
+static inline f32 propagate_nan(f32 x, f32 y, f32 r)
 {
     return x != x || y != y ? NAN : r;
 }
 
-/* Once for each format: a pair is two of them in one register. */
+/* Defined once for each format: a pair is two of them in one register. */
 #define FORMAT(name, T, T2, load, store, loads, e)                                                          \
     LANEWISE(name, u16, loads(u16), store((f32)(e(load(a[i]), load(b[i]), load(c[i])))))                    \
     static HANDLER(name##x2)                                                                                \
@@ -37,7 +39,7 @@ static inline f32 with_nan(f32 x, f32 y, f32 r)
         keep(d, t, sizeof *d, mask);                                                                        \
         return o + 1;                                                                                       \
     }
-/* An operation with fewer operands has its first one in the other places as well. */
+/* An operation with fewer operands repeats its first one in the other places. */
 #define BOTH(name, e)                                                                    \
     FORMAT(name##_f16, T_F16, T_F16X2, half_to_float, half_from_float, LOAD3S, e)        \
     FORMAT(name##_bf16, T_BF16, T_BF16X2, bfloat_to_float, bfloat_from_float, LOAD3S, e) \
@@ -60,7 +62,7 @@ static inline f32 do_mul(f32 x, f32 y, f32 z)
     (void)z;
     return x * y;
 }
-/* The sum in f64 is rounded to odd, so that the second rounding finds what the first left out. */
+/* The sum in f64 is rounded to odd, so that the second rounding is correct. */
 static inline f32 do_fma(f32 x, f32 y, f32 z)
 {
     f64 product = (f64)x * y, sum = product + z;
@@ -72,7 +74,7 @@ static inline f32 do_fma(f32 x, f32 y, f32 z)
     f32 r;
     memcpy(&sum, &bits, sizeof sum);
     r = (f32)sum;
-    if ((f64)r != sum) { /* to odd again, on the way through f32 */
+    if ((f64)r != sum) { /* to odd again, for the intermediate f32 */
         u32 narrow;
         memcpy(&narrow, &r, sizeof narrow);
         if (fabs((f64)r) > fabs(sum)) narrow--;
@@ -89,22 +91,22 @@ static inline f32 do_fma_relu(f32 x, f32 y, f32 z)
 static inline f32 do_min(f32 x, f32 y, f32 z)
 {
     (void)z;
-    return least(x, y);
+    return min_number(x, y);
 }
 static inline f32 do_max(f32 x, f32 y, f32 z)
 {
     (void)z;
-    return most(x, y);
+    return max_number(x, y);
 }
 static inline f32 do_min_nan(f32 x, f32 y, f32 z)
 {
     (void)z;
-    return with_nan(x, y, least(x, y));
+    return propagate_nan(x, y, min_number(x, y));
 }
 static inline f32 do_max_nan(f32 x, f32 y, f32 z)
 {
     (void)z;
-    return with_nan(x, y, most(x, y));
+    return propagate_nan(x, y, max_number(x, y));
 }
 static inline f32 do_neg(f32 x, f32 y, f32 z)
 {

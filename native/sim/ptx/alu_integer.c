@@ -2,7 +2,7 @@
 #include "sim/ptx/alu.h"
 #include "sim/ptx/lanes.h"
 
-/* What overflows wraps, so that signed types compute as unsigned ones where the result is the same. */
+/* Overflow wraps, so signed types are computed as unsigned ones where the result is the same. */
 #define X                       a[i]
 #define Y                       b[i]
 #define Z                       c[i]
@@ -64,7 +64,7 @@ THREE(mad_wide_s32, u64, s32, u64, (u64)((s64)X *Y) + Z)
 static op_fn *const mul_wide[T_COUNT] = TABLE_WIDE(mul_wide);
 static op_fn *const mad_wide[T_COUNT] = TABLE_WIDE(mad_wide);
 
-/* What a division by zero gives is the machine's: all bits set, and the dividend as remainder. */
+/* Division by zero, as the hardware does it: all bits set, and the dividend as remainder. */
 #define DIVIDE_U(T)    (Y ? X / Y : (T) - 1)
 #define DIVIDE_S(T, U) (Y == 0 ? (T) - 1 : Y == -1 ? (T)(0 - (U)X) : (T)(X / Y))
 #define REST_U         (Y ? X % Y : X)

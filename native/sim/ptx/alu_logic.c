@@ -1,4 +1,4 @@
-/* Logic, moves and choices; on predicates too. */
+/* Logic, moves and selections; also on predicates. */
 #include "sim/ptx/alu.h"
 #include "sim/ptx/lanes.h"
 
@@ -52,7 +52,7 @@ static HANDLER(selp_pred)
 }
 static op_fn *const selp_table[T_COUNT] = {BY_SIZE(selp), [T_PRED] = selp_pred};
 
-/* By the sign of c. */
+/* Selection by the sign of c. */
 #define SLCT_S(name, T) LANEWISE(name, T, LOAD3(T, T, s32), Z >= 0 ? X : Y)
 #define SLCT_F(name, T) LANEWISE(name, T, LOAD3(T, T, f32), Z >= 0.0f ? X : Y)
 SIZES(slct_s, SLCT_S)
@@ -60,7 +60,7 @@ SIZES(slct_f, SLCT_F)
 static op_fn *const slct_s_table[T_COUNT] = {BY_SIZE(slct_s)};
 static op_fn *const slct_f_table[T_COUNT] = {BY_SIZE(slct_f)};
 
-/* Any function of three bits: the table is the immediate. */
+/* Any function of three bits: the immediate is its table. */
 static HANDLER(lop3_32)
 {
     LOAD3(u32, u32, u32);

@@ -1,4 +1,4 @@
-/* Sums of products of bytes and halves of words. */
+/* Dot products of bytes and half-words. */
 #include "sim/ptx/alu.h"
 #include "sim/ptx/lanes.h"
 

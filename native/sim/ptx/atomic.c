@@ -1,11 +1,11 @@
 /*
- * Atomic operations, in memory of any space: lanes one after the other, each against all other threads. `width` are the
- * bytes of the address register, `shape` those of an element.
+ * Handlers of atomic operations, in memory of any space: lanes one after the other, each atomic with regard to
+ * all other threads. `width` are the bytes of the address register, `shape` those of an element.
  */
 #include "sim/ptx/atomic.h"
 
-#include "sim/ptx/half.h"
-#include "sim/ptx/place.h"
+#include "sim/ptx/half_float.h"
+#include "sim/ptx/lane_address.h"
 
 enum { ADD, MIN, MAX, AND, OR, XOR, EXCH, CAS, INC, DEC, OPERATIONS };
 
@@ -34,7 +34,7 @@ static u64 bits_f32(f32 f)
     return bits;
 }
 
-static u64 floating(u32 what, enum type t, u64 old, u64 b)
+static u64 atomic_result_float(u32 what, enum type t, u64 old, u64 b)
 {
     if (t == T_F64) {
         f64 x, y;
@@ -50,15 +50,16 @@ static u64 floating(u32 what, enum type t, u64 old, u64 b)
     return t == T_F32 ? bits_f32(r) : t == T_F16 ? half_from_float(r) : bfloat_from_float(r);
 }
 
-static u64 computed(u32 what, enum type t, u64 old, u64 b, u64 c)
+static u64 atomic_result(u32 what, enum type t, u64 old, u64 b, u64 c)
 {
     if (t == T_F16X2 || t == T_BF16X2) {
         enum type half = t == T_F16X2 ? T_F16 : T_BF16;
         if (what == ADD || what == MIN || what == MAX)
-            return floating(what, half, old & 0xffff, b & 0xffff) | floating(what, half, old >> 16, b >> 16)
-                                                                        << 16;
+            return atomic_result_float(what, half, old & 0xffff, b & 0xffff) |
+                   atomic_result_float(what, half, old >> 16, b >> 16) << 16;
     }
-    if (type_kind(t) == 'f' && (what == ADD || what == MIN || what == MAX)) return floating(what, t, old, b);
+    if (type_kind(t) == 'f' && (what == ADD || what == MIN || what == MAX))
+        return atomic_result_float(what, t, old, b);
     bool less = t == T_S32 ? (s32)b < (s32)old : t == T_S64 ? (s64)b < (s64)old : b < old;
     switch (what) {
     case ADD:
@@ -88,12 +89,12 @@ static u64 computed(u32 what, enum type t, u64 old, u64 b, u64 c)
     {                                                                                                    \
         T *at = (T *)place, old = __atomic_load_n(at, __ATOMIC_ACQUIRE), next;                           \
         do                                                                                               \
-            next = (T)computed(o->flag >> 8, o->type, old, b, c);                                        \
+            next = (T)atomic_result(o->flag >> 8, o->type, old, b, c);                                   \
         while (!__atomic_compare_exchange_n(at, &old, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)); \
         return old;                                                                                      \
     }
 
-static u64 one(const struct op *o, u8 *place, u64 b, u64 c)
+static u64 atomic_apply(const struct op *o, u8 *place, u64 b, u64 c)
 {
     switch (o->shape) {
     case 2:
@@ -105,7 +106,7 @@ static u64 one(const struct op *o, u8 *place, u64 b, u64 c)
     }
 }
 
-static u64 operand(const struct warp *w, uint32_t at, u32 bytes, u32 lane)
+static u64 operand_of_lane(const struct warp *w, uint32_t at, u32 bytes, u32 lane)
 {
     const void *p = in(w, at);
     return bytes == 2 ? ((const u16 *)p)[lane] : bytes == 4 ? ((const u32 *)p)[lane] : ((const u64 *)p)[lane];
@@ -120,7 +121,8 @@ const struct op *op_atomic(struct warp *w, const struct op *o, u32 mask)
     if (!lane_places(w, o, mask, o->from, address, n, place)) return NULL;
     if (o->from == SPACE_GLOBAL || o->from == SPACE_GENERIC)
         w->block->bytes += 2ull * n * (u64)__builtin_popcount(mask);
-    SET_LANES(mask) old[i] = one(o, place[i], operand(w, o->b, n, i), operand(w, o->c, n, i));
+    SET_LANES(mask)
+    old[i] = atomic_apply(o, place[i], operand_of_lane(w, o->b, n, i), operand_of_lane(w, o->c, n, i));
     void *d = out(w, o->d);
     SET_LANES(mask)
     {

@@ -1,6 +1,6 @@
 /*
- * Barriers. Threads are counted as they come; a warp whose lanes have all come counts as whole, as the hardware has it.
- * Threads that have ended are not waited for.
+ * Barriers of a block. Threads are counted as they arrive; a warp whose lanes have all arrived counts as whole,
+ * as in the hardware. Threads that have ended are not waited for.
  */
 #include "sim/ptx/barrier.h"
 
@@ -18,7 +18,7 @@ void barrier_vote(struct barrier *b, uint32_t true_lanes, uint32_t mask)
     b->false_count += (uint32_t)__builtin_popcount(mask & ~true_lanes);
 }
 
-static void release(struct block *b, uint32_t id)
+static void barrier_release(struct block *b, uint32_t id)
 {
     for (uint32_t i = 0; i < b->warp_count; i++) {
         for (struct fragment *f = b->warp[i].fragments; f; f = f->next) {
@@ -37,6 +37,7 @@ void barrier_check(struct block *b)
 {
     for (uint32_t id = 0; id < BARRIERS; id++) {
         const struct barrier *a = &b->barrier[id];
-        if (a->arrived && a->arrived >= (a->expected ? a->expected : b->threads_alive)) release(b, id);
+        if (a->arrived && a->arrived >= (a->expected ? a->expected : b->threads_alive))
+            barrier_release(b, id);
     }
 }

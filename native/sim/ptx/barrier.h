@@ -4,11 +4,11 @@
 
 #include "sim/ptx/machine.h"
 
-/* Lanes of the running fragment come to a barrier; `count` threads are expected, 0: all of the block. */
+/* Let lanes of the running fragment arrive at a barrier; `count` threads are expected, 0: all of the block. */
 void barrier_arrive(struct warp *w, uint32_t id, uint32_t mask, uint32_t count);
-/* What lanes say to a barrier with a result, before they come to it. */
+/* Note the predicate of lanes at a barrier with a reduction, before they arrive. */
 void barrier_vote(struct barrier *b, uint32_t true_lanes, uint32_t mask);
-/* Let those go on for whom everybody has come. */
+/* Release the threads at complete barriers. */
 void barrier_check(struct block *b);
 
 #endif

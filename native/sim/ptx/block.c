@@ -1,4 +1,4 @@
-/* Blocks: warps take turns until all have ended. */
+/* Execution of blocks: warps run in turn until all have ended. */
 #include "sim/ptx/block.h"
 
 #include "sim/ptx/barrier.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ALIGNMENT 1024u
-#define ROUNDS    16u /* in which warps have had their turn, before another block may run */
+#define ROUNDS    16u /* turns of all warps, before another block may run */
 
 static uint32_t round_up(uint32_t bytes)
 {
@@ -63,7 +63,7 @@ bool block_begin(struct block *b, uint64_t number)
     return true;
 }
 
-static bool has_work(const struct warp *w)
+static bool warp_can_run(const struct warp *w)
 {
     bool waits = w->fragments != NULL;
     for (const struct fragment *f = w->fragments; f; f = f->next) {
@@ -73,17 +73,17 @@ static bool has_work(const struct warp *w)
     return waits; /* all of them for lanes of the warp itself */
 }
 
-/* Whether any warp can go on. */
-static bool can_go_on(struct block *b)
+/* Return true if any warp can run. */
+static bool block_can_run(struct block *b)
 {
     for (uint32_t i = 0; i < b->warp_count; i++) {
-        if (has_work(&b->warp[i])) return true;
+        if (warp_can_run(&b->warp[i])) return true;
     }
     return false;
 }
 
-/* Threads that return early must have ended before a barrier that the others come to counts as complete. */
-static void release_at_barriers(struct block *b)
+/* Threads that return early must have ended before a barrier that the others reach counts as complete. */
+static void block_release_waiting(struct block *b)
 {
     for (uint32_t i = 0; i < b->warp_count; i++) {
         struct warp *w = &b->warp[i];
@@ -100,7 +100,7 @@ bool block_run(struct block *b)
         bool any = false, yielded = false;
         for (uint32_t i = 0; i < b->warp_count; i++) {
             struct warp *w = &b->warp[i];
-            if (!has_work(w)) continue;
+            if (!warp_can_run(w)) continue;
             any = true;
             warp_run(w);
             yielded = yielded || w->yielded;
@@ -110,9 +110,9 @@ bool block_run(struct block *b)
             __atomic_store_n(&b->run->stop, true, __ATOMIC_RELEASE);
         barrier_check(b);
         if (yielded && ++rounds == ROUNDS) return false;
-        if (any || can_go_on(b)) continue;
-        release_at_barriers(b);
-        if (!can_go_on(b))
+        if (any || block_can_run(b)) continue;
+        block_release_waiting(b);
+        if (!block_can_run(b))
             warp_fault(&b->warp[0], NULL, RUN_FAILED, "threads wait at a barrier for others that never come,",
                        0);
     }

@@ -6,9 +6,9 @@
 
 struct block *block_new(struct run *r);
 void block_free(struct block *b);
-/* Set it up as block `number` of the launch; false without memory. */
+/* Initialize it as block `number` of the launch; return false without memory. */
 bool block_begin(struct block *b, uint64_t number);
-/* Run it for a while: true when it has ended. */
+/* Run it for a while; return true if it has ended. */
 bool block_run(struct block *b);
 
 #endif

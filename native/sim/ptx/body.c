@@ -1,4 +1,4 @@
-/* Statements: declarations, labels, instructions. */
+/* Compilation of function bodies: declarations, labels, instructions. */
 #include "sim/ptx/body.h"
 
 #include "sim/ptx/declare.h"
@@ -22,7 +22,7 @@ void skip_statement(struct compiler *c)
     text_take(t, ";");
 }
 
-static void refuse(struct compiler *c, const struct instruction *n)
+static void instruction_refuse(struct compiler *c, const struct instruction *n)
 {
     struct routine *f = c->function;
     report_note(c->report, n->line,
@@ -33,8 +33,8 @@ static void refuse(struct compiler *c, const struct instruction *n)
     f->refused_line = n->line;
 }
 
-/* The parts of "ld.global.v4.f32". */
-static bool split(struct instruction *n)
+/* Split an instruction such as "ld.global.v4.f32" into its modifiers. */
+static bool instruction_split(struct instruction *n)
 {
     const char *at = n->text.at, *end = at + n->text.length;
     const char *dot = memchr(at, '.', (size_t)(end - at));
@@ -59,8 +59,8 @@ static emit_fn *emitter_of(const struct instruction *n)
     return emit_alu;
 }
 
-/* Instructions of PTX that the card of the simulation does not have. */
-static bool known_elsewhere(struct span_text name)
+/* Return true for PTX instructions that the simulated card lacks. */
+static bool is_unsupported_instruction(struct span_text name)
 {
     static const char *const names[] = {"tex",
                                         "tld4",
@@ -139,7 +139,7 @@ static bool known_elsewhere(struct span_text name)
     return false;
 }
 
-static bool read_operands(struct compiler *c, struct instruction *n)
+static bool operands_read(struct compiler *c, struct instruction *n)
 {
     struct text *t = &c->text;
     while (!text_is(t, ";")) {
@@ -156,44 +156,44 @@ static bool is_call(const struct instruction *n)
            span_is(n->name, "suld") || span_is(n->name, "sust") || span_is(n->name, "sured");
 }
 
-static void told(struct compiler *c, const struct instruction *n, enum emitted result)
+static void emit_result_report(struct compiler *c, const struct instruction *n, enum emitted result)
 {
     struct span_text x = n->text;
     switch (result) {
     case EMIT_OK:
-    case EMIT_BROKEN:
+    case EMIT_LIMIT_EXCEEDED:
         return;
     case EMIT_REFUSED:
-        refuse(c, n);
+        instruction_refuse(c, n);
         return;
     case EMIT_MISMATCH:
         report_error(c->report, n->line, "Arguments mismatch for instruction '%.*s'", SHOWN(n->name.length),
                      n->name.at);
         return;
     default:
-        if (known_elsewhere(n->name))
-            refuse(c, n);
+        if (is_unsupported_instruction(n->name))
+            instruction_refuse(c, n);
         else
             report_error(c->report, n->line, "Not a name of any known instruction: '%.*s'", SHOWN(x.length),
                          x.at);
     }
 }
 
-/* `call` reads its own operands; those that nobody can carry out are stepped over. */
-static void instruction(struct compiler *c)
+/* `call` reads its own operands; those of unsupported instructions are skipped. */
+static void instruction_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     struct instruction n = {.line = t->line, .text = {t->at, t->length}};
-    if (!split(&n)) {
+    if (!instruction_split(&n)) {
         report_error(c->report, n.line, "Too many modifiers");
         skip_statement(c);
         return;
     }
     text_next(t);
     emit_fn *run = emitter_of(&n);
-    if (!is_call(&n) && !read_operands(c, &n)) {
-        if (known_elsewhere(n.name) && !text_is(t, ";") && run == emit_alu) {
-            refuse(c, &n);
+    if (!is_call(&n) && !operands_read(c, &n)) {
+        if (is_unsupported_instruction(n.name) && !text_is(t, ";") && run == emit_alu) {
+            instruction_refuse(c, &n);
         } else if (!c->report->error_count || t->kind != TOKEN_END) {
             report_error(c->report, t->line, "Parsing error near '%.*s': syntax error", SHOWN(t->length),
                          t->at);
@@ -202,13 +202,13 @@ static void instruction(struct compiler *c)
         return;
     }
     if (is_call(&n) && run == emit_alu)
-        refuse(c, &n);
+        instruction_refuse(c, &n);
     else
-        told(c, &n, run(c, &n));
+        emit_result_report(c, &n, run(c, &n));
     skip_statement(c);
 }
 
-static void guarded(struct compiler *c)
+static void guarded_instruction_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     struct instruction n = {0};
@@ -223,11 +223,11 @@ static void guarded(struct compiler *c)
         return;
     }
     c->guard = (p.place + 1) | (p.negated ? GUARD_NOT : 0);
-    instruction(c);
+    instruction_compile(c);
     c->guard = 0;
 }
 
-static void label(struct compiler *c, struct span_text name)
+static void label_define(struct compiler *c, struct span_text name)
 {
     struct symbol *s = scope_find(c, name.at, name.length);
     if (s && s->kind == SYMBOL_LABEL && s->scope == c->scope)
@@ -238,7 +238,7 @@ static void label(struct compiler *c, struct span_text name)
 }
 
 /* name: .branchtargets a, b, c; or .callprototype ...; or .calltargets ...; */
-static void table(struct compiler *c, struct span_text name)
+static void target_table_compile(struct compiler *c, struct span_text name)
 {
     struct text *t = &c->text;
     bool targets = text_is(t, ".branchtargets");
@@ -258,7 +258,7 @@ static void table(struct compiler *c, struct span_text name)
     skip_statement(c);
 }
 
-static void directive(struct compiler *c)
+static void directive_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     static const struct {
@@ -283,7 +283,7 @@ static void directive(struct compiler *c)
         if (!declare_variables(c, spaces[i].space, external, false)) skip_statement(c);
         return;
     }
-    if (text_is(t, ".loc")) { /* has no semicolon: numbers, and words of an inlined place */
+    if (text_is(t, ".loc")) { /* has no semicolon: numbers, and the words of an inlined location */
         uint32_t line = t->line;
         while (t->kind != TOKEN_END && t->line == line && !text_is(t, "}"))
             text_next(t);
@@ -294,11 +294,11 @@ static void directive(struct compiler *c)
     skip_statement(c);
 }
 
-static void word(struct compiler *c)
+static void statement_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     if (t->at[0] == '.') {
-        directive(c);
+        directive_compile(c);
         return;
     }
     /* A label is a word and a colon; the scanner is copied to look ahead. */
@@ -309,19 +309,19 @@ static void word(struct compiler *c)
         text_next(&ahead);
         *t = ahead;
         if (text_is(t, ".branchtargets") || text_is(t, ".callprototype") || text_is(t, ".calltargets"))
-            table(c, name);
+            target_table_compile(c, name);
         else
-            label(c, name);
+            label_define(c, name);
         return;
     }
-    instruction(c);
+    instruction_compile(c);
 }
 
 void body_read(struct compiler *c)
 {
     struct text *t = &c->text;
     uint32_t depth = 1;
-    while (depth && !c->broken) {
+    while (depth && !c->limit_exceeded) {
         if (t->kind == TOKEN_END) {
             report_error(c->report, t->line, "Parsing error near end of file: expected '}'");
             return;
@@ -329,18 +329,18 @@ void body_read(struct compiler *c)
         if (text_take(t, "{")) {
             if (!scope_open(c)) {
                 report_error(c->report, t->line, "Scopes are nested too deep");
-                c->broken = true;
+                c->limit_exceeded = true;
             }
             depth++;
         } else if (text_is(t, "}")) {
             if (--depth) scope_close(c);
             text_next(t);
         } else if (text_is(t, "@")) {
-            guarded(c);
+            guarded_instruction_compile(c);
         } else if (text_take(t, ";")) {
             continue;
         } else if (t->kind == TOKEN_WORD) {
-            word(c);
+            statement_compile(c);
         } else {
             report_error(c->report, t->line, "Parsing error near '%.*s': syntax error", SHOWN(t->length),
                          t->at);

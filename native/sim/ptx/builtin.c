@@ -1,17 +1,17 @@
 /*
- * Functions that the driver gives to programs: printf, assert, the device's heap.
+ * Functions that the driver provides to programs: printf, assert, the device's heap.
  *
- * They are called as others are; their handlers read the arguments in the caller's frame.
+ * They are called like other functions; their handlers read the arguments in the caller's frame.
  */
 #include "sim/ptx/builtin.h"
 
-#include "sim/ptx/place.h"
+#include "sim/ptx/lane_address.h"
 #include "sim/ptx/warp.h"
 
 #include <stdio.h>
 
 /* Argument `k` of one lane. */
-static u64 argument(const struct warp *w, const struct op *o, u32 k, u32 lane)
+static u64 call_argument(const struct warp *w, const struct op *o, u32 k, u32 lane)
 {
     const struct frame *f = w->running->frame;
     const uint32_t *list = f->function->list + o->list + 2 * ((o->list_count >> 16) + k);
@@ -26,7 +26,7 @@ static u64 argument(const struct warp *w, const struct op *o, u32 k, u32 lane)
     return v;
 }
 
-static void give_result(struct warp *w, const struct op *o, u32 lane, u64 value, u32 bytes)
+static void call_result_store(struct warp *w, const struct op *o, u32 lane, u64 value, u32 bytes)
 {
     const struct frame *f = w->running->frame;
     const uint32_t *list = f->function->list + o->list;
@@ -37,8 +37,8 @@ static void give_result(struct warp *w, const struct op *o, u32 lane, u64 value,
         memcpy(w->local + (size_t)lane * w->local_room + f->local_base + list[0], &value, bytes);
 }
 
-/* `bytes` at a generic address of one lane; false after a fault. */
-static bool fetch(struct warp *w, const struct op *o, u32 lane, u64 address, void *to, u32 bytes)
+/* Read `bytes` at a generic address of one lane; return false after a fault. */
+static bool memory_read(struct warp *w, const struct op *o, u32 lane, u64 address, void *to, u32 bytes)
 {
     u64 at[LANES];
     u8 *place[LANES];
@@ -51,10 +51,10 @@ static bool fetch(struct warp *w, const struct op *o, u32 lane, u64 address, voi
     return true;
 }
 
-static bool fetch_text(struct warp *w, const struct op *o, u32 lane, u64 address, char *to, u32 room)
+static bool text_read(struct warp *w, const struct op *o, u32 lane, u64 address, char *to, u32 room)
 {
     for (u32 k = 0; k + 1 < room; k++) {
-        if (!fetch(w, o, lane, address + k, &to[k], 1)) return false;
+        if (!memory_read(w, o, lane, address + k, &to[k], 1)) return false;
         if (!to[k]) return true;
     }
     to[room - 1] = 0;
@@ -66,15 +66,15 @@ struct line {
     size_t length;
 };
 
-static void put(struct line *l, const char *text, size_t n)
+static void line_append(struct line *l, const char *text, size_t n)
 {
     if (n > sizeof l->text - l->length) n = sizeof l->text - l->length;
     memcpy(l->text + l->length, text, n);
     l->length += n;
 }
 
-/* A field of thousands would be spaces, and takes long. */
-static bool wide_field(const char *spec, size_t n)
+/* Return true for a field width of thousands, which would only print spaces and take long. */
+static bool field_is_too_wide(const char *spec, size_t n)
 {
     size_t digits = 0;
     for (size_t k = 0; k < n; k++) {
@@ -84,16 +84,16 @@ static bool wide_field(const char *spec, size_t n)
     return false;
 }
 
-/* One directive of a format with its argument, which lies at *at behind `arguments`. */
-static bool directive(struct warp *w, const struct op *o, u32 lane, const char *spec, size_t n, u64 arguments,
-                      u32 *at, struct line *l)
+/* Format one directive with its argument, which is at *at behind `arguments`. */
+static bool directive_format(struct warp *w, const struct op *o, u32 lane, const char *spec, size_t n,
+                             u64 arguments, u32 *at, struct line *l)
 {
     char kind = spec[n - 1], format[40], text[1100];
     bool wide = memchr(spec, 'l', n) || kind == 'p' || kind == 's' || strchr("eEfFgGaA", kind);
     u64 v = 0;
-    if (n >= sizeof format - 4 || wide_field(spec, n)) return true;
+    if (n >= sizeof format - 4 || field_is_too_wide(spec, n)) return true;
     *at = (*at + (wide ? 7u : 3u)) & ~(wide ? 7u : 3u);
-    if (!fetch(w, o, lane, arguments + *at, &v, wide ? 8 : 4)) return false;
+    if (!memory_read(w, o, lane, arguments + *at, &v, wide ? 8 : 4)) return false;
     *at += wide ? 8 : 4;
     size_t plain = 0;
     for (size_t k = 0; k + 1 < n; k++) {
@@ -124,33 +124,33 @@ static bool directive(struct warp *w, const struct op *o, u32 lane, const char *
         char string[1024];
         if (!v)
             memcpy(string, "(null)", 7);
-        else if (!fetch_text(w, o, lane, v, string, sizeof string))
+        else if (!text_read(w, o, lane, v, string, sizeof string))
             return false;
         length = snprintf(text, sizeof text, format, string);
     }
 #pragma GCC diagnostic pop
-    if (length > 0) put(l, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    if (length > 0) line_append(l, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
     return true;
 }
 
-static bool print_lane(struct warp *w, const struct op *o, u32 lane, u64 format_at, u64 arguments)
+static bool lane_printf(struct warp *w, const struct op *o, u32 lane, u64 format_at, u64 arguments)
 {
     char format[2048];
     struct line l = {.length = 0};
     u32 at = 0;
-    if (!fetch_text(w, o, lane, format_at, format, sizeof format)) return false;
+    if (!text_read(w, o, lane, format_at, format, sizeof format)) return false;
     for (const char *p = format; *p;) {
         size_t n = strcspn(p, "%");
-        put(&l, p, n);
+        line_append(&l, p, n);
         p += n;
         if (!*p) break;
         n = 1 + strspn(p + 1, "-+ #0123456789.*hlzjt");
         if (p[1] == '%' || !p[n] || memchr(p, '*', n)) {
-            put(&l, "%", 1);
+            line_append(&l, "%", 1);
             p += p[1] == '%' ? 2 : 1;
             continue;
         }
-        if (!directive(w, o, lane, p, n + 1, arguments, &at, &l)) return false;
+        if (!directive_format(w, o, lane, p, n + 1, arguments, &at, &l)) return false;
         p += n + 1;
     }
     const struct surroundings *around = w->block->run->around;
@@ -162,8 +162,8 @@ static HANDLER(do_vprintf)
 {
     SET_LANES(mask)
     {
-        if (!print_lane(w, o, i, argument(w, o, 0, i), argument(w, o, 1, i))) return NULL;
-        give_result(w, o, i, 1, 4);
+        if (!lane_printf(w, o, i, call_argument(w, o, 0, i), call_argument(w, o, 1, i))) return NULL;
+        call_result_store(w, o, i, 1, 4);
     }
     w->turn = 0; /* it takes long: a launch that is to end must not wait for many */
     w->running->at = o + 1;
@@ -177,17 +177,17 @@ static HANDLER(do_assertfail)
     char message[256], file[256], function[256], text[1200];
     for (int k = 0; k < 3; k++)
         thread[k] = w->tid[k][lane];
-    if (!fetch_text(w, o, lane, argument(w, o, 0, lane), message, sizeof message) ||
-        !fetch_text(w, o, lane, argument(w, o, 1, lane), file, sizeof file) ||
-        !fetch_text(w, o, lane, argument(w, o, 3, lane), function, sizeof function))
+    if (!text_read(w, o, lane, call_argument(w, o, 0, lane), message, sizeof message) ||
+        !text_read(w, o, lane, call_argument(w, o, 1, lane), file, sizeof file) ||
+        !text_read(w, o, lane, call_argument(w, o, 3, lane), function, sizeof function))
         return NULL;
     const u32 *at = w->block->ctaid;
     int n = snprintf(text, sizeof text,
                      "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n", file,
-                     (u32)argument(w, o, 2, lane), function, at[0], at[1], at[2], thread[0], thread[1],
+                     (u32)call_argument(w, o, 2, lane), function, at[0], at[1], at[2], thread[0], thread[1],
                      thread[2], message);
     const struct surroundings *around = w->block->run->around;
-    if (around->complain) around->complain(around->user, text, (size_t)n);
+    if (around->print_error) around->print_error(around->user, text, (size_t)n);
     return warp_fault(w, o, RUN_ASSERT, "assertion failed", 0);
 }
 
@@ -195,7 +195,7 @@ static HANDLER(do_malloc)
 {
     const struct surroundings *around = w->block->run->around;
     SET_LANES(mask)
-    give_result(w, o, i, around->take ? around->take(around->user, argument(w, o, 0, i)) : 0, 8);
+    call_result_store(w, o, i, around->take ? around->take(around->user, call_argument(w, o, 0, i)) : 0, 8);
     return o + 1;
 }
 
@@ -204,21 +204,24 @@ static HANDLER(do_free)
     const struct surroundings *around = w->block->run->around;
     SET_LANES(mask)
     {
-        u64 address = argument(w, o, 0, i);
+        u64 address = call_argument(w, o, 0, i);
         if (address && around->give) around->give(around->user, address);
     }
     return o + 1;
 }
 
-/* cudaCGGetIntrinsicHandle(scope): any that is not 0 for a grid. */
+/* cudaCGGetIntrinsicHandle(scope): any value except 0 for a grid. */
 static HANDLER(do_grid_handle)
 {
-    SET_LANES(mask) give_result(w, o, i, 1, 8);
+    SET_LANES(mask) call_result_store(w, o, i, 1, 8);
     return o + 1;
 }
 
-/* Lanes of the same warp that have not come to the grid's barrier must run, or nobody gets on. */
-static bool others_run(const struct warp *w)
+/*
+ * Return true if lanes of the same warp have not reached the grid's barrier: they must run, or no lane can
+ * continue.
+ */
+static bool other_lanes_run(const struct warp *w)
 {
     for (const struct fragment *f = w->fragments; f; f = f->next) {
         if (f->state == FRAGMENT_RUNS && !f->grid_phase) return true;
@@ -227,8 +230,8 @@ static bool others_run(const struct warp *w)
 }
 
 /*
- * cudaCGSynchronize(handle, flags): until all threads of the grid have come or ended. Who has come takes turns with those who have
- * not, which may be in blocks that have yet to begin.
+ * cudaCGSynchronize(handle, flags): wait until all threads of the grid have arrived or ended. Waiting lanes
+ * alternate with the others, which may be in blocks that have not begun.
  */
 static HANDLER(do_grid_synchronize)
 {
@@ -250,11 +253,11 @@ static HANDLER(do_grid_synchronize)
     if (__atomic_load_n(&r->grid_phase, __ATOMIC_ACQUIRE) < f->grid_phase) {
         f->at = o;
         warp_release_waiting(w, f);
-        if (!others_run(w)) w->turn = 0;
+        if (!other_lanes_run(w)) w->turn = 0;
         return NULL;
     }
     f->grid_phase = 0;
-    SET_LANES(mask) give_result(w, o, i, 0, 4);
+    SET_LANES(mask) call_result_store(w, o, i, 0, 4);
     return o + 1;
 }
 

@@ -1,7 +1,7 @@
-/* Comparisons, and what is made of their results. */
+/* Comparisons, and combinations of their results. */
 #include "sim/ptx/compare.h"
 
-#include "sim/ptx/half.h"
+#include "sim/ptx/half_float.h"
 #include "sim/ptx/lanes.h"
 
 #include <float.h>
@@ -17,7 +17,7 @@
         EACH_LANE t[i] = (u8)(e);                          \
         return gather_bits(t);                             \
     }
-static inline f32 flush(f32 v)
+static inline f32 flush_subnormal(f32 v)
 {
     return fabsf(v) < FLT_MIN ? 0 : v;
 }
@@ -36,7 +36,7 @@ RELATIONS(s16, s16)
 RELATIONS(s32, s32)
 RELATIONS(s64, s64)
 
-/* A NaN makes the ordered ones false and the unordered ones true. */
+/* With a NaN the ordered relations are false and the unordered ones true. */
 #define FLOATS(T, id, L)                                \
     COMPARE(eq_##id, T, L(X) == L(Y))                   \
     COMPARE(ne_##id, T, L(X) < L(Y) || L(X) > L(Y))     \
@@ -54,7 +54,7 @@ RELATIONS(s64, s64)
     COMPARE(nan_##id, T, L(X) != L(X) || L(Y) != L(Y))
 #define SAME(v) (v)
 FLOATS(f32, f32, SAME)
-FLOATS(f32, ftz, flush)
+FLOATS(f32, ftz, flush_subnormal)
 FLOATS(f64, f64, SAME)
 FLOATS(u16, f16, half_to_float)
 FLOATS(u16, bf16, bfloat_to_float)
@@ -107,7 +107,7 @@ compare_fn *compare_named(const char *name, size_t length, enum type t, bool flu
     return NULL;
 }
 
-static u32 combined(const struct warp *w, const struct op *o, u32 r)
+static u32 combine_with_predicate(const struct warp *w, const struct op *o, u32 r)
 {
     if (!(o->flag & COMBINE_MASK)) return r;
     u32 p = predicate(w, o->c);
@@ -126,7 +126,7 @@ const struct op *op_setp(struct warp *w, const struct op *o, u32 mask)
 {
     u32 r = ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b));
     if (o->flag) {
-        u32 first = combined(w, o, r), second = combined(w, o, ~r);
+        u32 first = combine_with_predicate(w, o, r), second = combine_with_predicate(w, o, ~r);
         if (o->flag & COMBINE_SECOND) keep_predicate(w, o->e, second, mask);
         r = first;
     }
@@ -134,9 +134,10 @@ const struct op *op_setp(struct warp *w, const struct op *o, u32 mask)
     return o + 1;
 }
 
-static const struct op *set(struct warp *w, const struct op *o, u32 mask, u32 truth)
+static const struct op *result_store(struct warp *w, const struct op *o, u32 mask, u32 truth)
 {
-    u32 r = combined(w, o, ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b))), t[LANES], *d = out(w, o->d);
+    u32 r = combine_with_predicate(w, o, ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b))), t[LANES],
+        *d = out(w, o->d);
     EACH_LANE t[i] = r & lane_bit[i] ? truth : 0;
     keep(d, t, sizeof *d, mask);
     return o + 1;
@@ -144,17 +145,17 @@ static const struct op *set(struct warp *w, const struct op *o, u32 mask, u32 tr
 
 const struct op *op_set_float(struct warp *w, const struct op *o, u32 mask)
 {
-    return set(w, o, mask, 0x3f800000u);
+    return result_store(w, o, mask, 0x3f800000u);
 }
 
 const struct op *op_set_integer(struct warp *w, const struct op *o, u32 mask)
 {
-    return set(w, o, mask, UINT32_MAX);
+    return result_store(w, o, mask, UINT32_MAX);
 }
 
 const struct op *op_set_half(struct warp *w, const struct op *o, u32 mask)
 {
-    u32 r = combined(w, o, ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b)));
+    u32 r = combine_with_predicate(w, o, ((compare_fn *)o->extra)(in(w, o->a), in(w, o->b)));
     u16 t[LANES], *d = out(w, o->d);
     EACH_LANE t[i] = r & lane_bit[i] ? (u16)o->immediate : 0;
     keep(d, t, sizeof *d, mask);
@@ -174,7 +175,8 @@ static struct halves compare_pair(const struct warp *w, const struct op *o)
     u32 low = ((compare_fn *)o->extra)(x, y);
     EACH_LANE x[i] = (u16)(a[i] >> 16);
     EACH_LANE y[i] = (u16)(b[i] >> 16);
-    return (struct halves){combined(w, o, low), combined(w, o, ((compare_fn *)o->extra)(x, y))};
+    return (struct halves){combine_with_predicate(w, o, low),
+                           combine_with_predicate(w, o, ((compare_fn *)o->extra)(x, y))};
 }
 
 const struct op *op_set_pair(struct warp *w, const struct op *o, u32 mask)

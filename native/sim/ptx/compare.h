@@ -1,4 +1,4 @@
-/* Comparisons, and what is made of their results. */
+/* Comparisons, and combinations of their results. */
 #ifndef CALABASH_SIM_PTX_COMPARE_H
 #define CALABASH_SIM_PTX_COMPARE_H
 
@@ -15,10 +15,13 @@ enum {
     COMBINE_NOT = 4,
     COMBINE_SECOND = 8
 };
-/* By the name of the relation ("eq", "ltu"); NULL when there is none for the type. */
+/* Comparison by the name of its relation ("eq", "ltu"); NULL if the type has none. */
 compare_fn *compare_named(const char *name, size_t length, enum type t, bool flush);
 op_fn op_setp, op_set_float, op_set_integer;
-/* Of 16 bits, and of both halves of 32; `immediate` is what true is in 16 bits. A pair's setp has a result for each. */
+/*
+ * Comparisons of 16 bits, and of both halves of 32; `immediate` is the value of true in 16 bits. A pair's setp
+ * has a result for each.
+ */
 op_fn op_set_half, op_set_pair, op_setp_pair;
 
 #endif

@@ -1,11 +1,11 @@
-/* Modules: what stands outside of functions, and their heads. */
+/* Compilation of modules: everything outside of function bodies, and function heads. */
 #include "sim/ptx/compile.h"
 
 #include "sim/ptx/body.h"
 #include "sim/ptx/builtin.h"
 #include "sim/ptx/control.h"
 #include "sim/ptx/declare.h"
-#include "sim/ptx/flow.h"
+#include "sim/ptx/reconvergence.h"
 #include "sim/ptx/scope.h"
 #include "sim/ptx/storage.h"
 
@@ -14,7 +14,7 @@
 
 #define SHOWN(n)             ((int)((n) < 200 ? (n) : 200))
 #define PARAMETERS_BYTES_MAX 32764u
-#define NEWEST_VERSION       90u /* of the CUDA release that the driver is of */
+#define NEWEST_VERSION       90u /* of the driver's CUDA release */
 
 static bool parse_error(struct compiler *c)
 {
@@ -25,8 +25,8 @@ static bool parse_error(struct compiler *c)
 
 /* ---- parameters ---- */
 
-static bool add_place(struct compiler *c, struct parameter_place **array, uint32_t *count, uint64_t offset,
-                      uint64_t bytes)
+static bool parameter_place_add(struct compiler *c, struct parameter_place **array, uint32_t *count,
+                                uint64_t offset, uint64_t bytes)
 {
     struct parameter_place *more = realloc(*array, (*count + 1) * sizeof *more);
     if (!more) {
@@ -38,8 +38,8 @@ static bool add_place(struct compiler *c, struct parameter_place **array, uint32
     return true;
 }
 
-/* An entry's lie in the buffer of the launch, those of a function among its locals. */
-static bool one_parameter(struct compiler *c, bool result)
+/* An entry's parameters are in the buffer of the launch, those of a function among its locals. */
+static bool parameter_compile(struct compiler *c, bool result)
 {
     struct routine *f = c->function;
     struct declared d = {.space = SPACE_PARAM};
@@ -61,16 +61,16 @@ static bool one_parameter(struct compiler *c, bool result)
     s->offset = (*end + (uint64_t)d.alignment - 1) / d.alignment * d.alignment;
     if (s->offset + d.bytes > PARAMETERS_BYTES_MAX) return parse_error(c);
     *end = (uint32_t)(s->offset + d.bytes);
-    return result ? add_place(c, &f->result, &f->result_count, s->offset, d.bytes)
-                  : add_place(c, &f->parameter, &f->parameter_count, s->offset, d.bytes);
+    return result ? parameter_place_add(c, &f->result, &f->result_count, s->offset, d.bytes)
+                  : parameter_place_add(c, &f->parameter, &f->parameter_count, s->offset, d.bytes);
 }
 
-static bool parameters(struct compiler *c, bool result)
+static bool parameters_compile(struct compiler *c, bool result)
 {
     struct text *t = &c->text;
     if (!text_take(t, "(")) return true;
     while (!text_is(t, ")")) {
-        if (!one_parameter(c, result)) return false;
+        if (!parameter_compile(c, result)) return false;
         if (!text_take(t, ",")) break;
     }
     return text_take(t, ")") || parse_error(c);
@@ -78,7 +78,7 @@ static bool parameters(struct compiler *c, bool result)
 
 /* ---- heads ---- */
 
-static uint32_t three(struct compiler *c, uint32_t *out)
+static uint32_t dimensions_read(struct compiler *c, uint32_t *out)
 {
     uint64_t product = 1;
     struct literal l;
@@ -93,7 +93,7 @@ static uint32_t three(struct compiler *c, uint32_t *out)
     return product > UINT32_MAX ? UINT32_MAX : (uint32_t)product;
 }
 
-static bool directives(struct compiler *c, struct routine *f)
+static bool head_directives_compile(struct compiler *c, struct routine *f)
 {
     struct text *t = &c->text;
     while (t->kind == TOKEN_WORD && t->at[0] == '.') {
@@ -101,7 +101,7 @@ static bool directives(struct compiler *c, struct routine *f)
         if (text_is(t, ".maxntid") || text_is(t, ".reqntid")) {
             bool required = text_is(t, ".reqntid");
             text_next(t);
-            uint32_t n = three(c, shape);
+            uint32_t n = dimensions_read(c, shape);
             if (!n) return parse_error(c);
             f->threads_max = n;
             if (required) memcpy(f->threads_required, shape, sizeof shape);
@@ -125,7 +125,7 @@ static bool directives(struct compiler *c, struct routine *f)
     return true;
 }
 
-static void finish_body(struct compiler *c, struct routine *f)
+static void body_finish(struct compiler *c, struct routine *f)
 {
     c->guard = 0;
     emit(c, op_return);
@@ -135,7 +135,7 @@ static void finish_body(struct compiler *c, struct routine *f)
     f->empty = f->op_count <= 2 && f->op[0].run == op_return;
 }
 
-static bool defined_twice(struct compiler *c, const struct routine *f, bool weak)
+static bool is_duplicate_definition(struct compiler *c, const struct routine *f, bool weak)
 {
     if (!f->defined) return false;
     if (!weak && !f->weak)
@@ -143,14 +143,14 @@ static bool defined_twice(struct compiler *c, const struct routine *f, bool weak
     return true;
 }
 
-/* A function that is read for the second time only to be thrown away. */
-static struct routine *spare_function(struct compiler *c, const char *name, size_t length)
+/* A function that is read a second time, only to be discarded. */
+static struct routine *function_discarded(struct compiler *c, const char *name, size_t length)
 {
     uint32_t index;
     return function_new(c, name, length, &index);
 }
 
-static struct routine *function_named(struct compiler *c, struct span_text name, bool weak)
+static struct routine *function_find_or_new(struct compiler *c, struct span_text name, bool weak)
 {
     struct symbol *s = scope_find(c, name.at, name.length);
     uint32_t index;
@@ -158,7 +158,7 @@ static struct routine *function_named(struct compiler *c, struct span_text name,
         struct routine *f = c->program->function[s->index];
         struct text ahead = c->text;
         (void)ahead;
-        return f->defined && weak ? spare_function(c, name.at, name.length) : f;
+        return f->defined && weak ? function_discarded(c, name.at, name.length) : f;
     }
     struct routine *f = function_new(c, name.at, name.length, &index);
     if (!f || !(s = scope_add(c, name.at, name.length, SYMBOL_FUNCTION))) return NULL;
@@ -167,7 +167,7 @@ static struct routine *function_named(struct compiler *c, struct span_text name,
     return f;
 }
 
-static void forget_signature(struct routine *f)
+static void signature_clear(struct routine *f)
 {
     free(f->parameter);
     free(f->result);
@@ -176,8 +176,8 @@ static void forget_signature(struct routine *f)
     f->parameter_bytes = f->local_bytes = f->shared_bytes = 0;
 }
 
-/* From behind .entry or .func. The results of a function stand before its name, so that it is looked up twice. */
-static bool routine(struct compiler *c, bool entry, bool visible, bool external, bool weak)
+/* Compile from behind .entry or .func. The results of a function precede its name, so they are read twice. */
+static bool function_compile(struct compiler *c, bool entry, bool visible, bool external, bool weak)
 {
     struct text *t = &c->text, begin = *t;
     while (!entry && text_is(t, "(") && t->kind != TOKEN_END) {
@@ -187,10 +187,10 @@ static bool routine(struct compiler *c, bool entry, bool visible, bool external,
     }
     if (t->kind != TOKEN_WORD || t->at[0] == '.') return parse_error(c);
     struct span_text name = {t->at, t->length};
-    struct routine *f = function_named(c, name, weak);
+    struct routine *f = function_find_or_new(c, name, weak);
     if (!f) return false;
     bool twice = f->defined;
-    if (twice) f = spare_function(c, "", 0);
+    if (twice) f = function_discarded(c, "", 0);
     if (!f || !scope_open(c)) return false;
     c->function = f;
     c->register_bytes = c->predicate_left = 0;
@@ -199,20 +199,21 @@ static bool routine(struct compiler *c, bool entry, bool visible, bool external,
     f->visible = f->visible || visible || weak;
     f->external = f->external || external;
     f->weak = f->weak || weak;
-    forget_signature(f);
+    signature_clear(f);
     if (!entry) *t = begin;
-    bool ok = entry || parameters(c, true);
+    bool ok = entry || parameters_compile(c, true);
     text_next(t); /* the name */
-    ok = ok && parameters(c, false) && directives(c, f);
+    ok = ok && parameters_compile(c, false) && head_directives_compile(c, f);
     if (ok && text_take(t, "{")) {
         if (twice) {
             struct symbol *s = scope_find(c, name.at, name.length);
-            if (s && s->kind == SYMBOL_FUNCTION) defined_twice(c, c->program->function[s->index], weak);
+            if (s && s->kind == SYMBOL_FUNCTION)
+                is_duplicate_definition(c, c->program->function[s->index], weak);
         }
         body_read(c);
-        finish_body(c, f);
+        body_finish(c, f);
         scope_close(c);
-        if (!c->broken) ok = flow_finish(c, f);
+        if (!c->limit_exceeded) ok = flow_finish(c, f);
     } else {
         ok = ok && (text_take(t, ";") || parse_error(c));
         scope_close(c);
@@ -224,7 +225,7 @@ static bool routine(struct compiler *c, bool entry, bool visible, bool external,
 
 /* ---- the module ---- */
 
-static bool version(struct compiler *c)
+static bool version_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     if (t->kind != TOKEN_NUMBER) return parse_error(c);
@@ -239,14 +240,14 @@ static bool version(struct compiler *c)
         report_error(c->report, t->line, "Unsupported .version %u.%u; current version is '%u.%u'", major,
                      minor, NEWEST_VERSION / 10, NEWEST_VERSION % 10);
         c->report->version_unsupported = true;
-        c->broken = true;
+        c->limit_exceeded = true;
         return false;
     }
     text_next(t);
     return true;
 }
 
-static bool skip_section(struct compiler *c)
+static bool section_skip(struct compiler *c)
 {
     struct text *t = &c->text;
     while (t->kind != TOKEN_END && !text_is(t, "{"))
@@ -260,7 +261,7 @@ static bool skip_section(struct compiler *c)
     return true;
 }
 
-static bool skip_line(struct compiler *c)
+static bool line_skip(struct compiler *c)
 {
     uint32_t line = c->text.line;
     while (c->text.kind != TOKEN_END && c->text.line == line)
@@ -268,7 +269,7 @@ static bool skip_line(struct compiler *c)
     return true;
 }
 
-static bool alias(struct compiler *c)
+static bool alias_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     struct span_text name = {t->at, t->length};
@@ -282,7 +283,7 @@ static bool alias(struct compiler *c)
     return text_take(t, ";") || parse_error(c);
 }
 
-static bool statement(struct compiler *c)
+static bool module_statement_compile(struct compiler *c)
 {
     struct text *t = &c->text;
     bool external = false, visible = false, weak = false;
@@ -296,9 +297,9 @@ static bool statement(struct compiler *c)
         else
             break;
     }
-    if (text_take(t, ".entry")) return routine(c, true, visible, external, weak);
-    if (text_take(t, ".func")) return routine(c, false, visible, external, weak);
-    if (text_take(t, ".version")) return version(c);
+    if (text_take(t, ".entry")) return function_compile(c, true, visible, external, weak);
+    if (text_take(t, ".func")) return function_compile(c, false, visible, external, weak);
+    if (text_take(t, ".version")) return version_compile(c);
     if (text_take(t, ".target")) {
         struct literal l;
         struct text digits = {
@@ -306,7 +307,7 @@ static bool statement(struct compiler *c)
         while (digits.length && (digits.at[digits.length - 1] < '0' || digits.at[digits.length - 1] > '9'))
             digits.length--;
         if (digits.length && text_literal(&digits, &l)) c->target = (uint32_t)l.bits;
-        return skip_line(c);
+        return line_skip(c);
     }
     if (text_is(t, ".calabash_unit")) {
         scope_end_unit(c);
@@ -320,13 +321,13 @@ static bool statement(struct compiler *c)
         text_next(t);
         return true;
     }
-    if (text_is(t, ".address_size") || text_is(t, ".file") || text_is(t, ".loc")) return skip_line(c);
+    if (text_is(t, ".address_size") || text_is(t, ".file") || text_is(t, ".loc")) return line_skip(c);
     if (text_is(t, ".pragma")) {
         skip_statement(c);
         return true;
     }
-    if (text_is(t, ".section")) return skip_section(c);
-    if (text_take(t, ".alias")) return alias(c);
+    if (text_is(t, ".section")) return section_skip(c);
+    if (text_take(t, ".alias")) return alias_compile(c);
     if (text_take(t, ".global")) return declare_variables(c, SPACE_GLOBAL, external, visible || weak);
     if (text_take(t, ".const")) return declare_variables(c, SPACE_CONST, external, visible || weak);
     if (text_take(t, ".shared")) return declare_variables(c, SPACE_SHARED, external, visible);
@@ -335,7 +336,7 @@ static bool statement(struct compiler *c)
     return parse_error(c);
 }
 
-static void undefined_functions(struct compiler *c)
+static void undefined_functions_report(struct compiler *c)
 {
     for (uint32_t i = 0; i < c->program->variable_count; i++) {
         const struct variable *v = &c->program->variable[i];
@@ -351,8 +352,8 @@ struct program *ptx_compile(const char *text, size_t length, struct report *r)
     text_begin(&c.text, text, length);
     if (!text_is(&c.text, ".version"))
         report_error(r, c.text.line, "Missing .version directive at start of file");
-    while (c.text.kind != TOKEN_END && !c.broken && r->error_count < 20) {
-        if (statement(&c)) continue;
+    while (c.text.kind != TOKEN_END && !c.limit_exceeded && r->error_count < 20) {
+        if (module_statement_compile(&c)) continue;
         c.function = NULL;
         c.guard = 0;
         while (c.scope)
@@ -360,9 +361,9 @@ struct program *ptx_compile(const char *text, size_t length, struct report *r)
         skip_statement(&c);
         if (text_is(&c.text, "}")) text_next(&c.text);
     }
-    undefined_functions(&c);
+    undefined_functions_report(&c);
     scope_free(&c);
-    if (r->error_count || c.broken) {
+    if (r->error_count || c.limit_exceeded) {
         program_free(c.program);
         return NULL;
     }

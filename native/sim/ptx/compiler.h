@@ -1,14 +1,17 @@
-/* What the parts of the compiler share: one pass over the text, from declarations to operations. */
+/*
+ * State shared by the parts of the compiler, which makes one pass over the text, from declarations to
+ * operations.
+ */
 #ifndef CALABASH_SIM_PTX_COMPILER_H
 #define CALABASH_SIM_PTX_COMPILER_H
 
 #include "sim/ptx/program.h"
-#include "sim/ptx/text.h"
+#include "sim/ptx/scanner.h"
 
 #define PARTS_MAX      20
 #define OPERANDS_MAX   12
 #define ITEMS_MAX      64
-#define SHARED_MODULE  (1u << 20) /* where a module's shared variables begin; an entry's own begin at 0 */
+#define SHARED_MODULE  (1u << 20) /* offset of a module's shared variables; an entry's own begin at 0 */
 #define SHARED_DYNAMIC (2u << 20)
 #define DEPTH_SCOPES   64u
 
@@ -31,12 +34,12 @@ struct symbol {
     uint32_t index; /* of a variable of the program, a function, an operation */
     uint64_t offset, bytes;
     uint32_t count;         /* of a row of registers: %r<count>, else 0 */
-    uint32_t *place;        /* of each of them: 0 until it is used, else 1 + its place */
+    uint32_t *place;        /* of each of them: 0 until it is used, else 1 + its register offset */
     struct symbol *next;    /* of the same bucket */
     struct symbol *earlier; /* of the same scope */
 };
 
-struct pending { /* a label that is not known yet */
+struct pending { /* a reference to a label that is not defined yet */
     const char *name;
     uint32_t length, scope, line;
     uint32_t op; /* its target, or with `list` an entry of the list */
@@ -102,8 +105,8 @@ struct compiler {
     uint32_t key_count, key_room;
     uint32_t guard;
     uint32_t version, target;
-    uint32_t rows; /* registers that were declared in rows */
-    bool broken;   /* out of memory, or beyond all bounds: nothing more is read */
+    uint32_t rows;       /* registers that were declared in rows */
+    bool limit_exceeded; /* out of memory, or a limit exceeded: nothing more is read */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* What comes next: branches, calls, ends, barriers. */
+/* Handlers of control flow: branches, calls, ends, barriers. */
 #include "sim/ptx/control.h"
 
 #include "sim/ptx/barrier.h"
@@ -14,8 +14,8 @@ const struct op *op_branch(struct warp *w, const struct op *o, u32 mask)
     return warp_part(w, mask, o->target, o + 1, o->join);
 }
 
-/* Lanes of one value go together; the others come here again. */
-static u32 alike(const u32 *value, u32 mask)
+/* The lanes with the same value as the first run together; the others execute the operation again. */
+static u32 lanes_with_first_value(const u32 *value, u32 mask)
 {
     u32 r = 0, first = value[FIRST(mask)];
     SET_LANES(mask) r |= value[i] == first ? 1u << i : 0;
@@ -25,7 +25,7 @@ static u32 alike(const u32 *value, u32 mask)
 const struct op *op_branch_table(struct warp *w, const struct op *o, u32 mask)
 {
     const u32 *index = in(w, o->a);
-    u32 which = index[FIRST(mask)], group = alike(index, mask);
+    u32 which = index[FIRST(mask)], group = lanes_with_first_value(index, mask);
     if (which >= o->list_count) return warp_fault(w, o, RUN_INVALID_PC, "branch beyond its table", which);
     const struct routine *f = w->running->frame->function;
     const struct op *target = f->op + f->list[o->list + which];
@@ -36,7 +36,7 @@ const struct op *op_branch_table(struct warp *w, const struct op *o, u32 mask)
 
 /* ---- calls: the list has results, then arguments, each as (place, bytes of a register or 0: in local memory) ---- */
 
-static void copy_local(struct warp *w, u32 to, u32 from, u32 bytes, u32 mask)
+static void local_copy(struct warp *w, u32 to, u32 from, u32 bytes, u32 mask)
 {
     SET_LANES(mask)
     {
@@ -45,7 +45,7 @@ static void copy_local(struct warp *w, u32 to, u32 from, u32 bytes, u32 mask)
     }
 }
 
-static void pass_arguments(struct warp *w, const struct op *o, const struct frame *from,
+static void arguments_pass(struct warp *w, const struct op *o, const struct frame *from,
                            const struct frame *to, u32 mask)
 {
     u32 results = o->list_count >> 16, arguments = o->list_count & 0xffff;
@@ -54,7 +54,7 @@ static void pass_arguments(struct warp *w, const struct op *o, const struct fram
     for (u32 k = 0; k < arguments && k < f->parameter_count; k++, list += 2) {
         u32 at = to->local_base + f->parameter[k].offset, bytes = f->parameter[k].bytes;
         if (!list[1]) {
-            copy_local(w, at, from->local_base + list[0], bytes, mask);
+            local_copy(w, at, from->local_base + list[0], bytes, mask);
             continue;
         }
         const u8 *value = w->base[list[0] >> 31] + (list[0] & ~CONSTANT);
@@ -63,7 +63,7 @@ static void pass_arguments(struct warp *w, const struct op *o, const struct fram
     }
 }
 
-static void pass_results(struct warp *w, const struct frame *from, struct frame *to, u32 mask)
+static void results_pass(struct warp *w, const struct frame *from, struct frame *to, u32 mask)
 {
     const struct op *o = from->call;
     const struct routine *f = from->function;
@@ -71,7 +71,7 @@ static void pass_results(struct warp *w, const struct frame *from, struct frame 
     for (u32 k = 0; k < o->list_count >> 16 && k < f->result_count; k++, list += 2) {
         u32 at = from->local_base + f->result[k].offset, bytes = f->result[k].bytes;
         if (!list[1]) {
-            copy_local(w, to->local_base + list[0], at, bytes, mask);
+            local_copy(w, to->local_base + list[0], at, bytes, mask);
             continue;
         }
         u32 n = bytes < list[1] ? bytes : list[1];
@@ -80,7 +80,7 @@ static void pass_results(struct warp *w, const struct frame *from, struct frame 
     }
 }
 
-static const struct op *call(struct warp *w, const struct op *o, u32 mask, const struct routine *f)
+static const struct op *function_call(struct warp *w, const struct op *o, u32 mask, const struct routine *f)
 {
     struct frame *from = w->running->frame;
     if (!f->op || f->entry || f->refused) {
@@ -92,14 +92,14 @@ static const struct op *call(struct warp *w, const struct op *o, u32 mask, const
     }
     struct frame *to = frame_new(w, f, from, o);
     if (!to) return warp_fault(w, o, RUN_FAILED, "stack overflow at depth", from->depth);
-    pass_arguments(w, o, from, to, mask);
+    arguments_pass(w, o, from, to, mask);
     return warp_call(w, mask, o + 1, to);
 }
 
 const struct op *op_call(struct warp *w, const struct op *o, u32 mask)
 {
     const struct routine *f = o->extra;
-    return call(w, o, mask, f);
+    return function_call(w, o, mask, f);
 }
 
 const struct op *op_call_through(struct warp *w, const struct op *o, u32 mask)
@@ -115,7 +115,7 @@ const struct op *op_call_through(struct warp *w, const struct op *o, u32 mask)
     }
     if (WINDOW(first) != WINDOW(WINDOW_FUNCTION) || (first & WINDOW_MASK) >= p->function_count)
         return warp_fault(w, o, RUN_INVALID_PC, "call of what is no function", first);
-    return call(w, o, mask, p->function[first & WINDOW_MASK]);
+    return function_call(w, o, mask, p->function[first & WINDOW_MASK]);
 }
 
 const struct op *op_return(struct warp *w, const struct op *o, u32 mask)
@@ -123,7 +123,7 @@ const struct op *op_return(struct warp *w, const struct op *o, u32 mask)
     struct frame *f = w->running->frame;
     w->running->at = o + 1;
     if (!f->caller) return warp_exit(w, mask, o + 1);
-    pass_results(w, f, f->caller, mask);
+    results_pass(w, f, f->caller, mask);
     return warp_return(w, mask);
 }
 
@@ -144,7 +144,7 @@ const struct op *op_break(struct warp *w, const struct op *o, u32 mask)
     return warp_fault(w, o, RUN_FAILED, "breakpoint without a debugger", 0);
 }
 
-/* nanosleep: whoever sleeps lets others run. */
+/* nanosleep: let other threads run. */
 const struct op *op_yield(struct warp *w, const struct op *o, u32 mask)
 {
     (void)mask;
@@ -153,9 +153,9 @@ const struct op *op_yield(struct warp *w, const struct op *o, u32 mask)
     return NULL;
 }
 
-/* ---- barriers: a the number, b how many threads (list_count 1), c the predicate of a reduction ---- */
+/* ---- barriers: a the number, b the number of threads (list_count 1), c the predicate of a reduction ---- */
 
-static const struct op *reduced(struct warp *w, const struct op *o, u32 mask, const struct barrier *b)
+static const struct op *reduction_store(struct warp *w, const struct op *o, u32 mask, const struct barrier *b)
 {
     if (o->flag & BARRIER_POPC) {
         u32 *d = out(w, o->d);
@@ -175,9 +175,9 @@ const struct op *op_barrier(struct warp *w, const struct op *o, u32 mask)
     bool reduces = o->flag & (BARRIER_POPC | BARRIER_AND | BARRIER_OR);
     if (id >= BARRIERS) return warp_fault(w, o, RUN_ILLEGAL_INSTRUCTION, "barrier beyond 15:", id);
     struct barrier *b = &w->block->barrier[id];
-    if (f->passed) { /* it has come, and so have all others */
+    if (f->passed) { /* it has arrived, and so have all others */
         f->passed = false;
-        return reduced(w, o, mask, b);
+        return reduction_store(w, o, mask, b);
     }
     if (reduces) {
         u32 p = predicate(w, o->c);
@@ -187,7 +187,7 @@ const struct op *op_barrier(struct warp *w, const struct op *o, u32 mask)
     barrier_arrive(w, id, mask, count);
     if (o->flag & BARRIER_ARRIVE) return o + 1;
     f->barrier = (u8)id;
-    if (mask != f->mask) { /* a guard: those without it go on */
+    if (mask != f->mask) { /* a guard: lanes for which it is false go on */
         warp_part(w, mask, reduces ? o : o + 1, o + 1, NULL);
         f = w->fragments;
         f->barrier = (u8)id;

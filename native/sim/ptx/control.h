@@ -1,4 +1,4 @@
-/* What comes next: branches, calls, ends, barriers. */
+/* Handlers of control flow: branches, calls, ends, barriers. */
 #ifndef CALABASH_SIM_PTX_CONTROL_H
 #define CALABASH_SIM_PTX_CONTROL_H
 

@@ -1,10 +1,10 @@
 /*
- * Conversions between all types: lanes are widened to 64-bit integers or to f64, where nothing is lost, and narrowed
- * again. The frequent ones have a loop of their own.
+ * Conversions between all types: lanes are widened to 64-bit integers or to f64 without loss, and narrowed
+ * again. Frequent conversions have a loop of their own.
  */
 #include "sim/ptx/convert.h"
 
-#include "sim/ptx/half.h"
+#include "sim/ptx/half_float.h"
 #include "sim/ptx/lanes.h"
 
 #include <fenv.h>
@@ -16,7 +16,7 @@ static int fenv_mode(char mode)
     return mode == 'z' ? FE_TOWARDZERO : mode == 'm' ? FE_DOWNWARD : mode == 'p' ? FE_UPWARD : FE_TONEAREST;
 }
 
-/* The rounding mode of the operation that follows, which is carried out at once: no turn ends between them. */
+/* Set the rounding mode of the next operation, which is executed at once: no turn ends between them. */
 const struct op *op_round(struct warp *w, const struct op *o, u32 mask)
 {
     fesetround(fenv_mode((char)o->immediate));
@@ -25,12 +25,12 @@ const struct op *op_round(struct warp *w, const struct op *o, u32 mask)
     return next;
 }
 
-union wide { /* lanes on their way */
+union wide { /* lanes during a conversion */
     s64 integer[LANES];
     f64 real[LANES];
 };
 
-static void fetch(const struct warp *w, const struct op *o, u64 *raw)
+static void lanes_fetch(const struct warp *w, const struct op *o, u64 *raw)
 {
     const void *from = in(w, o->a);
     switch (o->shape) {
@@ -54,8 +54,8 @@ static f32 as_f32(u64 raw)
     return v;
 }
 
-/* True when the lanes are floating now. */
-static bool widen(enum type from, const u64 *raw, union wide *t, u32 flag)
+/* Return true if the widened lanes are floating. */
+static bool lanes_widen(enum type from, const u64 *raw, union wide *t, u32 flag)
 {
     switch (from) {
     case T_U8:
@@ -102,7 +102,7 @@ static bool widen(enum type from, const u64 *raw, union wide *t, u32 flag)
     }
 }
 
-static f64 whole(f64 v, char mode)
+static f64 round_to_integral(f64 v, char mode)
 {
     switch (mode) {
     case 'z':
@@ -116,7 +116,7 @@ static f64 whole(f64 v, char mode)
     }
 }
 
-/* What is beyond the type is its nearest end; a NaN is 0. */
+/* A value beyond the type becomes its nearest limit; a NaN becomes 0. */
 static u64 to_integer(f64 v, enum type to, char mode)
 {
     u32 bits = 8 * type_bytes(to);
@@ -125,7 +125,7 @@ static u64 to_integer(f64 v, enum type to, char mode)
         beyond = ldexp(1, is_signed ? (int)bits - 1 : (int)bits);
     u64 top = is_signed ? (1ull << (bits - 1)) - 1 : bits == 64 ? UINT64_MAX : (1ull << bits) - 1;
     if (v != v) return 0;
-    v = whole(v, mode);
+    v = round_to_integral(v, mode);
     if (v >= beyond) return top;
     if (v <= least) return is_signed ? (u64)0 - (1ull << (bits - 1)) : 0;
     return is_signed ? (u64)(s64)v : v >= 0x1p63 ? (u64)(v - 0x1p63) + (1ull << 63) : (u64)v;
@@ -146,7 +146,7 @@ static u64 clamp_integer(s64 v, enum type from, enum type to)
 
 static u64 to_float(f64 v, enum type to, u32 flag, char mode)
 {
-    if (flag & CONVERT_WHOLE) v = whole(v, mode);
+    if (flag & CONVERT_WHOLE) v = round_to_integral(v, mode);
     if (flag & CONVERT_SATURATE) v = v > 0 ? (v < 1 ? v : 1) : 0;
     if (flag & CONVERT_RELU && v < 0) v = 0;
     switch (to) {
@@ -182,8 +182,8 @@ static u64 from_integer(s64 v, enum type from, enum type to, char mode)
     return to_float(from == T_U64 ? (f64)(u64)v : (f64)v, to, 0, mode);
 }
 
-/* Into a register that may be wider than the type. */
-static void deliver(const struct warp *w, const struct op *o, const u64 *t, u32 mask)
+/* Store in a register that may be wider than the type. */
+static void lanes_store(const struct warp *w, const struct op *o, const u64 *t, u32 mask)
 {
     void *d = out(w, o->d);
     enum type to = o->type;
@@ -211,8 +211,8 @@ const struct op *op_convert(struct warp *w, const struct op *o, u32 mask)
     union wide v;
     enum type from = o->from, to = o->type;
     char mode = (char)o->immediate;
-    fetch(w, o, raw);
-    bool real = widen(from, raw, &v, o->flag), to_real = type_kind(to) == 'f';
+    lanes_fetch(w, o, raw);
+    bool real = lanes_widen(from, raw, &v, o->flag), to_real = type_kind(to) == 'f';
     if (mode != 'n') fesetround(fenv_mode(mode));
     if (real && to_real) {
         EACH_LANE t[i] = to_float(v.real[i], to, o->flag, mode);
@@ -226,7 +226,7 @@ const struct op *op_convert(struct warp *w, const struct op *o, u32 mask)
         memcpy(t, v.integer, sizeof t);
     }
     if (mode != 'n') fesetround(FE_TONEAREST);
-    deliver(w, o, t, mask);
+    lanes_store(w, o, t, mask);
     return o + 1;
 }
 

@@ -1,4 +1,4 @@
-/* Conversions that programs are full of: between registers of exactly these types, without any modifier. */
+/* Frequent conversions: between registers of exactly these types, without any modifier. */
 #include "sim/ptx/convert_fast.h"
 
 #include "sim/ptx/lanes.h"

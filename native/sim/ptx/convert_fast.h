@@ -4,7 +4,10 @@
 
 #include "sim/ptx/op.h"
 
-/* NULL: there is none of its own. Registers must be as wide as the types; rounding is to nearest. */
+/*
+ * NULL: the conversion has no handler of its own. Registers must be as wide as the types; rounding is to
+ * nearest.
+ */
 op_fn *convert_fast(enum type to, enum type from);
 
 #endif

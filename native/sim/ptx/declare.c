@@ -13,13 +13,13 @@
 #define ROWS_MAX    (1u << 24) /* of a module */
 #define INITIAL_MAX (1ull << 28)
 
-static void expected(struct compiler *c, const char *what)
+static void report_expected(struct compiler *c, const char *what)
 {
     report_error(c->report, c->text.line, "Parsing error near '%.*s': expected %s",
                  (int)(c->text.length < 80 ? c->text.length : 80), c->text.at, what);
 }
 
-static bool number(struct compiler *c, uint64_t *out)
+static bool number_read(struct compiler *c, uint64_t *out)
 {
     struct literal v;
     if (!text_literal(&c->text, &v) || v.floating) return false;
@@ -28,12 +28,12 @@ static bool number(struct compiler *c, uint64_t *out)
     return true;
 }
 
-static bool attribute(struct compiler *c, struct declared *d)
+static bool attribute_read(struct compiler *c, struct declared *d)
 {
     uint64_t n;
     struct text *t = &c->text;
     if (text_take(t, ".align")) {
-        if (!number(c, &n) || n == 0 || n > 1024 || (n & (n - 1))) return false;
+        if (!number_read(c, &n) || n == 0 || n > 1024 || (n & (n - 1))) return false;
         d->alignment = (uint32_t)n;
         return true;
     }
@@ -59,7 +59,7 @@ static bool attribute(struct compiler *c, struct declared *d)
         text_next(t);
         return true;
     }
-    /* .ptr .global .align 8: what a parameter points to; its alignment is not the parameter's */
+    /* .ptr .global .align 8: what a parameter points to; that alignment is not the parameter's */
     if (text_take(t, ".ptr")) {
         while (t->kind == TOKEN_WORD && t->at[0] == '.') {
             bool align = text_is(t, ".align");
@@ -71,11 +71,11 @@ static bool attribute(struct compiler *c, struct declared *d)
     return false;
 }
 
-static bool dimensions(struct compiler *c, struct declared *d)
+static bool dimensions_read(struct compiler *c, struct declared *d)
 {
     while (text_take(&c->text, "[")) {
         uint64_t n = 0;
-        if (!text_is(&c->text, "]") && !number(c, &n)) return false;
+        if (!text_is(&c->text, "]") && !number_read(c, &n)) return false;
         if (!text_take(&c->text, "]")) return false;
         if (n == 0) d->unsized = true;
         if (n > BYTES_MAX || d->bytes > BYTES_MAX / (n ? n : 1)) return false;
@@ -89,28 +89,28 @@ bool declare_one(struct compiler *c, struct declared *d)
     struct text *t = &c->text;
     d->vector = d->vector ? d->vector : 1;
     while (t->kind == TOKEN_WORD && t->at[0] == '.') {
-        if (!attribute(c, d)) {
-            expected(c, "an attribute or a type");
+        if (!attribute_read(c, d)) {
+            report_expected(c, "an attribute or a type");
             return false;
         }
     }
     if (!d->type || t->kind != TOKEN_WORD) {
-        expected(c, d->type ? "a name" : "a type");
+        report_expected(c, d->type ? "a name" : "a type");
         return false;
     }
     d->name = (struct span_text){t->at, t->length};
     text_next(t);
     if (text_take(t, "<")) {
         uint64_t n;
-        if (!number(c, &n) || n > ROW_MAX || !text_take(t, ">")) {
-            expected(c, "a number of registers");
+        if (!number_read(c, &n) || n > ROW_MAX || !text_take(t, ">")) {
+            report_expected(c, "a number of registers");
             return false;
         }
         d->row = (uint32_t)n;
     }
     d->bytes = (uint64_t)(d->type == T_PRED ? 1 : type_bytes(d->type)) * d->vector;
-    if (!dimensions(c, d)) {
-        expected(c, "a size");
+    if (!dimensions_read(c, d)) {
+        report_expected(c, "a size");
         return false;
     }
     uint32_t natural = type_bytes(d->type) * d->vector;
@@ -118,10 +118,10 @@ bool declare_one(struct compiler *c, struct declared *d)
     return true;
 }
 
-static bool end_of_declaration(struct compiler *c)
+static bool declaration_end_read(struct compiler *c)
 {
     if (text_take(&c->text, ";")) return true;
-    expected(c, "';'");
+    report_expected(c, "';'");
     return false;
 }
 
@@ -150,7 +150,7 @@ bool declare_registers(struct compiler *c)
             return false;
         }
     } while (text_take(&c->text, ","));
-    return end_of_declaration(c);
+    return declaration_end_read(c);
 }
 
 /* ---- initialisers ---- */
@@ -162,12 +162,12 @@ struct filling {
     uint32_t reloc_room;
 };
 
-static bool put_bits(struct compiler *c, struct filling *f, uint64_t bits)
+static bool initializer_put_bits(struct compiler *c, struct filling *f, uint64_t bits)
 {
     struct variable *v = f->v;
     if (f->at + f->each > v->bytes && !v->unsized) return false;
     if (f->at + f->each > v->initial_bytes) {
-        uint64_t more = v->initial_bytes ? v->initial_bytes * 2 : 64; /* no more than is written */
+        uint64_t more = v->initial_bytes ? v->initial_bytes * 2 : 64; /* no more than is initialized */
         if (more > v->bytes && !v->unsized) more = v->bytes;
         uint8_t *bigger = more > INITIAL_MAX ? NULL : realloc(v->initial, more);
         if (!bigger) {
@@ -184,7 +184,7 @@ static bool put_bits(struct compiler *c, struct filling *f, uint64_t bits)
     return true;
 }
 
-static uint64_t converted(struct literal l, bool negative, enum type t)
+static uint64_t literal_convert(struct literal l, bool negative, enum type t)
 {
     double d;
     float s;
@@ -210,7 +210,7 @@ static uint64_t converted(struct literal l, bool negative, enum type t)
     return bits;
 }
 
-static bool address_item(struct compiler *c, struct filling *f)
+static bool initializer_address(struct compiler *c, struct filling *f)
 {
     struct text *t = &c->text;
     bool generic = text_take(t, "generic");
@@ -227,20 +227,21 @@ static bool address_item(struct compiler *c, struct filling *f)
     text_next(t);
     if (generic && !text_take(t, ")")) return false;
     uint64_t plus = 0;
-    if (text_take(t, "+") && !number(c, &plus)) return false;
+    if (text_take(t, "+") && !number_read(c, &plus)) return false;
     struct variable *v = f->v;
-    if (s->kind == SYMBOL_VARIABLE && s->space == SPACE_SHARED) return put_bits(c, f, s->offset + plus);
-    if (!room_for(c, &v->reloc, &f->reloc_room, v->reloc_count, sizeof *v->reloc)) return false;
+    if (s->kind == SYMBOL_VARIABLE && s->space == SPACE_SHARED)
+        return initializer_put_bits(c, f, s->offset + plus);
+    if (!array_reserve(c, &v->reloc, &f->reloc_room, v->reloc_count, sizeof *v->reloc)) return false;
     v->reloc[v->reloc_count++] = (struct reloc){.offset = f->at,
                                                 .addend = plus,
                                                 .target = s->index,
                                                 .width = (uint8_t)f->each,
                                                 .function = s->kind == SYMBOL_FUNCTION,
                                                 .generic = generic};
-    return f->each >= 4 && put_bits(c, f, 0);
+    return f->each >= 4 && initializer_put_bits(c, f, 0);
 }
 
-static bool item(struct compiler *c, struct filling *f)
+static bool initializer_item(struct compiler *c, struct filling *f)
 {
     struct text *t = &c->text;
     struct literal l;
@@ -248,25 +249,25 @@ static bool item(struct compiler *c, struct filling *f)
     if (t->kind == TOKEN_NUMBER) {
         if (!text_literal(t, &l)) return false;
         text_next(t);
-        return put_bits(c, f, converted(l, negative, f->v->type));
+        return initializer_put_bits(c, f, literal_convert(l, negative, f->v->type));
     }
-    return !negative && address_item(c, f);
+    return !negative && initializer_address(c, f);
 }
 
-static bool items(struct compiler *c, struct filling *f)
+static bool initializer_list(struct compiler *c, struct filling *f)
 {
     uint32_t depth = 0;
     struct text *t = &c->text;
-    if (!text_is(t, "{")) return item(c, f);
+    if (!text_is(t, "{")) return initializer_item(c, f);
     do { /* nested braces are filled in order: PTX compilers write whole rows */
         while (text_take(t, "{"))
             depth++;
-        if (!text_is(t, "}") && !item(c, f)) return false;
+        if (!text_is(t, "}") && !initializer_item(c, f)) return false;
         while (text_is(t, "}") && depth) {
             depth--;
             text_next(t);
         }
-    } while (depth && text_take(t, ",") && !c->broken);
+    } while (depth && text_take(t, ",") && !c->limit_exceeded);
     return depth == 0;
 }
 
@@ -277,8 +278,8 @@ static uint64_t aligned(uint64_t at, uint32_t alignment)
     return (at + alignment - 1) / alignment * alignment;
 }
 
-/* Where a variable of a space within the program, an entry or a frame lies. */
-static bool lay_out(struct compiler *c, const struct declared *d, struct symbol *s, bool external)
+/* Determine the place of a variable in its space: in the program, an entry or a frame. */
+static bool variable_place(struct compiler *c, const struct declared *d, struct symbol *s, bool external)
 {
     struct routine *f = c->function;
     if (d->space == SPACE_SHARED && (external || d->unsized)) {
@@ -301,8 +302,8 @@ static bool lay_out(struct compiler *c, const struct declared *d, struct symbol 
     return true;
 }
 
-static bool in_memory(struct compiler *c, const struct declared *d, bool external, bool visible,
-                      const struct symbol *known, struct symbol *s)
+static bool variable_declare(struct compiler *c, const struct declared *d, bool external, bool visible,
+                             const struct symbol *known, struct symbol *s)
 {
     uint32_t index;
     struct variable *v;
@@ -311,7 +312,7 @@ static bool in_memory(struct compiler *c, const struct declared *d, bool externa
         (external || c->program->variable[known->index].external)) {
         index = known->index; /* declared before, now defined */
         v = &c->program->variable[index];
-        if (external) { /* the definition stands */
+        if (external) { /* the existing definition is kept */
             s->index = index;
             return true;
         }
@@ -334,8 +335,8 @@ static bool in_memory(struct compiler *c, const struct declared *d, bool externa
     v->unsized = d->unsized;
     if (!text_take(&c->text, "=")) return true;
     struct filling f = {.v = v, .each = (uint32_t)type_bytes(d->type)};
-    if (items(c, &f)) return true;
-    if (!c->broken) expected(c, "an initialiser");
+    if (initializer_list(c, &f)) return true;
+    if (!c->limit_exceeded) report_expected(c, "an initialiser");
     return false;
 }
 
@@ -354,12 +355,12 @@ bool declare_variables(struct compiler *c, enum space space, bool external, bool
         s->type = d.type;
         s->bytes = d.bytes;
         if (space == SPACE_GLOBAL || space == SPACE_CONST) {
-            if (!in_memory(c, &d, external, visible, known, s)) return false;
-        } else if (!lay_out(c, &d, s, external)) {
+            if (!variable_declare(c, &d, external, visible, known, s)) return false;
+        } else if (!variable_place(c, &d, s, external)) {
             report_error(c->report, c->text.line, "'%.*s' is larger than can be",
                          (int)(d.name.length < 200 ? d.name.length : 200), d.name.at);
             return false;
         }
     } while (text_take(&c->text, ","));
-    return end_of_declaration(c);
+    return declaration_end_read(c);
 }

@@ -12,9 +12,11 @@ struct declared {
     uint64_t bytes;
     bool unsized, external, visible, opaque;
 };
-/* From behind the space's directive up to `,`, `;`, `)`, `=` or `}`. */
+/* Read from behind the space's directive up to `,`, `;`, `)`, `=` or `}`. */
 bool declare_one(struct compiler *c, struct declared *d);
-/* A variable of any space but registers, with its initialiser; stands behind the directive of the space. */
+/*
+ * Read variables of any space but registers, with their initialisers, from behind the directive of the space.
+ */
 bool declare_variables(struct compiler *c, enum space space, bool external, bool visible);
 bool declare_registers(struct compiler *c);
 

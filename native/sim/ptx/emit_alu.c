@@ -1,9 +1,9 @@
-/* Instructions that alu.h lists: their modifiers, their type, their operands. */
+/* Translation of the instructions listed in alu.h: their modifiers, type and operands. */
 #include "sim/ptx/alu.h"
 #include "sim/ptx/convert.h"
 #include "sim/ptx/emit.h"
+#include "sim/ptx/modifiers.h"
 #include "sim/ptx/operand.h"
-#include "sim/ptx/parts.h"
 #include "sim/ptx/storage.h"
 
 #include <string.h>
@@ -11,11 +11,11 @@
 struct choice {
     char name[64];
     enum type type;
-    char rounding; /* 'n' unless another is asked for */
+    char rounding; /* 'n' unless another one is given */
     bool flush, saturate;
 };
 
-static bool append(struct choice *c, struct span_text part)
+static bool name_append(struct choice *c, struct span_text part)
 {
     size_t at = strlen(c->name);
     if (at + part.length + 2 > sizeof c->name) return false;
@@ -25,7 +25,7 @@ static bool append(struct choice *c, struct span_text part)
     return true;
 }
 
-static bool read_modifiers(const struct instruction *n, struct choice *c)
+static bool modifiers_read(const struct instruction *n, struct choice *c)
 {
     bool selects = span_is(n->name, "slct"), real;
     c->rounding = 'n';
@@ -39,7 +39,7 @@ static bool read_modifiers(const struct instruction *n, struct choice *c)
         return true;
     }
     real = type_kind(c->type) == 'f' || type_kind(c->type) == 'h';
-    if (!append(c, n->name)) return false;
+    if (!name_append(c, n->name)) return false;
     for (uint32_t i = 0; i < n->parts; i++) {
         struct span_text p = n->part[i];
         bool last = i + 1 == n->parts;
@@ -54,13 +54,13 @@ static bool read_modifiers(const struct instruction *n, struct choice *c)
             continue;
         else if (span_is(p, "approx") && c->type != T_F64)
             continue;
-        else if (!append(c, p))
+        else if (!name_append(c, p))
             return false;
     }
     return true;
 }
 
-static const struct alu *find(const struct choice *c)
+static const struct alu *alu_find(const struct choice *c)
 {
     static const struct alu *const tables[] = {alu_integer, alu_float, alu_logic, alu_bits,
                                                alu_half,    alu_carry, alu_video};
@@ -72,7 +72,7 @@ static const struct alu *find(const struct choice *c)
     return NULL;
 }
 
-static enum type shaped(char letter, enum type t)
+static enum type operand_type(char letter, enum type t)
 {
     switch (letter) {
     case 'w':
@@ -89,8 +89,8 @@ static enum type shaped(char letter, enum type t)
 enum emitted emit_alu(struct compiler *c, struct instruction *n)
 {
     struct choice choice = {.name = ""};
-    if (!read_modifiers(n, &choice) || !choice.type) return EMIT_UNKNOWN;
-    const struct alu *a = find(&choice);
+    if (!modifiers_read(n, &choice) || !choice.type) return EMIT_UNKNOWN;
+    const struct alu *a = alu_find(&choice);
     if (!a) return EMIT_UNKNOWN;
     uint32_t place[6] = {0}, sources = (uint32_t)strlen(a->shape) - 1;
     int64_t immediate = 0;
@@ -101,11 +101,12 @@ enum emitted emit_alu(struct compiler *c, struct instruction *n)
         if (a->shape[k] == 'i') {
             if (o->kind != OPERAND_LITERAL || o->literal.floating) return EMIT_MISMATCH;
             immediate = (int64_t)o->literal.bits;
-        } else if (!operand_source(c, o, shaped(a->shape[k], choice.type), &place[k])) {
+        } else if (!operand_source(c, o, operand_type(a->shape[k], choice.type), &place[k])) {
             return EMIT_MISMATCH;
         }
     }
-    if (!operand_target(c, &n->operand[0], shaped(a->shape[0], choice.type), &place[0])) return EMIT_MISMATCH;
+    if (!operand_target(c, &n->operand[0], operand_type(a->shape[0], choice.type), &place[0]))
+        return EMIT_MISMATCH;
     if (choice.rounding != 'n') emit(c, op_round)->immediate = choice.rounding;
     struct op *o = emit(c, choice.flush && a->flush && a->flush[choice.type] ? a->flush[choice.type]
                                                                              : a->run[choice.type]);
@@ -118,7 +119,7 @@ enum emitted emit_alu(struct compiler *c, struct instruction *n)
     o->type = (uint8_t)choice.type;
     if (choice.saturate) {
         memcpy(choice.name, "saturate", 9);
-        a = find(&choice);
+        a = alu_find(&choice);
         if (!a) return EMIT_UNKNOWN;
         o = emit(c, a->run[choice.type]);
         o->d = o->a = o->b = o->c = place[0];

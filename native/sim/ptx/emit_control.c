@@ -1,12 +1,12 @@
-/* Branches, calls, ends and barriers. */
+/* Translation of branches, calls, ends and barriers. */
 #include "sim/ptx/control.h"
 #include "sim/ptx/emit.h"
+#include "sim/ptx/modifiers.h"
 #include "sim/ptx/operand.h"
-#include "sim/ptx/parts.h"
 #include "sim/ptx/scope.h"
 #include "sim/ptx/special.h"
 #include "sim/ptx/storage.h"
-#include "sim/ptx/votes.h"
+#include "sim/ptx/warp_exchange.h"
 
 #include <string.h>
 
@@ -15,9 +15,10 @@ static enum emitted do_bra(struct compiler *c, struct instruction *n)
     const struct operand *to = &n->operand[0];
     if (n->operands != 1 || (to->kind != OPERAND_NAME && to->kind != OPERAND_SYMBOL)) return EMIT_MISMATCH;
     emit(c, op_branch);
-    if (c->broken) return EMIT_BROKEN;
-    return scope_refer(c, to->name.at, to->name.length, c->function->op_count - 1, false) ? EMIT_OK
-                                                                                          : EMIT_BROKEN;
+    if (c->limit_exceeded) return EMIT_LIMIT_EXCEEDED;
+    return scope_refer(c, to->name.at, to->name.length, c->function->op_count - 1, false)
+               ? EMIT_OK
+               : EMIT_LIMIT_EXCEEDED;
 }
 
 static enum emitted do_brx(struct compiler *c, struct instruction *n)
@@ -69,7 +70,7 @@ static enum emitted call_op(struct compiler *c, const struct operand *callee, co
     else if (callee->kind != OPERAND_REGISTER || !operand_source(c, callee, T_U64, &through))
         return EMIT_MISMATCH;
     for (uint32_t k = 0; k < 2 * (results + arguments); k++) {
-        if (!list_add(c, list[k])) return EMIT_BROKEN;
+        if (!list_add(c, list[k])) return EMIT_LIMIT_EXCEEDED;
     }
     op_fn *run = f && f->builtin && !f->defined ? f->builtin : f ? op_call : op_call_through;
     struct op *o = emit(c, run);
@@ -91,14 +92,14 @@ static enum emitted do_call(struct compiler *c, struct instruction *n)
     if (callee.kind == OPERAND_NAME) {
         report_error(c->report, n->line, "Unknown symbol '%.*s'",
                      (int)(callee.name.length < 200 ? callee.name.length : 200), callee.name.at);
-        return EMIT_BROKEN;
+        return EMIT_LIMIT_EXCEEDED;
     }
     if (text_take(t, ",") && text_is(t, "(") && !call_list(c, n, false, list + 2 * results, &arguments))
         return EMIT_MISMATCH;
     return call_op(c, &callee, list, results, arguments);
 }
 
-static enum emitted plain(struct compiler *c, const struct instruction *n, op_fn *run)
+static enum emitted emit_without_operands(struct compiler *c, const struct instruction *n, op_fn *run)
 {
     if (n->operands) return EMIT_MISMATCH;
     emit(c, run);
@@ -107,22 +108,22 @@ static enum emitted plain(struct compiler *c, const struct instruction *n, op_fn
 
 static enum emitted do_ret(struct compiler *c, struct instruction *n)
 {
-    return plain(c, n, op_return);
+    return emit_without_operands(c, n, op_return);
 }
 
 static enum emitted do_exit(struct compiler *c, struct instruction *n)
 {
-    return plain(c, n, op_exit);
+    return emit_without_operands(c, n, op_exit);
 }
 
 static enum emitted do_trap(struct compiler *c, struct instruction *n)
 {
-    return plain(c, n, op_trap);
+    return emit_without_operands(c, n, op_trap);
 }
 
 static enum emitted do_brkpt(struct compiler *c, struct instruction *n)
 {
-    return plain(c, n, op_break);
+    return emit_without_operands(c, n, op_break);
 }
 
 static enum emitted do_nanosleep(struct compiler *c, struct instruction *n)
@@ -169,18 +170,18 @@ static enum emitted barrier(struct compiler *c, const struct instruction *n, uin
 
 static enum emitted do_bar(struct compiler *c, struct instruction *n)
 {
-    if (has_part(n, "warp")) return warp_barrier(c, n);
-    if (has_part(n, "cluster")) { /* a cluster is one block: waiting for it is waiting for the block */
-        if (has_part(n, "arrive")) {
+    if (has_modifier(n, "warp")) return warp_barrier(c, n);
+    if (has_modifier(n, "cluster")) { /* a cluster is one block: waiting for it is waiting for the block */
+        if (has_modifier(n, "arrive")) {
             emit(c, op_nothing);
             return EMIT_OK;
         }
         return barrier(c, &(struct instruction){.line = n->line}, 0);
     }
-    uint32_t flag = has_part(n, "arrive") ? BARRIER_ARRIVE : 0;
-    if (has_part(n, "red"))
-        flag = has_part(n, "popc") ? BARRIER_POPC : has_part(n, "and") ? BARRIER_AND : BARRIER_OR;
-    else if (!has_part(n, "sync") && !flag)
+    uint32_t flag = has_modifier(n, "arrive") ? BARRIER_ARRIVE : 0;
+    if (has_modifier(n, "red"))
+        flag = has_modifier(n, "popc") ? BARRIER_POPC : has_modifier(n, "and") ? BARRIER_AND : BARRIER_OR;
+    else if (!has_modifier(n, "sync") && !flag)
         return EMIT_UNKNOWN;
     return barrier(c, n, flag);
 }

@@ -1,9 +1,9 @@
-/* Instructions of a whole warp. */
+/* Translation of instructions of a whole warp. */
 #include "sim/ptx/emit.h"
+#include "sim/ptx/modifiers.h"
 #include "sim/ptx/operand.h"
-#include "sim/ptx/parts.h"
 #include "sim/ptx/storage.h"
-#include "sim/ptx/votes.h"
+#include "sim/ptx/warp_exchange.h"
 
 #include <string.h>
 
@@ -17,9 +17,9 @@ static enum emitted do_shfl(struct compiler *c, struct instruction *n)
     } modes[] = {
         {"up", SHUFFLE_UP}, {"down", SHUFFLE_DOWN}, {"bfly", SHUFFLE_BUTTERFLY}, {"idx", SHUFFLE_INDEX}};
     uint32_t a, b, clamp, d, members = ALL_LANES(c), mode = UINT32_MAX;
-    bool sync = has_part(n, "sync");
+    bool sync = has_modifier(n, "sync");
     for (size_t i = 0; i < 4; i++) {
-        if (has_part(n, modes[i].name)) mode = modes[i].mode;
+        if (has_modifier(n, modes[i].name)) mode = modes[i].mode;
     }
     if (mode == UINT32_MAX || n->operands != (sync ? 5u : 4u)) return EMIT_MISMATCH;
     if (!operand_source(c, &n->operand[1], T_B32, &a) || !operand_source(c, &n->operand[2], T_B32, &b) ||
@@ -41,7 +41,7 @@ static enum emitted do_shfl(struct compiler *c, struct instruction *n)
 
 static enum emitted do_vote(struct compiler *c, struct instruction *n)
 {
-    bool sync = has_part(n, "sync"), ballot = has_part(n, "ballot");
+    bool sync = has_modifier(n, "sync"), ballot = has_modifier(n, "ballot");
     uint32_t a, d, members = ALL_LANES(c);
     if (n->operands != (sync ? 3u : 2u)) return EMIT_MISMATCH;
     struct operand p = n->operand[1];
@@ -55,7 +55,10 @@ static enum emitted do_vote(struct compiler *c, struct instruction *n)
     o->a = a;
     o->e = members;
     o->second = inverted;
-    o->flag = ballot ? VOTE_BALLOT : has_part(n, "all") ? VOTE_ALL : has_part(n, "any") ? VOTE_ANY : VOTE_UNI;
+    o->flag = ballot                   ? VOTE_BALLOT
+              : has_modifier(n, "all") ? VOTE_ALL
+              : has_modifier(n, "any") ? VOTE_ANY
+                                       : VOTE_UNI;
     return EMIT_OK;
 }
 
@@ -72,7 +75,7 @@ static enum emitted do_match(struct compiler *c, struct instruction *n)
     o->a = a;
     o->e = members;
     o->shape = (uint8_t)type_bytes(t);
-    o->flag = has_part(n, "all");
+    o->flag = has_modifier(n, "all");
     o->list_count = n->operand[0].has_second;
     o->second_place = n->operand[0].second;
     return EMIT_OK;
@@ -92,7 +95,7 @@ static enum emitted do_redux(struct compiler *c, struct instruction *n)
     uint32_t a, d, members, what = UINT32_MAX;
     enum type t = last_type(n);
     for (uint32_t i = 0; i < 6; i++) {
-        if (has_part(n, names[i])) what = i;
+        if (has_modifier(n, names[i])) what = i;
     }
     if (t == T_F32) return EMIT_REFUSED;
     if (what == UINT32_MAX || n->operands != 3 || !operand_source(c, &n->operand[1], T_B32, &a) ||

@@ -1,4 +1,4 @@
-/* What a warp holds: fragments, frames, the lanes' own memory. */
+/* Memory of a warp: fragments, frames, and the lanes' local memory. */
 #include "sim/ptx/frame.h"
 
 #include "sim/ptx/machine.h"
@@ -25,7 +25,7 @@ void fragment_free(struct warp *w, struct fragment *f)
     w->spare = f;
 }
 
-static bool local_grow(struct warp *w, uint32_t need)
+static bool local_memory_grow(struct warp *w, uint32_t need)
 {
     if (need <= w->local_room) return true;
     if (need > LOCAL_MAX) return false;
@@ -41,7 +41,7 @@ static bool local_grow(struct warp *w, uint32_t need)
     return true;
 }
 
-static void unlink_frame(struct warp *w, struct frame *f)
+static void frame_unlink(struct warp *w, struct frame *f)
 {
     if (f->caller) w->block->frame_bytes -= f->function->register_bytes;
     *f->made_link = f->made_next;
@@ -53,7 +53,7 @@ struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *c
     struct frame *n = w->spare_frame;
     uint32_t depth = caller ? caller->depth + 1 : 0;
     uint32_t base = caller ? caller->local_base + ((caller->function->local_bytes + 15u) & ~15u) : 0;
-    if (depth > DEPTH_MAX || !local_grow(w, base + f->local_bytes)) return NULL;
+    if (depth > DEPTH_MAX || !local_memory_grow(w, base + f->local_bytes)) return NULL;
     if (caller && w->block->frame_bytes + f->register_bytes > FRAMES_MAX) return NULL;
     if (n && n->function == f) {
         w->spare_frame = NULL;
@@ -78,12 +78,12 @@ struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *c
 
 void frame_free(struct warp *w, struct frame *f)
 {
-    unlink_frame(w, f);
+    frame_unlink(w, f);
     free(w->spare_frame);
     w->spare_frame = f;
 }
 
-static void give_up_fragments(struct warp *w)
+static void fragments_free_all(struct warp *w)
 {
     while (w->frames)
         frame_free(w, w->frames);
@@ -97,7 +97,7 @@ bool warp_begin(struct warp *w, struct block *b, uint32_t index, const struct ro
 {
     const uint32_t *size = b->run->shape.block;
     uint32_t threads = size[0] * size[1] * size[2];
-    give_up_fragments(w);
+    fragments_free_all(w);
     w->block = b;
     w->index = index;
     w->base[1] = b->run->placed->constant;
@@ -122,7 +122,7 @@ bool warp_begin(struct warp *w, struct block *b, uint32_t index, const struct ro
 
 void warp_end(struct warp *w)
 {
-    give_up_fragments(w);
+    fragments_free_all(w);
     for (struct fragment *f = w->made, *next; f; f = next) {
         next = f->made_next;
         free(f);

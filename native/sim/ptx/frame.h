@@ -1,4 +1,4 @@
-/* What a warp holds: fragments, frames, memory of its lanes. */
+/* Memory of a warp: fragments, frames, and the lanes' local memory. */
 #ifndef CALABASH_SIM_PTX_FRAME_H
 #define CALABASH_SIM_PTX_FRAME_H
 
@@ -9,9 +9,9 @@ void fragment_free(struct warp *w, struct fragment *f);
 /* NULL: out of memory, or of the stack. */
 struct frame *frame_new(struct warp *w, const struct routine *f, struct frame *caller, const struct op *call);
 void frame_free(struct warp *w, struct frame *f);
-/* Set a warp of a block up, which may have run before; false without memory. */
+/* Initialize a warp of a block, which may have run before; return false without memory. */
 bool warp_begin(struct warp *w, struct block *b, uint32_t index, const struct routine *f);
-/* Give back what it holds. */
+/* Free its memory. */
 void warp_end(struct warp *w);
 
 #endif

@@ -1,25 +1,26 @@
 /*
- * Launches: blocks are handed to the threads of a pool, and to the thread that asks. A block whose warps have run long
- * without an end (they may wait for another block) makes room for others: the next one begins, and turns go round.
+ * Execution of launches: blocks are distributed to the threads of a pool and to the calling thread. If the
+ * warps of a block have run long without an end (they may wait for another block), the next block begins, and
+ * blocks run in turn.
  */
 #define _GNU_SOURCE
 #include "sim/ptx/grid.h"
 
 #include "sim/ptx/block.h"
-#include "sim/ptx/pool.h"
+#include "sim/ptx/thread_pool.h"
 
 #include <sched.h>
 
-#define RESIDENT_MAX   256u         /* blocks that one thread has begun, beyond a cooperative launch */
-#define RESIDENT_BYTES (1ull << 30) /* ...and what they may take of memory, beyond the first */
-#define WORTH_OPS      4000u        /* a block that small is not worth another thread */
+#define RESIDENT_MAX   256u         /* blocks begun by one thread, except in a cooperative launch */
+#define RESIDENT_BYTES (1ull << 30) /* ...and their memory, beyond the first */
+#define WORTH_OPS      4000u        /* a block this small is not worth another thread */
 
-static bool stopped(const struct run *r)
+static bool run_is_stopped(const struct run *r)
 {
     return __atomic_load_n(&r->stop, __ATOMIC_ACQUIRE);
 }
 
-static struct block *begin_next(struct run *r, struct block **spare)
+static struct block *next_block_begin(struct run *r, struct block **spare)
 {
     uint64_t number = __atomic_fetch_add(&r->next_block, 1, __ATOMIC_RELAXED);
     if (number >= r->block_count) return NULL;
@@ -34,7 +35,7 @@ static struct block *begin_next(struct run *r, struct block **spare)
     return NULL;
 }
 
-static void finish(struct run *r, struct block *b, struct block **spare)
+static void block_finish(struct run *r, struct block *b, struct block **spare)
 {
     __atomic_add_fetch(&r->ops, b->ops, __ATOMIC_RELAXED);
     __atomic_add_fetch(&r->bytes, b->bytes, __ATOMIC_RELAXED);
@@ -46,17 +47,17 @@ static void finish(struct run *r, struct block *b, struct block **spare)
         *spare = b;
 }
 
-static void work(void *argument)
+static void blocks_run(void *argument)
 {
     struct run *r = argument;
     struct block *head = NULL, **tail = &head, *spare = NULL;
-    uint32_t resident = 0, waiting = 0; /* begun; of those in a row that have not ended in their turn */
+    uint32_t resident = 0, waiting = 0; /* begun blocks; consecutive ones that have not ended in their turn */
     uint64_t most = RESIDENT_BYTES / (1 + grid_block_bytes(r->placed->program, r->entry, &r->shape));
     if (most > RESIDENT_MAX || r->shape.cooperative) most = r->shape.cooperative ? UINT64_MAX : RESIDENT_MAX;
-    while (!stopped(r)) {
+    while (!run_is_stopped(r)) {
         struct block *b = NULL;
         if (!head || (waiting >= resident && resident < most)) {
-            b = begin_next(r, &spare);
+            b = next_block_begin(r, &spare);
             if (b) resident++;
         }
         if (!b && (b = head)) {
@@ -68,13 +69,14 @@ static void work(void *argument)
         bool ended = block_run(b);
         if (ended) {
             bool worth = b->ops > WORTH_OPS;
-            finish(r, b, &spare);
+            block_finish(r, b, &spare);
             resident--;
             waiting = 0;
-            if (worth && __atomic_load_n(&r->next_block, __ATOMIC_RELAXED) < r->block_count) pool_help(r);
+            if (worth && __atomic_load_n(&r->next_block, __ATOMIC_RELAXED) < r->block_count)
+                thread_pool_request_help(r);
             continue;
         }
-        pool_help(r);
+        thread_pool_request_help(r);
         *tail = b;
         tail = &b->next;
         if (++waiting > resident) sched_yield();
@@ -98,7 +100,7 @@ int grid_run(struct run *r)
 {
     const uint32_t *g = r->shape.grid;
     r->block_count = (uint64_t)g[0] * g[1] * g[2];
-    pool_run(r, work);
-    if (stopped(r) && r->fault == RUN_OK) r->fault = RUN_FAILED;
+    thread_pool_run(r, blocks_run);
+    if (run_is_stopped(r) && r->fault == RUN_OK) r->fault = RUN_FAILED;
     return r->fault;
 }

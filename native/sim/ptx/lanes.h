@@ -1,4 +1,4 @@
-/* How handlers read and write lanes. */
+/* Reading and writing of lanes in handlers. */
 #ifndef CALABASH_SIM_PTX_LANES_H
 #define CALABASH_SIM_PTX_LANES_H
 
@@ -17,7 +17,7 @@ typedef int64_t s64;
 typedef float f32;
 typedef double f64;
 
-/* Lanes are independent of each other: a place is either the same register or another one. */
+/* Lanes are independent of each other: two places are either the same register or do not overlap. */
 #define EACH_LANE _Pragma("GCC ivdep") for (int i = 0; i < LANES; i++)
 #define SET_LANES(mask) \
     for (uint32_t rest_ = (mask), i = 0; rest_ && (i = (uint32_t)__builtin_ctz(rest_), 1); rest_ &= rest_ - 1)
@@ -38,7 +38,7 @@ static const u32 lane_bit[LANES] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u <
                                     1u << 21, 1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27,
                                     1u << 28, 1u << 29, 1u << 30, 1u << 31};
 
-/* Lanes of the mask from `t`; the others stay. */
+/* Store the lanes of the mask from `t`; the others keep their values. */
 static inline void keep(void *d, const void *t, size_t width, u32 mask)
 {
     if (width == 4) {
@@ -87,7 +87,7 @@ static inline u32 gather_bits(const u8 *t)
 
 #define HANDLER(name) const struct op *name(struct warp *w, const struct op *o, u32 mask)
 
-/* Code for newer processors beside that for all, chosen when the library is loaded. */
+/* Code for newer processors beside the generic one, chosen when the library is loaded. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 #define FUSED __attribute__((target_clones("fma", "default")))
 #define WIDE  __attribute__((target_clones("avx2", "default")))

@@ -1,11 +1,11 @@
 /*
- * A warp: 32 lanes that run together as long as they agree on what comes next.
+ * A warp: 32 lanes that run together as long as they take the same path.
  *
- * Lanes that part at a branch become fragments. Each fragment has a place in the program, a mask of lanes and a frame;
- * their parent waits at the place where all ways meet again (the branch's immediate post-dominator) and goes on when the
- * last of them has come. A call is a parent too: it waits behind the call for lanes that return. Any fragment that does
- * not wait may run, in turns; and lanes that have come go on without one that has run long. So lanes of one warp may wait for
- * each other (a lock, a flag) as they may since Volta.
+ * Lanes that diverge at a branch become fragments. Each fragment has a position in the program, a mask of lanes
+ * and a frame; their parent waits at the reconvergence point (the branch's immediate post-dominator) and
+ * continues when the last of them has arrived. A call is a parent too: it waits behind the call for lanes that
+ * return. Any fragment that does not wait may run, in turn; and lanes that have arrived continue without one
+ * that has run long. So lanes of one warp may wait for each other (a lock, a flag), as they may since Volta.
  */
 #ifndef CALABASH_SIM_PTX_MACHINE_H
 #define CALABASH_SIM_PTX_MACHINE_H
@@ -17,9 +17,9 @@
 #define SHARED_PARTS     3 /* the entry's, the module's, the launch's */
 #define SHARED_PART_BITS 20
 #define SHARED_PART      (1u << SHARED_PART_BITS)
-#define DEPTH_MAX        4096u        /* of calls */
-#define LOCAL_MAX        (512u << 10) /* bytes of a lane */
-#define FRAMES_MAX       (512u << 20) /* bytes of a block's registers in functions that were called */
+#define DEPTH_MAX        4096u        /* of nested calls */
+#define LOCAL_MAX        (512u << 10) /* bytes of a lane's local memory */
+#define FRAMES_MAX       (512u << 20) /* bytes of a block's registers in called functions */
 #define WARP_TURN        4096u        /* operations before another fragment may run */
 
 enum fragment_state { FRAGMENT_RUNS, FRAGMENT_WAITS, FRAGMENT_AT_BARRIER, FRAGMENT_AT_SYNC };
@@ -35,15 +35,15 @@ struct frame {
 
 struct fragment {
     const struct op *at, *join;
-    uint32_t mask;   /* lanes that run here; of a parent those that have come */
-    uint32_t expect; /* of a parent: lanes that are still away */
+    uint32_t mask;   /* lanes that run here; of a parent those that have arrived */
+    uint32_t expect; /* of a parent: lanes that have not arrived */
     struct fragment *parent;
     struct frame *frame;
     struct frame *called; /* of a call: the callee's */
     enum fragment_state state;
     uint8_t barrier;
-    bool passed;         /* a barrier with a result: it is to be fetched */
-    uint64_t grid_phase; /* the grid's barrier that it has come to: 1 + how many there were before; 0: none */
+    bool passed;         /* a barrier with a reduction: the result is to be fetched */
+    uint64_t grid_phase; /* the grid's barrier at which it waits: 1 + number of earlier ones; 0: none */
     struct fragment *next;
     struct fragment *made_next; /* all fragments of the warp, used and spare */
 };
@@ -51,7 +51,7 @@ struct fragment {
 struct barrier {
     uint32_t arrived, expected;       /* threads; expected 0: all */
     uint32_t true_count, false_count; /* of a reduction under way */
-    uint32_t last_count;              /* and of the one before */
+    uint32_t last_count;              /* and of the one before it */
     bool last_all, last_any;
 };
 
@@ -61,10 +61,10 @@ struct warp {
     uint8_t *base[2]; /* registers of the running frame, constants */
     struct block *block;
     struct fragment *running;
-    struct fragment *fragments; /* that have lanes of their own: not parents */
+    struct fragment *fragments; /* fragments with lanes of their own: not parents */
     struct fragment *spare, *made;
     struct frame *frames, *spare_frame;
-    uint32_t begun, alive; /* lanes that there are, that have not ended */
+    uint32_t begun, alive; /* lanes that exist, that have not ended */
     uint32_t carry;        /* of add.cc and its like */
     uint32_t index;
     uint32_t tid[3][LANES];
@@ -85,7 +85,7 @@ struct block {
     struct block *next;
     struct span span[2]; /* memory that was looked up last */
     uint64_t ops, bytes;
-    uint64_t frame_bytes; /* of what was called and has not returned */
+    uint64_t frame_bytes; /* registers of functions that were called and have not returned */
     struct warp warp[];
 };
 

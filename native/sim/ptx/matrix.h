@@ -1,4 +1,4 @@
-/* Products of small matrices. */
+/* Matrix products. */
 #ifndef CALABASH_SIM_PTX_MATRIX_H
 #define CALABASH_SIM_PTX_MATRIX_H
 

@@ -1,9 +1,9 @@
-/* Operands as they are written, and as places that handlers read and write. */
+/* Operands: reading them, and the places that handlers access. */
 #include "sim/ptx/operand.h"
 
 #include "sim/ptx/access.h"
 #include "sim/ptx/compiler.h"
-#include "sim/ptx/place.h"
+#include "sim/ptx/lane_address.h"
 #include "sim/ptx/scope.h"
 #include "sim/ptx/special.h"
 #include "sim/ptx/storage.h"
@@ -25,8 +25,8 @@ uint32_t register_place(struct compiler *c, struct symbol *s, uint32_t index)
     return *p - 1;
 }
 
-/* A register by its name, or by that of its row and its number. */
-static bool find_register(struct compiler *c, const char *name, size_t length, struct symbol **out,
+/* A register by its name, or by the name of its row and its number. */
+static bool register_find(struct compiler *c, const char *name, size_t length, struct symbol **out,
                           uint32_t *index)
 {
     struct symbol *s = scope_find(c, name, length);
@@ -51,7 +51,7 @@ static bool find_register(struct compiler *c, const char *name, size_t length, s
     return false;
 }
 
-static bool read_name(struct compiler *c, struct operand *o)
+static bool name_read(struct compiler *c, struct operand *o)
 {
     struct text *t = &c->text;
     struct symbol *s;
@@ -59,7 +59,7 @@ static bool read_name(struct compiler *c, struct operand *o)
     o->name = (struct span_text){t->at, t->length};
     if (t->length == 1 && t->at[0] == '_') {
         o->kind = OPERAND_SINK;
-    } else if (find_register(c, t->at, t->length, &s, &index)) {
+    } else if (register_find(c, t->at, t->length, &s, &index)) {
         o->kind = OPERAND_REGISTER;
         o->type = s->type;
         o->place = register_place(c, s, index);
@@ -81,7 +81,7 @@ static bool read_name(struct compiler *c, struct operand *o)
     return true;
 }
 
-static bool read_number(struct compiler *c, struct literal *l)
+static bool number_read(struct compiler *c, struct literal *l)
 {
     bool negative = text_take(&c->text, "-");
     if (!text_literal(&c->text, l)) return false;
@@ -91,36 +91,36 @@ static bool read_number(struct compiler *c, struct literal *l)
     return true;
 }
 
-static bool read_plus(struct compiler *c, struct operand *o)
+static bool offset_read(struct compiler *c, struct operand *o)
 {
     struct literal l;
     if (text_is(&c->text, "-") || text_take(&c->text, "+")) {
-        if (!read_number(c, &l) || l.floating) return false;
+        if (!number_read(c, &l) || l.floating) return false;
         o->offset = (int64_t)l.bits;
     }
     return true;
 }
 
 /* variable[3]: the address of an element. */
-static bool read_element(struct compiler *c, struct operand *o)
+static bool element_read(struct compiler *c, struct operand *o)
 {
     struct literal l;
     if (o->kind != OPERAND_SYMBOL || o->symbol->kind != SYMBOL_VARIABLE || !text_take(&c->text, "["))
-        return read_plus(c, o);
-    if (!read_number(c, &l) || l.floating || l.bits > UINT32_MAX) return false;
+        return offset_read(c, o);
+    if (!number_read(c, &l) || l.floating || l.bits > UINT32_MAX) return false;
     o->offset = (int64_t)(l.bits * type_bytes(o->symbol->type));
     return text_take(&c->text, "]");
 }
 
-static bool read_address(struct compiler *c, struct operand *o)
+static bool address_read(struct compiler *c, struct operand *o)
 {
     struct text *t = &c->text;
     if (t->kind == TOKEN_NUMBER || text_is(t, "-")) {
         struct literal l;
-        if (!read_number(c, &l)) return false;
+        if (!number_read(c, &l)) return false;
         o->offset = (int64_t)l.bits;
     } else if (t->kind == TOKEN_WORD) {
-        if (!read_name(c, o)) return false;
+        if (!name_read(c, o)) return false;
         o->has_base = o->kind == OPERAND_REGISTER;
         if (o->kind == OPERAND_NAME) {
             report_error(c->report, t->line, "Unknown symbol '%.*s'",
@@ -128,7 +128,7 @@ static bool read_address(struct compiler *c, struct operand *o)
             return false;
         }
         if (!o->has_base && o->kind != OPERAND_SYMBOL) return false;
-        if (!read_element(c, o)) return false;
+        if (!element_read(c, o)) return false;
     } else {
         return false;
     }
@@ -136,7 +136,7 @@ static bool read_address(struct compiler *c, struct operand *o)
     return text_take(t, "]");
 }
 
-static bool read_vector(struct compiler *c, struct instruction *n, struct operand *o)
+static bool vector_read(struct compiler *c, struct instruction *n, struct operand *o)
 {
     o->kind = OPERAND_VECTOR;
     o->item = n->items;
@@ -152,18 +152,18 @@ bool operand_read(struct compiler *c, struct instruction *n, struct operand *o, 
 {
     struct text *t = &c->text;
     *o = (struct operand){0};
-    if (text_take(t, "[")) return !nested && read_address(c, o);
-    if (text_take(t, "{")) return !nested && read_vector(c, n, o);
+    if (text_take(t, "[")) return !nested && address_read(c, o);
+    if (text_take(t, "{")) return !nested && vector_read(c, n, o);
     o->negated = text_take(t, "!");
     if (t->kind == TOKEN_NUMBER || text_is(t, "-")) {
         o->kind = OPERAND_LITERAL;
-        return read_number(c, &o->literal);
+        return number_read(c, &o->literal);
     }
-    if (t->kind != TOKEN_WORD || !read_name(c, o)) return false;
-    if (o->kind == OPERAND_SYMBOL) return read_element(c, o);
+    if (t->kind != TOKEN_WORD || !name_read(c, o)) return false;
+    if (o->kind == OPERAND_SYMBOL) return element_read(c, o);
     if (text_take(t, "|")) {
         struct operand second = {0};
-        if (!read_name(c, &second)) return false;
+        if (!name_read(c, &second)) return false;
         if (second.kind == OPERAND_SINK)
             second.place = predicate_new(c);
         else if (second.kind != OPERAND_REGISTER || second.type != T_PRED)
@@ -202,7 +202,7 @@ static uint64_t literal_bits(const struct operand *o, enum type t)
     return bits;
 }
 
-/* A variable's address as a value: known now, when it is placed, or when the frame is. */
+/* A variable's address as a value: known now, when the variable is placed, or when the frame is made. */
 static uint32_t address_value(struct compiler *c, const struct operand *o, uint32_t width)
 {
     const struct symbol *s = o->symbol;
@@ -218,8 +218,8 @@ static uint32_t address_value(struct compiler *c, const struct operand *o, uint3
     return at;
 }
 
-static bool value_of(struct compiler *c, const struct operand *o, enum type t, uint32_t width,
-                     uint32_t *place)
+static bool operand_place(struct compiler *c, const struct operand *o, enum type t, uint32_t width,
+                          uint32_t *place)
 {
     if (width > 8) return false;
     switch (o->kind) {
@@ -255,7 +255,7 @@ bool operand_source(struct compiler *c, const struct operand *o, enum type t, ui
         *place = constant_place(c, o->literal.bits ? UINT32_MAX : 0, 4);
         return true;
     }
-    return value_of(c, o, t, type_bytes(t), place);
+    return operand_place(c, o, t, type_bytes(t), place);
 }
 
 bool operand_target(struct compiler *c, const struct operand *o, enum type t, uint32_t *place)
@@ -280,11 +280,11 @@ bool operand_any_source(struct compiler *c, const struct operand *o, uint32_t le
     }
     *bytes = o->kind == OPERAND_SPECIAL ? special_bytes(o->special) : least < 2 ? 2 : least;
     if (*bytes < least) *bytes = least;
-    return value_of(c, o,
-                    o->literal.floating == 4 ? T_F32
-                    : o->literal.floating    ? T_F64
-                                             : T_B64,
-                    *bytes, place);
+    return operand_place(c, o,
+                         o->literal.floating == 4 ? T_F32
+                         : o->literal.floating    ? T_F64
+                                                  : T_B64,
+                         *bytes, place);
 }
 
 bool operand_any_target(struct compiler *c, const struct operand *o, uint32_t least, uint32_t *place,

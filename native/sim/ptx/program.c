@@ -1,10 +1,10 @@
-/* What a compiled module consists of, given back. */
+/* Freeing of a compiled module. */
 #include "sim/ptx/program.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void free_function(struct routine *f)
+static void function_free(struct routine *f)
 {
     free(f->name);
     free(f->parameter);
@@ -27,7 +27,7 @@ void program_free(struct program *p)
         free(p->variable[i].reloc);
     }
     for (uint32_t i = 0; i < p->function_count; i++)
-        free_function(p->function[i]);
+        function_free(p->function[i]);
     free(p->variable);
     free(p->function);
     free(p->constant);

@@ -41,9 +41,10 @@ struct routine {
     uint32_t *list;
     uint32_t list_count;
     uint32_t register_bytes, local_bytes;
-    uint32_t shared_bytes; /* its own static shared memory, of an entry with that of all it can reach */
+    /* its own static shared memory; of an entry including all functions that it can reach */
+    uint32_t shared_bytes;
     uint32_t threads_max, threads_required[3];
-    char *refused; /* why it cannot be run, or NULL */
+    char *refused; /* the reason why it cannot be run, or NULL */
     uint32_t refused_line;
     uint32_t register_words; /* of all virtual registers */
     op_fn *builtin;
@@ -57,11 +58,11 @@ struct program {
     uint32_t function_count;
     uint8_t *constant;
     uint32_t constant_bytes;
-    struct reloc *reloc; /* into the constants: all 32 lanes of one get the address */
+    struct reloc *reloc; /* in the constants: all 32 lanes of one get the address */
     uint32_t reloc_count;
     uint64_t shared_bytes; /* static shared memory of the module */
     bool has_dynamic_shared;
-    uint32_t registers_max; /* of a kernel; 0: nobody said */
+    uint32_t registers_max; /* of a kernel; 0: not given */
 };
 
 void program_free(struct program *p);

@@ -1,4 +1,4 @@
-/* Lines for the log buffers of a program; what does not fit is left out. */
+/* Compiler messages for the log buffers of a program, truncated to their size. */
 #include "sim/ptx/report.h"
 
 #include <stdarg.h>
@@ -6,7 +6,8 @@
 
 #define ERRORS_MAX 20u
 
-static void add(char *to, size_t *length, uint32_t line, const char *kind, const char *format, va_list list)
+static void message_append(char *to, size_t *length, uint32_t line, const char *kind, const char *format,
+                           va_list list)
 {
     int n = snprintf(to + *length, REPORT_BYTES - *length, "ptxas application ptx input, line %u; %s: ", line,
                      kind);
@@ -28,7 +29,7 @@ void report_error(struct report *r, uint32_t line, const char *format, ...)
     va_list list;
     if (r->error_count++ >= ERRORS_MAX) return;
     va_start(list, format);
-    add(r->errors, &r->error_length, line, "error   ", format, list);
+    message_append(r->errors, &r->error_length, line, "error   ", format, list);
     va_end(list);
 }
 
@@ -36,6 +37,6 @@ void report_note(struct report *r, uint32_t line, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    add(r->notes, &r->note_length, line, "warning ", format, list);
+    message_append(r->notes, &r->note_length, line, "warning ", format, list);
     va_end(list);
 }

@@ -1,10 +1,10 @@
-/* One launch under way, and what it asks of its surroundings. */
+/* State of a launch, and its interface to the driver. */
 #ifndef CALABASH_SIM_PTX_RUN_H
 #define CALABASH_SIM_PTX_RUN_H
 
 #include "sim/ptx/program.h"
 
-/* What ends a launch, as the driver's API numbers it. */
+/* Results of a launch, numbered as in the driver API. */
 enum {
     RUN_OK = 0,
     RUN_OUT_OF_MEMORY = 2,
@@ -17,22 +17,22 @@ enum {
     RUN_NOT_SUPPORTED = 801,
 };
 
-struct span { /* [base, end) may be touched */
+struct span { /* [base, end) may be accessed */
     uint64_t base, end;
 };
 
 struct surroundings {
     void *user;
-    /* The memory of the card, or mapped, at this address; false when there is none. */
+    /* Find the memory of the card, or mapped memory, at this address; return false if there is none. */
     bool (*memory)(void *user, uint64_t address, struct span *out);
     bool (*cancelled)(void *user);
     void (*print)(void *user, const char *text, size_t length);
-    void (*complain)(void *user, const char *text, size_t length); /* what goes to stderr */
-    uint64_t (*take)(void *user, uint64_t bytes);                  /* the device's heap */
+    void (*print_error)(void *user, const char *text, size_t length); /* what goes to stderr */
+    uint64_t (*take)(void *user, uint64_t bytes);                     /* the device's heap */
     void (*give)(void *user, uint64_t address);
 };
 
-/* A program with its variables in place. */
+/* A program with its variables placed. */
 struct placed {
     const struct program *program;
     uint8_t *constant;
@@ -57,10 +57,10 @@ struct run {
     uint64_t next_block, block_count, blocks_done;
     int fault;
     bool stop;
-    char story[256];
-    uint64_t ops, bytes; /* operations of warps, bytes of global memory: what the launch did */
+    char failure_text[256];
+    uint64_t ops, bytes; /* operations of warps and bytes of global memory that the launch used */
     uint64_t grid_arrived, grid_phase,
-        grid_gone; /* threads at the grid's barrier, barriers, threads that ended */
+        grid_gone; /* threads at the grid's barrier, number of barriers, threads that ended */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* Names and the scopes that they hold in. */
+/* Names and their scopes. */
 #include "sim/ptx/scope.h"
 
 #include "sim/ptx/compiler.h"
@@ -47,7 +47,7 @@ struct symbol *scope_add(struct compiler *c, const char *name, size_t length, en
     return s;
 }
 
-static void unhook(struct compiler *c, struct symbol *s)
+static void symbol_unlink(struct compiler *c, struct symbol *s)
 {
     for (struct symbol **p = &c->bucket[s->hash % BUCKETS]; *p; p = &(*p)->next) {
         if (*p != s) continue;
@@ -63,7 +63,7 @@ bool scope_open(struct compiler *c)
     return true;
 }
 
-static void resolve(struct compiler *c, const struct pending *p, uint32_t op)
+static void reference_resolve(struct compiler *c, const struct pending *p, uint32_t op)
 {
     if (p->list)
         c->function->list[p->op] = op;
@@ -71,8 +71,8 @@ static void resolve(struct compiler *c, const struct pending *p, uint32_t op)
         c->function->op[p->op].second = op;
 }
 
-/* Labels of this scope go to whoever asked for them; who asked for others may find them further out. */
-static void settle_labels(struct compiler *c)
+/* Resolve references to labels of this scope; the others may be defined in an outer scope. */
+static void labels_resolve(struct compiler *c)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->pending_count; i++) {
@@ -80,7 +80,7 @@ static void settle_labels(struct compiler *c)
         if (p.scope == c->scope) {
             const struct symbol *s = scope_find(c, p.name, p.length);
             if (s && s->kind == SYMBOL_LABEL && s->scope == c->scope) {
-                resolve(c, &p, s->index);
+                reference_resolve(c, &p, s->index);
                 continue;
             }
             if (p.scope <= 1) {
@@ -97,10 +97,10 @@ static void settle_labels(struct compiler *c)
 
 void scope_close(struct compiler *c)
 {
-    if (c->function) settle_labels(c);
+    if (c->function) labels_resolve(c);
     for (struct symbol *s = c->scope_symbols[c->scope], *next; s; s = next) {
         next = s->earlier;
-        unhook(c, s);
+        symbol_unlink(c, s);
         free(s->place);
         free(s);
     }
@@ -122,7 +122,7 @@ void scope_end_unit(struct compiler *c)
             continue;
         }
         *p = s->earlier;
-        unhook(c, s);
+        symbol_unlink(c, s);
         free(s->place);
         free(s);
     }
@@ -142,7 +142,7 @@ void scope_free(struct compiler *c)
 
 bool scope_refer(struct compiler *c, const char *name, size_t length, uint32_t op, bool list)
 {
-    if (!room_for(c, &c->pending, &c->pending_room, c->pending_count, sizeof *c->pending)) return false;
+    if (!array_reserve(c, &c->pending, &c->pending_room, c->pending_count, sizeof *c->pending)) return false;
     c->pending[c->pending_count++] =
         (struct pending){name, (uint32_t)length, c->scope, c->text.line, op, list};
     return true;

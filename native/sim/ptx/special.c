@@ -1,4 +1,4 @@
-/* Registers that the hardware sets. */
+/* Special registers, which the hardware sets. */
 #include "sim/ptx/special.h"
 
 #include "sim/ptx/lanes.h"
@@ -104,15 +104,15 @@ uint32_t special_bytes(uint32_t which)
     return which == CLOCK64 || which == TIMER || which == GRIDID ? 8 : 4;
 }
 
-static u64 now(clockid_t clock)
+static u64 clock_read_ns(clockid_t clock)
 {
     struct timespec t;
     clock_gettime(clock, &t);
     return (u64)t.tv_sec * 1000000000ull + (u64)t.tv_nsec;
 }
 
-/* What all lanes share. */
-static u64 common(const struct warp *w, uint32_t which)
+/* Registers with the same value in all lanes. */
+static u64 value_of_warp(const struct warp *w, uint32_t which)
 {
     const struct block *b = w->block;
     const struct launch_shape *s = &b->run->shape;
@@ -132,14 +132,14 @@ static u64 common(const struct warp *w, uint32_t which)
         return b->run->number;
     case CLOCK:
     case CLOCK64:
-        return now(CLOCK_MONOTONIC);
+        return clock_read_ns(CLOCK_MONOTONIC);
     case CLOCK_HI:
-        return now(CLOCK_MONOTONIC) >> 32;
+        return clock_read_ns(CLOCK_MONOTONIC) >> 32;
     case TIMER:
     case TIMER_LO:
-        return now(CLOCK_REALTIME);
+        return clock_read_ns(CLOCK_REALTIME);
     case TIMER_HI:
-        return now(CLOCK_REALTIME) >> 32;
+        return clock_read_ns(CLOCK_REALTIME) >> 32;
     case TOTAL_SHARED:
         return b->shared_bytes;
     case DYNAMIC_SHARED:
@@ -149,7 +149,7 @@ static u64 common(const struct warp *w, uint32_t which)
     }
 }
 
-static u32 of_lane(const struct warp *w, uint32_t which, u32 i)
+static u32 value_of_lane(const struct warp *w, uint32_t which, u32 i)
 {
     u32 eq = 1u << i, lt = eq - 1;
     switch (which) {
@@ -176,9 +176,9 @@ const struct op *op_special(struct warp *w, const struct op *o, u32 mask)
     u64 t[LANES];
     if (o->flag < NTID || o->flag == LANEID || (o->flag >= MASK_EQ && o->flag <= MASK_GT)) {
         for (u32 i = 0; i < LANES; i++)
-            t[i] = of_lane(w, o->flag, i);
+            t[i] = value_of_lane(w, o->flag, i);
     } else {
-        u64 v = common(w, o->flag);
+        u64 v = value_of_warp(w, o->flag);
         EACH_LANE t[i] = v;
     }
     if (o->width == 8) {

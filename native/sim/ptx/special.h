@@ -1,4 +1,4 @@
-/* Registers that the hardware sets. */
+/* Special registers, which the hardware sets. */
 #ifndef CALABASH_SIM_PTX_SPECIAL_H
 #define CALABASH_SIM_PTX_SPECIAL_H
 

@@ -1,4 +1,4 @@
-/* What the compiler makes: operations, registers, constants, variables, in arrays that grow up to a bound. */
+/* Output of the compiler: operations, registers, constants and variables, in arrays that grow up to a limit. */
 #include "sim/ptx/storage.h"
 
 #include "sim/ptx/compiler.h"
@@ -12,11 +12,11 @@
 
 void out_of_memory(struct compiler *c)
 {
-    if (!c->broken) report_error(c->report, c->text.line, "Out of memory, or larger than can be");
-    c->broken = true;
+    if (!c->limit_exceeded) report_error(c->report, c->text.line, "Out of memory, or larger than can be");
+    c->limit_exceeded = true;
 }
 
-bool room_for(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each)
+bool array_reserve(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each)
 {
     void **p = array, *old;
     if (count < *room) return true;
@@ -32,13 +32,13 @@ bool room_for(struct compiler *c, void *array, uint32_t *room, uint32_t count, s
     return true;
 }
 
-/* Always an operation to write to: when there is no memory, one that nobody reads. */
+/* Always return an operation to write to: without memory, one that is never used. */
 struct op *emit(struct compiler *c, op_fn *run)
 {
     static __thread struct op nowhere;
     struct routine *f = c->function;
     nowhere = (struct op){0};
-    if (!room_for(c, &f->op, &c->op_room, f->op_count, sizeof *f->op)) return &nowhere;
+    if (!array_reserve(c, &f->op, &c->op_room, f->op_count, sizeof *f->op)) return &nowhere;
     struct op *o = &f->op[f->op_count++];
     *o = (struct op){.run = run, .guard = c->guard, .line = c->text.line};
     return o;
@@ -47,7 +47,7 @@ struct op *emit(struct compiler *c, op_fn *run)
 bool list_add(struct compiler *c, uint32_t value)
 {
     struct routine *f = c->function;
-    if (!room_for(c, &f->list, &c->list_room, f->list_count, sizeof *f->list)) return false;
+    if (!array_reserve(c, &f->list, &c->list_room, f->list_count, sizeof *f->list)) return false;
     f->list[f->list_count++] = value;
     return true;
 }
@@ -95,7 +95,7 @@ static uint32_t constant_new(struct compiler *c, uint32_t width)
     return at;
 }
 
-static uint32_t slot_of(const struct compiler *c, uint64_t bits, uint32_t width)
+static uint32_t constant_slot(const struct compiler *c, uint64_t bits, uint32_t width)
 {
     uint64_t h = (bits ^ (uint64_t)width << 61) * 0x9e3779b97f4a7c15ull;
     uint32_t i = (uint32_t)(h >> 32) & (c->key_room - 1);
@@ -104,7 +104,7 @@ static uint32_t slot_of(const struct compiler *c, uint64_t bits, uint32_t width)
     return i;
 }
 
-static bool grow_keys(struct compiler *c)
+static bool constant_keys_grow(struct compiler *c)
 {
     struct constant_key *old = c->key;
     uint32_t n = c->key_room;
@@ -113,7 +113,7 @@ static bool grow_keys(struct compiler *c)
     c->key = bigger;
     c->key_room = n ? 2 * n : 256;
     for (uint32_t i = 0; i < n; i++) {
-        if (old[i].width) c->key[slot_of(c, old[i].bits, old[i].width)] = old[i];
+        if (old[i].width) c->key[constant_slot(c, old[i].bits, old[i].width)] = old[i];
     }
     free(old);
     return true;
@@ -121,15 +121,15 @@ static bool grow_keys(struct compiler *c)
 
 uint32_t constant_place(struct compiler *c, uint64_t bits, uint32_t width)
 {
-    if (c->key_count * 2 >= c->key_room && !grow_keys(c)) {
+    if (c->key_count * 2 >= c->key_room && !constant_keys_grow(c)) {
         out_of_memory(c);
         return CONSTANT;
     }
     if (width < 8) bits &= (1ull << (8 * width)) - 1;
-    struct constant_key *k = &c->key[slot_of(c, bits, width)];
+    struct constant_key *k = &c->key[constant_slot(c, bits, width)];
     if (k->width) return k->place;
     uint32_t at = constant_new(c, width);
-    if (c->broken) return CONSTANT;
+    if (c->limit_exceeded) return CONSTANT;
     for (uint32_t i = 0; i < LANES; i++)
         memcpy(c->program->constant + at + i * width, &bits, width);
     *k = (struct constant_key){bits, width, at | CONSTANT};
@@ -146,7 +146,7 @@ uint32_t constant_address(struct compiler *c, uint32_t target, bool function, ui
             return (uint32_t)r->offset | CONSTANT;
     }
     uint32_t at = constant_new(c, width);
-    if (c->broken || !room_for(c, &p->reloc, &c->reloc_room, p->reloc_count, sizeof *p->reloc))
+    if (c->limit_exceeded || !array_reserve(c, &p->reloc, &c->reloc_room, p->reloc_count, sizeof *p->reloc))
         return CONSTANT;
     p->reloc[p->reloc_count++] = (struct reloc){
         .offset = at, .addend = addend, .target = target, .width = (uint8_t)width, .function = function};
@@ -156,7 +156,8 @@ uint32_t constant_address(struct compiler *c, uint32_t target, bool function, ui
 struct variable *variable_new(struct compiler *c, uint32_t *index)
 {
     struct program *p = c->program;
-    if (!room_for(c, &p->variable, &c->variable_room, p->variable_count, sizeof *p->variable)) return NULL;
+    if (!array_reserve(c, &p->variable, &c->variable_room, p->variable_count, sizeof *p->variable))
+        return NULL;
     *index = p->variable_count++;
     p->variable[*index] = (struct variable){0};
     return &p->variable[*index];
@@ -165,7 +166,7 @@ struct variable *variable_new(struct compiler *c, uint32_t *index)
 struct routine *function_new(struct compiler *c, const char *name, size_t length, uint32_t *index)
 {
     struct program *p = c->program;
-    if (!room_for(c, &p->function, &c->function_room, p->function_count, sizeof(struct routine *)))
+    if (!array_reserve(c, &p->function, &c->function_room, p->function_count, sizeof(struct routine *)))
         return NULL;
     struct routine *f = calloc(1, sizeof *f);
     if (f) f->name = strndup(name, length);

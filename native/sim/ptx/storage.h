@@ -1,11 +1,11 @@
-/* What the compiler makes, in arrays that grow up to a bound. */
+/* Output of the compiler, in arrays that grow up to a limit. */
 #ifndef CALABASH_SIM_PTX_STORAGE_H
 #define CALABASH_SIM_PTX_STORAGE_H
 
 #include "sim/ptx/compiler.h"
 
-/* Room for `count` + 1 elements; false when memory is out. */
-bool room_for(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each);
+/* Reserve space for `count` + 1 elements; return false without memory. */
+bool array_reserve(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each);
 struct op *emit(struct compiler *c, op_fn *run);
 bool list_add(struct compiler *c, uint32_t value);
 uint32_t register_new(struct compiler *c, uint32_t bytes);

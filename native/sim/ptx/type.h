@@ -38,7 +38,7 @@ enum type {
         T_COUNT
 };
 
-/* By the name without its dot; T_NONE when there is no such type. */
+/* Type by its name without the dot; T_NONE: no such type. */
 enum type type_named(const char *name, size_t length);
 uint32_t type_bytes(enum type t);
 char type_kind(enum type t);

@@ -1,4 +1,4 @@
-/* How fragments of a warp run, part and meet (machine.h has the theory). */
+/* Execution, divergence and reconvergence of a warp's fragments (machine.h has the theory). */
 #include "sim/ptx/warp.h"
 
 #include "sim/ptx/frame.h"
@@ -14,8 +14,9 @@ const struct op *warp_fault(struct warp *w, const struct op *o, int result, cons
     if (__atomic_compare_exchange_n(&r->fault, &none, result, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         const uint32_t *at = w->block->ctaid;
         const char *name = w->running ? w->running->frame->function->name : "";
-        snprintf(r->story, sizeof r->story, "%.100s: %s 0x%llx, block (%u,%u,%u), line %u of the PTX", name,
-                 what, (unsigned long long)address, at[0], at[1], at[2], o ? o->line : 0);
+        snprintf(r->failure_text, sizeof r->failure_text,
+                 "%.100s: %s 0x%llx, block (%u,%u,%u), line %u of the PTX", name, what,
+                 (unsigned long long)address, at[0], at[1], at[2], o ? o->line : 0);
     }
     __atomic_store_n(&r->stop, true, __ATOMIC_RELEASE);
     return NULL;
@@ -37,8 +38,8 @@ static void fragments_remove(struct warp *w, struct fragment *f)
     if (w->running == f) w->running = NULL;
 }
 
-/* A parent for which nobody is away any more goes on, or ends when no lane of it is left. */
-static void settle(struct warp *w, struct fragment *p)
+/* Continue a parent for which no lane is missing any more, or end it if no lane of it is left. */
+static void parent_continue(struct warp *w, struct fragment *p)
 {
     if (p->expect) return;
     if (p->called) frame_free(w, p->called);
@@ -50,15 +51,15 @@ static void settle(struct warp *w, struct fragment *p)
         fragment_free(w, p);
 }
 
-/* `f` has come to where its parent waits. */
-static void arrive(struct warp *w, struct fragment *f)
+/* Let `f` arrive where its parent waits. */
+static void fragment_arrive(struct warp *w, struct fragment *f)
 {
     struct fragment *p = f->parent;
     p->mask |= f->mask;
     p->expect &= ~f->mask;
     fragments_remove(w, f);
     fragment_free(w, f);
-    settle(w, p);
+    parent_continue(w, p);
 }
 
 const struct op *warp_part(struct warp *w, uint32_t taken, const struct op *target, const struct op *other,
@@ -93,7 +94,7 @@ const struct op *warp_call(struct warp *w, uint32_t mask, const struct op *back,
 {
     struct fragment *f = w->running, *g = fragment_new(w);
     if (!g) return warp_fault(w, back, RUN_OUT_OF_MEMORY, "no memory", 0);
-    /* The running one becomes the parent; lanes that do not call have come back already. */
+    /* The running fragment becomes the parent; lanes that do not call have arrived already. */
     fragments_remove(w, f);
     g->parent = f;
     g->frame = called;
@@ -108,8 +109,8 @@ const struct op *warp_call(struct warp *w, uint32_t mask, const struct op *back,
     return NULL;
 }
 
-/* Lanes leave their fragment and all that wait for them, up to `last` (NULL: all). */
-static void withdraw(struct warp *w, struct fragment *f, uint32_t mask, const struct fragment *last)
+/* Remove lanes from their fragment and from all that wait for them, up to `last` (NULL: all). */
+static void lanes_withdraw(struct warp *w, struct fragment *f, uint32_t mask, const struct fragment *last)
 {
     struct fragment *p = f->parent;
     f->mask &= ~mask;
@@ -120,7 +121,7 @@ static void withdraw(struct warp *w, struct fragment *f, uint32_t mask, const st
     while (p && p != last) {
         struct fragment *up = p->parent;
         p->expect &= ~mask;
-        settle(w, p);
+        parent_continue(w, p);
         p = up;
     }
 }
@@ -131,10 +132,10 @@ const struct op *warp_return(struct warp *w, uint32_t mask)
     while (call && !call->called)
         call = call->parent;
     if (!call) return warp_exit(w, mask, f->at);
-    withdraw(w, f, mask, call);
+    lanes_withdraw(w, f, mask, call);
     call->mask |= mask;
     call->expect &= ~mask;
-    settle(w, call);
+    parent_continue(w, call);
     return NULL;
 }
 
@@ -146,7 +147,7 @@ const struct op *warp_exit(struct warp *w, uint32_t mask, const struct op *rest)
     w->block->threads_alive -= (uint32_t)__builtin_popcount(mask);
     if (w->block->run->shape.cooperative)
         __atomic_add_fetch(&w->block->run->grid_gone, (uint64_t)__builtin_popcount(mask), __ATOMIC_ACQ_REL);
-    withdraw(w, f, mask, NULL);
+    lanes_withdraw(w, f, mask, NULL);
     return NULL;
 }
 
@@ -179,8 +180,8 @@ uint32_t warp_gather(struct warp *w, const struct op *o, uint32_t mask, uint32_t
     return here;
 }
 
-/* When all that are left wait for lanes that will not come, those who are there go on without them. */
-static struct fragment *stranded(struct warp *w)
+/* If all remaining fragments wait for lanes that will not come, choose one to continue without them. */
+static struct fragment *fragment_stranded(struct warp *w)
 {
     struct fragment *first = NULL;
     for (struct fragment *f = w->fragments; f; f = f->next) {
@@ -190,7 +191,7 @@ static struct fragment *stranded(struct warp *w)
     return first;
 }
 
-static struct fragment *choose(struct warp *w, const struct fragment *after)
+static struct fragment *fragment_choose(struct warp *w, const struct fragment *after)
 {
     struct fragment *first = NULL;
     bool passed = false;
@@ -219,15 +220,15 @@ void warp_release_waiting(struct warp *w, const struct fragment *f)
     }
 }
 
-static inline uint32_t guarded(const struct warp *w, const struct op *o, uint32_t mask)
+static inline uint32_t guarded_lanes(const struct warp *w, const struct op *o, uint32_t mask)
 {
     if (!o->guard) return mask;
     uint32_t p = *(const uint32_t *)(w->base[0] + ((o->guard & ~GUARD_NOT) - 1));
     return mask & (o->guard & GUARD_NOT ? ~p : p);
 }
 
-/* One fragment, until it waits, parts, ends or its turn is over. */
-static void run_fragment(struct warp *w, struct fragment *f)
+/* Run one fragment until it waits, diverges, ends or its turn is over. */
+static void fragment_run(struct warp *w, struct fragment *f)
 {
     const struct op *at = f->at, *join = f->join;
     uint32_t active = f->mask, left = WARP_TURN;
@@ -236,7 +237,7 @@ static void run_fragment(struct warp *w, struct fragment *f)
         uint32_t mask = active;
         left--;
         if (at->guard) {
-            mask = guarded(w, at, mask);
+            mask = guarded_lanes(w, at, mask);
             if (!mask) {
                 at++;
                 continue;
@@ -249,9 +250,9 @@ static void run_fragment(struct warp *w, struct fragment *f)
     if (!at) return;
     f->at = at;
     if (at == join && join)
-        arrive(w, f);
+        fragment_arrive(w, f);
     else
-        warp_release_waiting(w, f); /* what it runs for so long may be a wait for them */
+        warp_release_waiting(w, f); /* what runs for so long may be waiting for them */
 }
 
 void warp_run(struct warp *w)
@@ -260,13 +261,13 @@ void warp_run(struct warp *w)
     w->turn = 2 * WARP_TURN;
     w->yielded = false;
     while (!__atomic_load_n(&w->block->run->stop, __ATOMIC_RELAXED)) {
-        struct fragment *f = choose(w, last);
-        if (!f && (f = stranded(w))) { /* carry it out for those that came */
+        struct fragment *f = fragment_choose(w, last);
+        if (!f && (f = fragment_stranded(w))) { /* execute it for the lanes that arrived */
             uint32_t alive = w->alive;
             w->alive = f->mask;
             f->state = FRAGMENT_RUNS;
             warp_enter(w, f);
-            uint32_t mask = guarded(w, f->at, f->mask);
+            uint32_t mask = guarded_lanes(w, f->at, f->mask);
             const struct op *next = mask ? f->at->run(w, f->at, mask) : f->at + 1;
             w->alive = alive;
             if (next) f->at = next;
@@ -278,6 +279,6 @@ void warp_run(struct warp *w)
             return;
         }
         last = f;
-        run_fragment(w, f);
+        fragment_run(w, f);
     }
 }

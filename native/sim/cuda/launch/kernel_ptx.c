@@ -79,7 +79,7 @@ static void callback_heap_give(void *user, uint64_t address)
 
 static void failure_report(const struct run *r)
 {
-    if (r->story[0]) fprintf(stderr, "simulated CUDA: %s\n", r->story);
+    if (r->failure_text[0]) fprintf(stderr, "simulated CUDA: %s\n", r->failure_text);
 }
 
 static CUresult launch_effect(struct context *c, void *argument)
@@ -92,7 +92,7 @@ static CUresult launch_effect(struct context *c, void *argument)
                                         .memory = callback_memory_at,
                                         .cancelled = callback_is_cancelled,
                                         .print = callback_print,
-                                        .complain = callback_report,
+                                        .print_error = callback_report,
                                         .take = callback_heap_take,
                                         .give = callback_heap_give};
     OK_OR_RETURN(code_place(m->code, context_home(c), m, &placed));

@@ -1,11 +1,11 @@
 /*
- * Where the ways of a branch meet again: the immediate post-dominator of its block.
+ * Reconvergence points of branches: the immediate post-dominator of a branch's block.
  *
- * Blocks are numbered in reverse postorder of the reversed graph from a common end, and dominators are found by the
- * iteration of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001). A block that never comes to an
- * end (an endless loop) has none; its lanes stay parted.
+ * Blocks are numbered in reverse postorder of the reversed graph from a common end, and dominators are found by
+ * the iteration of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001). A block that never
+ * reaches the end (an endless loop) has none; its lanes stay diverged.
  */
-#include "sim/ptx/flow.h"
+#include "sim/ptx/reconvergence.h"
 
 #include "sim/ptx/compiler.h"
 #include "sim/ptx/control.h"
@@ -16,14 +16,14 @@
 
 #define NONE      UINT32_MAX
 #define EDGES_MAX (1u << 24)
-#define STEPS_MAX (1ull << 28) /* of the search; a kernel for which it takes more runs without joins */
+#define STEPS_MAX (1ull << 28) /* of the search; a kernel that needs more runs without reconvergence points */
 
 struct graph {
     const struct routine *f;
     uint32_t *block_of;          /* by operation */
     uint32_t *first;             /* of each block; one more at the end */
     uint32_t count;              /* blocks; number `count` is the end */
-    uint32_t *into, *into_begin; /* predecessors in the reversed graph's sense: who goes to a block */
+    uint32_t *into, *into_begin; /* for each block, the blocks that flow to it */
     uint32_t *order, *rank, *join;
     uint32_t reached;
     uint64_t steps;
@@ -34,7 +34,7 @@ static bool ends_block(const struct op *o)
     return o->run == op_branch || o->run == op_branch_table || o->run == op_return || o->run == op_exit;
 }
 
-static bool splits(struct graph *g)
+static bool blocks_split(struct graph *g)
 {
     const struct routine *f = g->f;
     bool *leader = calloc(f->op_count + 1, sizeof *leader);
@@ -56,13 +56,13 @@ static bool splits(struct graph *g)
     return true;
 }
 
-/* The successors of a block, up to `room`; their number. */
+/* Successors of a block, up to `room`; return their number. */
 static uint32_t successors(const struct graph *g, uint32_t b, uint32_t k, uint32_t *out)
 {
     const struct op *o = &g->f->op[g->first[b + 1] - 1];
     uint32_t n = 0;
     bool through = !ends_block(o) || o->guard;
-    uint32_t next = b + 1; /* the last one falls to the end */
+    uint32_t next = b + 1; /* the last block continues at the end */
     if (o->run == op_branch && n++ == k) *out = g->block_of[o->second];
     if (o->run == op_branch_table) {
         if (k >= n && k < n + o->list_count) *out = g->block_of[g->f->list[o->list + k - n]];
@@ -73,7 +73,7 @@ static uint32_t successors(const struct graph *g, uint32_t b, uint32_t k, uint32
     return n;
 }
 
-static bool connect(struct graph *g)
+static bool blocks_connect(struct graph *g)
 {
     uint32_t total = 0, to = 0;
     for (uint32_t b = 0; b < g->count; b++) {
@@ -103,8 +103,8 @@ static bool connect(struct graph *g)
     return true;
 }
 
-/* Postorder from the end against the direction of the flow, without recursion. */
-static bool number(struct graph *g)
+/* Number the blocks in postorder from the end against the direction of the flow, without recursion. */
+static bool blocks_number(struct graph *g)
 {
     uint32_t *stack = calloc(g->count + 2, sizeof *stack), *at = calloc(g->count + 2, sizeof *at), depth = 0;
     if (!stack || !at) {
@@ -134,7 +134,7 @@ static bool number(struct graph *g)
     return true;
 }
 
-static uint32_t meet(struct graph *g, uint32_t a, uint32_t b)
+static uint32_t dominators_intersect(struct graph *g, uint32_t a, uint32_t b)
 {
     while (a != b && g->steps < STEPS_MAX) {
         for (; g->rank[a] < g->rank[b]; g->steps++)
@@ -145,7 +145,7 @@ static uint32_t meet(struct graph *g, uint32_t a, uint32_t b)
     return a;
 }
 
-static void find_joins(struct graph *g)
+static void joins_find(struct graph *g)
 {
     for (uint32_t b = 0; b <= g->count; b++)
         g->join[b] = NONE;
@@ -158,7 +158,7 @@ static void find_joins(struct graph *g)
                 successors(g, b, k, &to);
                 g->steps++;
                 if (g->rank[to] == NONE || g->join[to] == NONE) continue;
-                found = found == NONE ? to : meet(g, found, to);
+                found = found == NONE ? to : dominators_intersect(g, found, to);
             }
             if (found != g->join[b]) {
                 g->join[b] = found;
@@ -168,7 +168,7 @@ static void find_joins(struct graph *g)
     }
 }
 
-static void write_joins(const struct graph *g, struct routine *f)
+static void joins_write(const struct graph *g, struct routine *f)
 {
     bool known = g->steps < STEPS_MAX;
     for (uint32_t i = 0; i < f->op_count; i++) {
@@ -184,16 +184,17 @@ bool flow_finish(struct compiler *c, struct routine *f)
 {
     struct graph g = {.f = f};
     uint32_t n = f->op_count + 2;
-    if (c->report->error_count) return true; /* targets may be missing */
+    if (c->report->error_count) return true; /* branch targets may be missing */
     g.block_of = calloc(n, sizeof *g.block_of);
     g.first = calloc(n, sizeof *g.first);
     g.order = calloc(n, sizeof *g.order);
     g.rank = calloc(n, sizeof *g.rank);
     g.join = calloc(n, sizeof *g.join);
-    bool ok = g.block_of && g.first && g.order && g.rank && g.join && splits(&g) && connect(&g) && number(&g);
+    bool ok = g.block_of && g.first && g.order && g.rank && g.join && blocks_split(&g) &&
+              blocks_connect(&g) && blocks_number(&g);
     if (ok) {
-        find_joins(&g);
-        write_joins(&g, f);
+        joins_find(&g);
+        joins_write(&g, f);
     } else {
         out_of_memory(c);
     }

@@ -1,6 +1,6 @@
-/* The pool of threads. A forked child has none of its parent's and begins anew. */
+/* The pool of threads for launches. A forked child starts with an empty pool. */
 #define _GNU_SOURCE
-#include "sim/ptx/pool.h"
+#include "sim/ptx/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +15,7 @@ struct entry {
     void *job;
     void (*work)(void *job);
     int inside;
-    bool open; /* help is wanted */
+    bool open; /* help is requested */
     struct entry *next;
 };
 
@@ -26,7 +26,7 @@ static struct {
     int threads, idle;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static void after_fork(void)
+static void pool_after_fork(void)
 {
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.changed, NULL);
@@ -34,14 +34,14 @@ static void after_fork(void)
     pool.threads = pool.idle = 0;
 }
 
-static int processors(void)
+static int processor_count(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set)) return 1;
     return CPU_COUNT(&set) < THREADS_MAX ? CPU_COUNT(&set) : THREADS_MAX;
 }
 
-static struct entry *wanting(void)
+static struct entry *entry_wanting_help(void)
 {
     struct entry *e = pool.entries;
     while (e && !e->open)
@@ -49,12 +49,12 @@ static struct entry *wanting(void)
     return e;
 }
 
-static void *serve(void *argument)
+static void *pool_thread_run(void *argument)
 {
     (void)argument;
     pthread_mutex_lock(&pool.lock);
     for (;;) {
-        struct entry *e = wanting();
+        struct entry *e = entry_wanting_help();
         if (!e) {
             pool.idle++;
             pthread_cond_wait(&pool.changed, &pool.lock);
@@ -65,44 +65,44 @@ static void *serve(void *argument)
         pthread_mutex_unlock(&pool.lock);
         e->work(e->job);
         pthread_mutex_lock(&pool.lock);
-        e->open = false; /* nothing is left to begin */
+        e->open = false; /* no block is left to begin */
         e->inside--;
         pthread_cond_broadcast(&pool.changed);
     }
     return NULL;
 }
 
-static void enlist(void)
+static void pool_thread_start(void)
 {
-    if (pool.idle || pool.threads + 1 >= processors()) return;
+    if (pool.idle || pool.threads + 1 >= processor_count()) return;
     static bool registered;
     pthread_attr_t a;
     pthread_t thread;
     sigset_t all, before;
-    if (!registered) registered = pthread_atfork(NULL, NULL, after_fork) == 0;
+    if (!registered) registered = pthread_atfork(NULL, NULL, pool_after_fork) == 0;
     pthread_attr_init(&a);
     pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
-    if (pthread_create(&thread, &a, serve, NULL) == 0) pool.threads++;
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are delivered to the program's threads only */
+    if (pthread_create(&thread, &a, pool_thread_run, NULL) == 0) pool.threads++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&a);
 }
 
-void pool_help(void *job)
+void thread_pool_request_help(void *job)
 {
     pthread_mutex_lock(&pool.lock);
     for (struct entry *e = pool.entries; e; e = e->next) {
         if (e->job != job) continue;
-        if (!e->open && e->inside) continue; /* nothing is left to begin */
+        if (!e->open && e->inside) continue; /* no block is left to begin */
         e->open = true;
-        enlist();
+        pool_thread_start();
         if (pool.idle) pthread_cond_broadcast(&pool.changed);
     }
     pthread_mutex_unlock(&pool.lock);
 }
 
-void pool_run(void *job, void (*work)(void *job))
+void thread_pool_run(void *job, void (*work)(void *job))
 {
     struct entry e = {.job = job, .work = work};
     pthread_mutex_lock(&pool.lock);

@@ -1,5 +1,8 @@
-/* Addresses: each space has its bounds, and global memory what its surroundings allow. */
-#include "sim/ptx/place.h"
+/*
+ * Translation of lanes' addresses to memory of this process: each space has its bounds; global memory is
+ * checked by a callback.
+ */
+#include "sim/ptx/lane_address.h"
 #include "sim/ptx/warp.h"
 
 void lane_addresses(const struct warp *w, const struct op *o, u64 *address)
@@ -17,7 +20,7 @@ void lane_addresses(const struct warp *w, const struct op *o, u64 *address)
     }
 }
 
-static bool illegal(struct warp *w, const struct op *o, u64 address, u32 bytes)
+static bool access_fault(struct warp *w, const struct op *o, u64 address, u32 bytes)
 {
     if (address & (bytes - 1))
         warp_fault(w, o, RUN_MISALIGNED, "misaligned address", address);
@@ -26,8 +29,8 @@ static bool illegal(struct warp *w, const struct op *o, u64 address, u32 bytes)
     return false;
 }
 
-/* What was found last is looked at first. */
-static bool in_memory(struct warp *w, u64 low, u64 high)
+/* The range found last is checked first. */
+static bool range_is_accessible(struct warp *w, u64 low, u64 high)
 {
     struct span *known = w->block->span;
     for (int i = 0; i < 2; i++) {
@@ -49,7 +52,7 @@ static bool in_memory(struct warp *w, u64 low, u64 high)
     return true;
 }
 
-/* The lanes of the mask with their addresses, the others with that of the first; and the range of all. */
+/* The addresses of the active lanes, for the others that of the first; and the range of all. */
 struct extent {
     u64 used[LANES], low, high, any;
 };
@@ -74,22 +77,26 @@ static bool global_places(struct warp *w, const struct op *o, u32 mask, const u6
 {
     struct extent e;
     extent_of(&e, mask, address);
-    bool all = !(e.any & (bytes - 1)) && e.high + bytes > e.high && in_memory(w, e.low, e.high + bytes);
+    bool all =
+        !(e.any & (bytes - 1)) && e.high + bytes > e.high && range_is_accessible(w, e.low, e.high + bytes);
     if (!all) {
         SET_LANES(mask)
         {
             u64 at = e.used[i];
-            if (at & (bytes - 1) || at + bytes < at || !in_memory(w, at, at + bytes))
-                return illegal(w, o, at, bytes);
+            if (at & (bytes - 1) || at + bytes < at || !range_is_accessible(w, at, at + bytes))
+                return access_fault(w, o, at, bytes);
         }
     }
     EACH_LANE place[i] = (u8 *)e.used[i];
     return true;
 }
 
-/* base[at - start] for all lanes, each `apart` behind the one before; false: one is beyond `size` or misaligned. */
-WIDE static bool within(u8 *base, u32 apart, u32 start, u32 size, u32 mask, const u64 *address, u32 bytes,
-                        u8 **place)
+/*
+ * Compute base[at - start] for all lanes, each `apart` behind the one before; false: one is beyond `size` or
+ * misaligned.
+ */
+WIDE static bool lanes_within(u8 *base, u32 apart, u32 start, u32 size, u32 mask, const u64 *address,
+                              u32 bytes, u8 **place)
 {
     u32 offset[LANES], beyond = 0, most = size - bytes, first = FIRST(mask);
     u64 other = address[first], any = 0;
@@ -106,34 +113,35 @@ WIDE static bool within(u8 *base, u32 apart, u32 start, u32 size, u32 mask, cons
     return true;
 }
 
-/* All lanes at once, when they are in one part of shared memory or in their own. */
-static bool near_places(const struct warp *w, enum space space, u32 mask, const u64 *address, u32 bytes,
-                        u8 **place)
+/* Translate all lanes at once, if they are in one part of shared memory or in their own local memory. */
+static bool near_places_of_lanes(const struct warp *w, enum space space, u32 mask, const u64 *address,
+                                 u32 bytes, u8 **place)
 {
     const struct block *b = w->block;
     u64 part = address[FIRST(mask)] >> SHARED_PART_BITS;
     if (space == SPACE_LOCAL)
-        return w->local && within(w->local, w->local_room, 0, w->local_room, mask, address, bytes, place);
+        return w->local &&
+               lanes_within(w->local, w->local_room, 0, w->local_room, mask, address, bytes, place);
     return space == SPACE_SHARED && part < SHARED_PARTS &&
-           within(b->shared[part], 0, (u32)part * SHARED_PART, b->shared_size[part], mask, address, bytes,
-                  place);
+           lanes_within(b->shared[part], 0, (u32)part * SHARED_PART, b->shared_size[part], mask, address,
+                        bytes, place);
 }
 
-/* Shared memory has three parts: the entry's own variables, the module's, and what the launch asked for. */
-static u8 *shared_place(const struct block *b, u64 at, u32 bytes)
+/* Shared memory has three parts: the entry's own variables, the module's, and the size given by the launch. */
+static u8 *shared_memory_at(const struct block *b, u64 at, u32 bytes)
 {
     u64 part = at >> SHARED_PART_BITS, offset = at & (SHARED_PART - 1);
     return part < SHARED_PARTS && offset + bytes <= b->shared_size[part] ? b->shared[part] + offset : NULL;
 }
 
-/* One lane's address in a space of its own bounds; NULL: outside. */
-static u8 *bounded(struct warp *w, enum space space, u64 at, u32 lane, u32 bytes)
+/* Translate one lane's address in a space with fixed bounds; NULL: outside. */
+static u8 *bounded_memory_at(struct warp *w, enum space space, u64 at, u32 lane, u32 bytes)
 {
     const struct block *b = w->block;
     if (at & (bytes - 1)) return NULL;
     switch (space) {
     case SPACE_SHARED:
-        return shared_place(b, at, bytes);
+        return shared_memory_at(b, at, bytes);
     case SPACE_LOCAL:
         return at + bytes <= w->local_room && at + bytes > at ? w->local + (size_t)lane * w->local_room + at
                                                               : NULL;
@@ -151,7 +159,7 @@ bool lane_places(struct warp *w, const struct op *o, u32 mask, enum space space,
     static const enum space behind[4] = {SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_PARAM};
     if (space == SPACE_GLOBAL || space == SPACE_CONST)
         return global_places(w, o, mask, address, bytes, place);
-    if (near_places(w, space, mask, address, bytes, place)) return true;
+    if (near_places_of_lanes(w, space, mask, address, bytes, place)) return true;
     u64 windows = 0;
     if (space == SPACE_GENERIC) {
         SET_LANES(mask) windows |= WINDOW(address[i]);
@@ -167,11 +175,11 @@ bool lane_places(struct warp *w, const struct op *o, u32 mask, enum space space,
             at &= WINDOW_MASK;
         }
         if (s == SPACE_GLOBAL) {
-            if (at & (bytes - 1) || at + bytes < at || !in_memory(w, at, at + bytes))
-                return illegal(w, o, at, bytes);
+            if (at & (bytes - 1) || at + bytes < at || !range_is_accessible(w, at, at + bytes))
+                return access_fault(w, o, at, bytes);
             place[i] = (u8 *)at;
-        } else if (!(place[i] = bounded(w, s, at, i, bytes))) {
-            return illegal(w, o, address[i], bytes);
+        } else if (!(place[i] = bounded_memory_at(w, s, at, i, bytes))) {
+            return access_fault(w, o, address[i], bytes);
         }
     }
     for (u32 i = 0; i < LANES; i++)

@@ -1,16 +1,19 @@
-/* Lanes of a warp that exchange values. */
-#include "sim/ptx/votes.h"
+/* Handlers of operations that exchange values between the lanes of a warp. */
+#include "sim/ptx/warp_exchange.h"
 
 #include "sim/ptx/lanes.h"
 #include "sim/ptx/warp.h"
 
-/* The lanes that an operation is for: those that its mask (operand `e`) names come together first. */
+/* The lanes that take part: the members named by the mask (operand `e`) converge first. */
 #define GATHER                                             \
     u32 members = ((const u32 *)in(w, o->e))[FIRST(mask)]; \
     mask = warp_gather(w, o, mask, members);               \
     if (!mask) return NULL
 
-/* a the value, b the lane or distance, c the clamp and segment; list_count 1: `d2` in list gets whether a lane was there. */
+/*
+ * a the value, b the lane or distance, c the clamp and segment; list_count 1: `d2` in list receives whether the
+ * source lane existed.
+ */
 const struct op *op_shuffle(struct warp *w, const struct op *o, u32 mask)
 {
     GATHER;
@@ -149,7 +152,7 @@ const struct op *op_warp_sync(struct warp *w, const struct op *o, u32 mask)
     return o + 1;
 }
 
-/* One lane of the members: the first; it is told to all, and the predicate is its own. */
+/* Elect one of the members, the first; its number goes to all, the predicate is true for it only. */
 const struct op *op_elect(struct warp *w, const struct op *o, u32 mask)
 {
     GATHER;

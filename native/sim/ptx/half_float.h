@@ -1,6 +1,6 @@
-/* Floating numbers of 16 bits, and of any layout, as numbers of the machine. */
-#ifndef CALABASH_SIM_PTX_HALF_H
-#define CALABASH_SIM_PTX_HALF_H
+/* Conversions of 16-bit floating numbers, and of any other layout, to those of the machine. */
+#ifndef CALABASH_SIM_PTX_HALF_FLOAT_H
+#define CALABASH_SIM_PTX_HALF_FLOAT_H
 
 #include <stdint.h>
 

@@ -1,10 +1,10 @@
-/* How hard a card works, and what follows from it. */
-#ifndef CALABASH_SIM_NVML_LOAD_H
-#define CALABASH_SIM_NVML_LOAD_H
+/* Utilization of a card, and the figures that depend on it. */
+#ifndef CALABASH_SIM_NVML_ACTIVITY_H
+#define CALABASH_SIM_NVML_ACTIVITY_H
 
 #include "sim/nvml/core.h"
 
-/* Brings a card's books up to now: work done, dead processes gone (about 10 us). */
+/* Update a card to the present: completed work, dead processes (about 10 us). */
 void nv_refresh(const struct nv_target *target);
 
 /* Share of the last `window_ns` (at most 10 s) in which the card ran kernels / copies, 0..1. */

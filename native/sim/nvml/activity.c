@@ -1,12 +1,12 @@
 /*
- * How hard a card works, and what follows from it.
+ * Utilization of a card, and the figures that depend on it.
  *
- * The state file keeps ten seconds of busy time in ticks of 20 ms. Utilisation is busy time over the last
- * second; power follows the last fifth of a second; temperature is an exponential mean with a time constant
- * of four seconds, so that it rises and falls smoothly between the card's idle and full-load figures. Nothing
- * here is stored: two readers at the same time read the same.
+ * The state file keeps ten seconds of busy time in ticks of 20 ms. Utilization is busy time over the last
+ * second; power follows the last fifth of a second; temperature is an exponential mean with a time constant of
+ * four seconds, so that it rises and falls smoothly between the card's idle and full-load figures. Nothing is
+ * stored here: two readers at the same time read the same.
  */
-#include "sim/nvml/load.h"
+#include "sim/nvml/activity.h"
 
 #include "sim/node/engine.h"
 #include "sim/node/slot.h"
@@ -26,7 +26,7 @@ void nv_refresh(const struct nv_target *t)
 }
 
 /* Busy time over the full ticks of a window, each weighted by `decay` to the power of its age. */
-static double weigh(const struct nv_target *t, uint64_t window_ns, double decay, bool copies)
+static double weighted_busy_time(const struct nv_target *t, uint64_t window_ns, double decay, bool copies)
 {
     const struct sim_history *h = &t->device->engine.history;
     uint64_t ticks = window_ns / SIM_TICK_NS;
@@ -50,12 +50,12 @@ static double weigh(const struct nv_target *t, uint64_t window_ns, double decay,
 
 double nv_busy_ratio(const struct nv_target *t, uint64_t window_ns)
 {
-    return weigh(t, window_ns, 1.0, false);
+    return weighted_busy_time(t, window_ns, 1.0, false);
 }
 
 double nv_copy_ratio(const struct nv_target *t, uint64_t window_ns)
 {
-    return weigh(t, window_ns, 1.0, true);
+    return weighted_busy_time(t, window_ns, 1.0, true);
 }
 
 uint32_t nv_temperature_c(const struct nv_target *t)
@@ -63,8 +63,8 @@ uint32_t nv_temperature_c(const struct nv_target *t)
     const struct card *c = t->card;
 
     if (t->device->faults.temperature_c) return t->device->faults.temperature_c;
-    double warm =
-        weigh(t, SIM_HISTORY_TICKS * SIM_TICK_NS, exp(-(double)SIM_TICK_NS / THERMAL_TAU_NS), false);
+    double warm = weighted_busy_time(t, SIM_HISTORY_TICKS * SIM_TICK_NS,
+                                     exp(-(double)SIM_TICK_NS / THERMAL_TAU_NS), false);
 
     return c->idle_c + (uint32_t)((double)(c->full_c - c->idle_c) * warm + 0.5);
 }
@@ -114,8 +114,9 @@ NVML_API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *u
     return NVML_SUCCESS;
 }
 
-/* Encoders and decoders are never busy here; cards that have none say so. */
-static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)
+/* Encoders and decoders are never busy here; cards without them return an error. */
+static nvmlReturn_t idle_engine_utilization(nvmlDevice_t device, unsigned int *utilization,
+                                            unsigned int *period_us)
 {
     NV_TARGET(t, device, NV_CARD);
     NV_NEED(utilization);
@@ -128,23 +129,23 @@ static nvmlReturn_t idle_engine(nvmlDevice_t device, unsigned int *utilization, 
 NVML_API nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *utilization,
                                          unsigned int *period_us)
 {
-    return idle_engine(device, utilization, period_us);
+    return idle_engine_utilization(device, utilization, period_us);
 }
 
 NVML_API nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *utilization,
                                          unsigned int *period_us)
 {
-    return idle_engine(device, utilization, period_us);
+    return idle_engine_utilization(device, utilization, period_us);
 }
 
 NVML_API nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)
 {
-    return idle_engine(device, utilization, period_us);
+    return idle_engine_utilization(device, utilization, period_us);
 }
 
 NVML_API nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int *utilization, unsigned int *period_us)
 {
-    return idle_engine(device, utilization, period_us);
+    return idle_engine_utilization(device, utilization, period_us);
 }
 
 static unsigned int sample_value(const struct nv_target *t, nvmlSamplingType_t type, uint64_t tick)

@@ -1,20 +1,20 @@
 /*
- * The scanner. A word takes its dots with it (`ld.global.f32`, `%tid.x`, `.shared::cta`): who reads it knows whether it
- * is an instruction or a name. One that begins with a dot is a directive or a type, and ends before the next: `.reg.b16`
- * is two.
+ * The scanner of PTX text. A word includes its dots (`ld.global.f32`, `%tid.x`, `.shared::cta`): the parser
+ * knows whether it is an instruction or a name. A word that begins with a dot is a directive or a type, and
+ * ends before the next dot: `.reg.b16` is two words.
  */
-#include "sim/ptx/text.h"
+#include "sim/ptx/scanner.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool wordy(char c)
+static bool is_word_char(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
 }
 
-static void skip_blank(struct text *t)
+static void blanks_skip(struct text *t)
 {
     while (t->next < t->end) {
         const char *p = t->next;
@@ -39,14 +39,14 @@ static void skip_blank(struct text *t)
     }
 }
 
-static void take_word(struct text *t)
+static void word_take(struct text *t)
 {
     bool directive = *t->next == '.';
     while (t->next < t->end) {
         if (directive && *t->next == '.' && t->next != t->at) return;
-        if (wordy(*t->next))
+        if (is_word_char(*t->next))
             t->next++;
-        else if (t->end - t->next > 2 && t->next[0] == ':' && t->next[1] == ':' && wordy(t->next[2]))
+        else if (t->end - t->next > 2 && t->next[0] == ':' && t->next[1] == ':' && is_word_char(t->next[2]))
             t->next += 2;
         else
             return;
@@ -55,7 +55,7 @@ static void take_word(struct text *t)
 
 void text_next(struct text *t)
 {
-    skip_blank(t);
+    blanks_skip(t);
     t->at = t->next;
     t->length = 0;
     if (t->next >= t->end) {
@@ -70,10 +70,10 @@ void text_next(struct text *t)
         if (t->next < t->end && *t->next == '"') t->next++;
     } else if (isdigit((unsigned char)c)) {
         t->kind = TOKEN_NUMBER;
-        take_word(t);
-    } else if (wordy(c)) {
+        word_take(t);
+    } else if (is_word_char(c)) {
         t->kind = TOKEN_WORD;
-        take_word(t);
+        word_take(t);
     } else {
         t->kind = TOKEN_MARK;
         t->next++;
@@ -99,7 +99,7 @@ bool text_take(struct text *t, const char *what)
     return true;
 }
 
-static bool digits(const char *at, size_t length, unsigned base, uint64_t *out)
+static bool digits_parse(const char *at, size_t length, unsigned base, uint64_t *out)
 {
     uint64_t v = 0;
     if (length == 0) return false;
@@ -121,11 +121,11 @@ bool text_literal(const struct text *t, struct literal *out)
     if (t->kind != TOKEN_NUMBER) return false;
     if (n == 10 && at[0] == '0' && (at[1] == 'f' || at[1] == 'F')) {
         out->floating = 4;
-        return digits(at + 2, 8, 16, &out->bits);
+        return digits_parse(at + 2, 8, 16, &out->bits);
     }
     if (n == 18 && at[0] == '0' && (at[1] == 'd' || at[1] == 'D')) {
         out->floating = 8;
-        return digits(at + 2, 16, 16, &out->bits);
+        return digits_parse(at + 2, 16, 16, &out->bits);
     }
     if (memchr(at, '.', n)) {
         char copy[64], *end;
@@ -138,7 +138,9 @@ bool text_literal(const struct text *t, struct literal *out)
         return *end == 0;
     }
     if (at[n - 1] == 'U' || at[n - 1] == 'u') n--;
-    if (n > 2 && at[0] == '0' && (at[1] == 'x' || at[1] == 'X')) return digits(at + 2, n - 2, 16, &out->bits);
-    if (n > 2 && at[0] == '0' && (at[1] == 'b' || at[1] == 'B')) return digits(at + 2, n - 2, 2, &out->bits);
-    return digits(at, n, n > 1 && at[0] == '0' ? 8 : 10, &out->bits);
+    if (n > 2 && at[0] == '0' && (at[1] == 'x' || at[1] == 'X'))
+        return digits_parse(at + 2, n - 2, 16, &out->bits);
+    if (n > 2 && at[0] == '0' && (at[1] == 'b' || at[1] == 'B'))
+        return digits_parse(at + 2, n - 2, 2, &out->bits);
+    return digits_parse(at, n, n > 1 && at[0] == '0' ? 8 : 10, &out->bits);
 }

@@ -1,6 +1,6 @@
-/* Lanes of a warp that exchange values. */
-#ifndef CALABASH_SIM_PTX_VOTES_H
-#define CALABASH_SIM_PTX_VOTES_H
+/* Handlers of operations that exchange values between the lanes of a warp. */
+#ifndef CALABASH_SIM_PTX_WARP_EXCHANGE_H
+#define CALABASH_SIM_PTX_WARP_EXCHANGE_H
 
 #include "sim/ptx/op.h"
 

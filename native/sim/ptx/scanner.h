@@ -1,6 +1,6 @@
-/* PTX text as tokens with their lines. */
-#ifndef CALABASH_SIM_PTX_TEXT_H
-#define CALABASH_SIM_PTX_TEXT_H
+/* The scanner of PTX text: tokens with their lines. */
+#ifndef CALABASH_SIM_PTX_SCANNER_H
+#define CALABASH_SIM_PTX_SCANNER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 enum token { TOKEN_END, TOKEN_WORD, TOKEN_NUMBER, TOKEN_STRING, TOKEN_MARK };
 
-/* Always stands on a token: that of `kind`, [at, at + length). */
+/* The scanner is always positioned on a token: that of `kind`, [at, at + length). */
 struct text {
     const char *next, *end;
     const char *at;
@@ -24,11 +24,11 @@ struct literal {
 
 void text_begin(struct text *t, const char *start, size_t length);
 void text_next(struct text *t);
-/* Whether the token is this word or mark. */
+/* Return true if the token is this word or mark. */
 bool text_is(const struct text *t, const char *what);
-/* The same, and steps over it. */
+/* The same, and advance if it is. */
 bool text_take(struct text *t, const char *what);
-/* The value of a number token; false when it is none. */
+/* The value of a number token; false if it is not a number. */
 bool text_literal(const struct text *t, struct literal *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Conversions of short floating numbers. */
-#include "sim/ptx/half.h"
+/* Conversions of short floating-point formats. */
+#include "sim/ptx/half_float.h"
 
 #include <math.h>
 #include <string.h>
@@ -56,7 +56,7 @@ uint16_t bfloat_from_float(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-static double to_whole(double v, char mode)
+static double round_with_mode(double v, char mode)
 {
     double down = floor(v), rest = v - down;
     switch (mode) {
@@ -85,7 +85,7 @@ uint32_t narrow_from_double(double v, int exponent_bits, int fraction_bits, char
     frexp(v, &e);
     e -= 1;
     if (e < 1 - bias) e = 1 - bias;
-    double whole = fabs(to_whole(ldexp(v, fraction_bits - e), mode));
+    double whole = fabs(round_with_mode(ldexp(v, fraction_bits - e), mode));
     if (whole >= ldexp(1, fraction_bits + 1)) {
         whole /= 2;
         e++;
