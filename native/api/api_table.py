@@ -1,4 +1,4 @@
-"""The table of the driver's functions: reading and writing `cuda.tsv` and `nvml.tsv`.
+"""Reading and writing of the tables of driver functions, `cuda.tsv` and `nvml.tsv`.
 
 One line is one exported function. Columns, separated by tabs:
 
@@ -55,7 +55,7 @@ class NvmlFunction:
 
 
 class TableError(Exception):
-    """A line of a table that cannot be understood; the message names file and line."""
+    """A line of a table that cannot be parsed; the message names file and line."""
 
 
 def format_parameters(parameters: tuple[Parameter, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Functions of the tables as C text."""
+"""C text of the functions in the tables."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def c_parameters(parameters: Iterable[Parameter]) -> str:
     return ", ".join(declared) or "void"
 
 
-def plain_twin(function: CudaFunction) -> str:
+def plain_variant(function: CudaFunction) -> str:
     return function.symbol.removesuffix(f"_{function.flavour}")

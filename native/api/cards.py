@@ -1,4 +1,4 @@
-"""The table of cards as C: `cards.tsv` and `mig.tsv` beside this file become the array of `sim/node/card.h`."""
+"""Generator of the C table of cards (`sim/node/card.h`) from `cards.tsv` and `mig.tsv` beside this file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIG_MAX = 8  # as CARD_MIG_MAX and CARD_MIG_STARTS_MAX of card.h
 
 
 class TableError(ValueError):
-    """A table of cards says what cannot be."""
+    """An invalid value in a table of cards."""
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -26,13 +26,13 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def load_cards(path: Path = HERE / "cards.tsv") -> list[dict[str, str]]:
-    """One dictionary from figure to text for each card, in the order of the columns."""
+    """Return one dictionary from figure to text for each card, in the order of the columns."""
     rows = _rows(path)
     return [{row[0]: row[column] for row in rows} for column in range(1, len(rows[0]))]
 
 
 def load_mig(path: Path = HERE / "mig.tsv") -> dict[str, list[dict[str, str]]]:
-    """The GPU instance profiles of each card that has any, by the card's key."""
+    """Return the GPU instance profiles of each card that has any, by the card's key."""
     header, *rows = _rows(path)
     profiles: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -41,7 +41,7 @@ def load_mig(path: Path = HERE / "mig.tsv") -> dict[str, list[dict[str, str]]]:
 
 
 def number(figure: str, text: str) -> int:
-    """The value of a field: a whole number, decimal or 0x, perhaps of KiB, MiB or GiB, or a name of NVML."""
+    """Return the value of a field: a whole number, decimal or 0x, perhaps in KiB, MiB or GiB, or a name of NVML."""
     names = {"nvml_brand": BRANDS, "nvml_arch": ARCHITECTURES}.get(figure, {})
     if text in names:
         return names[text]
@@ -67,7 +67,7 @@ def _profile(profile: dict[str, str]) -> str:
 
 
 def cards_source(banner: str) -> str:
-    """The C file that defines `cards` and `card_count`."""
+    """Return the C file that defines `cards` and `card_count`."""
     profiles = load_mig()
     cards = load_cards()
     unknown = profiles.keys() - {card["key"] for card in cards}

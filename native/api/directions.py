@@ -1,4 +1,4 @@
-"""Which way a parameter carries data, where its C type does not say.
+"""Direction of a parameter (input or output) where its C type does not determine it.
 
 The rule: a value or a pointer to const goes in; any other pointer comes out. The tables below name the exceptions, by
 parameter name for every function, or as `base:parameter` for one function. Base names are those of cuGetProcAddress
@@ -47,7 +47,7 @@ CUDA_OUT = {
 
 
 def pointee_is_const(c_type: str) -> bool:
-    """True for `const T *`; false for `const T **`, whose pointee (a pointer) is written by the callee."""
+    """Return True for `const T *`; False for `const T **`, whose pointee (a pointer) is written by the callee."""
     return c_type.startswith("const ") and c_type.count("*") == 1
 
 
@@ -69,7 +69,11 @@ NVML_INOUT = {"nvmlDeviceGetFieldValues:values", "nvmlDeviceClearFieldValues:val
 
 
 def nvml_direction(symbol: str, c_type: str, name: str, versioned: AbstractSet[str], pointers: int) -> str:
-    """`versioned`: types whose first field is the version that the caller fills in; `pointers`: of the function."""
+    """Return the direction of a parameter.
+
+    `versioned`: types whose first field is the version that the caller sets; `pointers`: number of the function's
+    pointers.
+    """
     if "*" not in c_type or pointee_is_const(c_type):
         return "in"
     if f"{symbol}:{name}" in NVML_INOUT:

@@ -1,4 +1,4 @@
-"""Writes `cuda.tsv` and `nvml.tsv` from the headers of the registry packages (a maintainer's tool).
+"""Importer of `cuda.tsv` and `nvml.tsv` from the headers of the registry packages (a maintainer's tool).
 
     python native/api/import_headers.py [--include DIRECTORY] [--output DIRECTORY]
 
@@ -41,7 +41,7 @@ SUFFIXES = re.compile(r"(\w+?)(?:_v(\d+))?(?:_(ptsz|ptds))?")
 
 
 def clean(text: str) -> str:
-    """C text without comments, Windows-only lines and calling conventions."""
+    """Return C text without comments, Windows-only lines and calling conventions."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
     return re.sub(r"#ifdef _WIN32.*?#endif", "", text, flags=re.DOTALL)
 
@@ -60,7 +60,7 @@ def preprocess(include: Path, header: str, *defines: str) -> str:
 
 
 def split_parameters(text: str) -> list[tuple[str, str]]:
-    """`(C type, name)` of each parameter, the type with one space before its stars."""
+    """Return `(C type, name)` of each parameter, the type with one space before its stars."""
     text = " ".join(text.replace("CUDAAPI", "").split())
     if text in ("", "void"):
         return []
@@ -77,7 +77,7 @@ def split_parameters(text: str) -> list[tuple[str, str]]:
 
 
 def exported_names(include: Path, header: str | None) -> dict[tuple[str, str], list[str]]:
-    """(base, flavour) -> exported names, lowest suffix first."""
+    """Return (base, flavour) -> exported names, lowest suffix first."""
     names: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     if header is None:
         return {}

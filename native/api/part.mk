@@ -16,7 +16,7 @@ $(API_STAMP): $(wildcard $(API_DIR)/*.py $(API_DIR)/*.tsv)
 	$(PYTHON) $(API_DIR)/generate.py $(API_BUILD)
 
 $(API_SIM_CUDA_MAP) $(API_SIM_NVML_MAP): $(API_STAMP)
-	@touch -c $@ # the generator leaves what has not changed; without a new time it were made again for ever
+	@touch -c $@ # the generator does not rewrite unchanged files; without a new time this rule would run every time
 
 $(API_BUILD)/%.o: $(API_STAMP)
 	$(CC) $(CFLAGS) -c $(API_BUILD)/$*.c -o $@

@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct fat_header) == 16 && sizeof(struct fat_entry) == 64
  * Unpack the LZ4 block format: sequences of (token, literals, offset, match). Return the bytes written, or 0 if
  * malformed.
  */
-static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room)
+static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t capacity)
 {
     size_t i = 0, o = 0;
     while (i < in_bytes) {
@@ -60,11 +60,11 @@ static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_
                 literals += b;
             } while (b == 255);
         }
-        if (literals > in_bytes - i || literals > room - o) return 0;
+        if (literals > in_bytes - i || literals > capacity - o) return 0;
         memcpy(out + o, in + i, literals);
         i += literals;
         o += literals;
-        if (i >= in_bytes || o == room) return o;
+        if (i >= in_bytes || o == capacity) return o;
         if (in_bytes - i < 2) return 0;
         size_t offset = in[i] | (size_t)in[i + 1] << 8;
         i += 2;
@@ -77,7 +77,7 @@ static size_t unpack_lz4(const uint8_t *in, size_t in_bytes, uint8_t *out, size_
             } while (b == 255);
         }
         match += 4;
-        if (offset == 0 || offset > o || match > room - o) return 0;
+        if (offset == 0 || offset > o || match > capacity - o) return 0;
         for (; match; match--, o++)
             out[o] = out[o - offset];
     }

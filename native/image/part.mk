@@ -1,4 +1,4 @@
-# What code images declare: linked into the simulated driver and into the shim.
+# Readers of code images: linked into the simulated driver and into the shim.
 IMAGE_DIR := $(ROOT)/native/image
 IMAGE_OBJECTS := $(patsubst $(IMAGE_DIR)/%.c,$(BUILD)/image/%.o,$(wildcard $(IMAGE_DIR)/*.c))
 

@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-static size_t (*decompress)(void *out, size_t room, const void *in, size_t bytes);
+static size_t (*decompress)(void *out, size_t capacity, const void *in, size_t bytes);
 static unsigned (*is_error)(size_t code);
 
 /* Concurrent calls find the same. */
@@ -30,9 +30,9 @@ bool zstd_available(void)
     return decompress != NULL;
 }
 
-size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room)
+size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t capacity)
 {
     if (!zstd_available()) return 0;
-    size_t bytes = decompress(out, room, in, in_bytes);
+    size_t bytes = decompress(out, capacity, in, in_bytes);
     return is_error(bytes) ? 0 : bytes;
 }

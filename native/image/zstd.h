@@ -6,6 +6,6 @@
 
 bool zstd_available(void);
 /* Return the bytes written, or 0 if malformed or without the library. */
-size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t room);
+size_t unpack_zstd(const uint8_t *in, size_t in_bytes, uint8_t *out, size_t capacity);
 
 #endif

@@ -1,4 +1,4 @@
-# libcalabash-page.so, the agent's access to the control pages.
+# libcalabash-page.so, the agent's atomic operations on the control pages.
 PAGELIB := $(OUT)/lib/libcalabash-page.so
 TARGETS += $(PAGELIB)
 

@@ -1,12 +1,12 @@
-"""Generates, from `nvml.txt` and the table of NVML, both ends of its functions for programs whose cards are elsewhere.
+"""Generator of both ends of the forwarded NVML functions, from `nvml.txt` and the table of NVML.
 
     python native/remote/nvml_generate.py DIRECTORY
 
-remote_nvml_client.c   every function of NVML: packed and asked, or not supported
+remote_nvml_client.c   every function of NVML: encoded and asked, or not supported
 remote_nvml_worker.c   the worker's side of those that are asked, by the number of the function
 
-A parameter travels as a word (numbers, enumerations, handles), as bytes (what a pointer points to: sent where the function
-reads it, answered always), as a string, or as an array that another parameter counts.
+A parameter is encoded as a word (numbers, enumerations, handles), as bytes (what a pointer points to: sent if the function
+reads it, always returned), as a string, or as an array whose length is another parameter.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LOCAL = frozenset({"nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown
 
 
 class NvmlError(Exception):
-    """A line of `nvml.txt` that cannot be carried out; the message says why."""
+    """An invalid line of `nvml.txt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A parameter and how it travels.
+    """A parameter and its encoding.
 
     It is a word, handle, string, text (a buffer that another parameter measures), bytes, given (a handle that is answered), or
     count (of an array that is answered) or array.
@@ -50,7 +50,7 @@ class Field:
 
     @property
     def read(self) -> bool:
-        """Whether the function reads what it points to."""
+        """Return True if the function reads what the parameter points to."""
         return self.parameter.direction == "inout"
 
 
@@ -96,7 +96,7 @@ def _kind(p: Parameter, base: str, counts: dict[str, str]) -> str:
 
 
 def _value(field: Field, fields: tuple[Field, ...]) -> str:
-    """How many elements an array has, as the program counts them."""
+    """Return the expression of an array's length in the program."""
     (counter,) = (f for f in fields if f.name == field.by)
     return f"*{field.by}" if counter.kind == "count" else f"(unsigned int){field.by}"
 
@@ -159,7 +159,7 @@ def client_function(function: NvmlFunction, fields: tuple[Field, ...]) -> str:
 
 
 def denied() -> frozenset[str]:
-    """What changes a card: a program of a slice may not, with its cards here or elsewhere."""
+    """Return the functions that change a card, which a program of a slice must not call, with local or remote cards."""
     lines = (HERE.parent / "shim" / "denied.txt").read_text().splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -210,7 +210,7 @@ def _worker_take(f: Field) -> list[str]:
 
 
 def _worker_bound(f: Field, fields: tuple[Field, ...]) -> list[str]:
-    """What counts must not count more than there is."""
+    """Return the check that a count does not exceed the number of elements sent."""
     if f.kind == "text":
         return [f"    if ({f.by} > sizeof {f.name}) {f.by} = sizeof {f.name};"]
     if f.kind != "array":

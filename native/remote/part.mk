@@ -1,4 +1,4 @@
-# Remote GPUs: client/ (the forwarding libcuda.so.1), worker/ (one process for each session), both over wire/.
+# Remote GPUs: client/ (the forwarding libcuda.so.1) and worker/ (one process for each session), which share wire/.
 REMOTE_DIR := $(ROOT)/native/remote
 REMOTE_BUILD := $(BUILD)/remote
 REMOTE_OUT := $(OUT)/remote
@@ -22,7 +22,7 @@ $(REMOTE_BUILD)/%.o: $(REMOTE_DIR)/%.c $(REMOTE_HEADERS) $(REMOTE_DIR)/part.mk $
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -I$(REMOTE_BUILD) -c $< -o $@
 
-# OpenSSL may come later than the first build, or from elsewhere.
+# OpenSSL may be installed after the first build, or replaced.
 REMOTE_OPENSSL := $(REMOTE_BUILD)/openssl
 $(shell mkdir -p $(REMOTE_BUILD); echo '$(OPENSSL_LIBS)' | cmp -s - $(REMOTE_OPENSSL) || echo '$(OPENSSL_LIBS)' >$(REMOTE_OPENSSL))
 $(REMOTE_BUILD)/wire/tls.o: CFLAGS += $(OPENSSL_CFLAGS)
@@ -37,7 +37,7 @@ $(REMOTE_OUT)/libcuda.so.1: $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API
 		-Wl,--exclude-libs,ALL -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS)
 	@mv -f $@.new $@
 
-# NVML, over the same session and calls; nothing of the driver's is seen from outside.
+# NVML, by the same session and calls; the driver's symbols are not exported.
 $(REMOTE_OUT)/libnvidia-ml.so.1: $(call REMOTE_OBJECTS,nvml) $(call REMOTE_OBJECTS,client) $(IMAGE_OBJECTS) $(API_ERRORS) \
 		$(API_SIM_NVML_MAP)
 	@mkdir -p $(@D)
@@ -50,17 +50,17 @@ $(REMOTE_OUT)/calabash-worker: $(call REMOTE_OBJECTS,worker) $(REMOTE_BUILD)/rem
 	$(CC) $(EXTRA_CFLAGS) -pthread -Wl,-z,now -Wl,-z,relro -o $@.new $(filter %.o,$^) $(OPENSSL_LIBS) -ldl
 	@mv -f $@.new $@
 
-# Started without the variables that it sets, so that nothing is preloaded into it.
+# It is started without the variables that it sets for the program, so that nothing is preloaded into it.
 $(REMOTE_OUT)/calabash-enclose: $(REMOTE_DIR)/enclose/main.c $(REMOTE_DIR)/part.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -Wl,-z,now -Wl,-z,relro -o $@.new $<
 	@mv -f $@.new $@
 
-# Some programs load the driver by the name that a linker knows it by.
+# Some programs load the driver by its development name, without a version.
 $(REMOTE_OUT)/lib%.so: $(REMOTE_OUT)/lib%.so.1
 	ln -sf $(<F) $@
 
-# A program of several servers has a library that shares its calls out, and of the client's a copy for each.
+# A program of several servers uses a library that routes its calls, and a copy of the client's library for each server.
 SPAN_OUT := $(REMOTE_OUT)/span
 SPAN_OBJECTS = $(patsubst $(REMOTE_DIR)/%.c,$(REMOTE_BUILD)/%.o,$(wildcard $(REMOTE_DIR)/$(1)/*.c))
 SPAN_LINK = $(CC) $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -o $@.new

@@ -1,8 +1,8 @@
-"""How each function travels: `calls.txt` joined with the table of the driver API.
+"""Encoding of each forwarded function: `calls.txt` joined with the table of the driver API.
 
-A parameter travels by its *kind*: a word (8 bytes), a blob (its bytes, filled up to whole words), a handle (the number of
-an object, see wire/objects.h), a string, or an array of one of these. Handles that an `async` function gives are numbered
-by the client; those that a `sync` one gives are numbered by the worker.
+A parameter is encoded by its *kind*: a word (8 bytes), a blob (its bytes, filled up to whole words), a handle (the number
+of an object, see wire/objects.h), a string, or an array of one of these. Handles that an `async` function returns are
+numbered by the client; those that a `sync` one returns are numbered by the worker.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ BLOBS = {
 
 
 class SpecError(Exception):
-    """A line of `calls.txt` that cannot be carried out; the message says why."""
+    """An invalid line of `calls.txt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Travelling:
+class ForwardedParameter:
     """One parameter of a remote call.
 
     `kind` is word, blob, struct (a pointer to a blob), handle or string; `count` names the parameter
@@ -72,7 +72,7 @@ class Travelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One function and how it travels.
+    """One function and its encoding.
 
     ``anywhere``: it needs no current context. ``waits``: it may wait for a device, but not if the function ``unless``, called
     with the same arguments, answers anything but "not ready". ``unsafe``: captures forbid it.
@@ -80,7 +80,7 @@ class Call:
 
     function: CudaFunction
     style: str
-    parameters: tuple[Travelling, ...]
+    parameters: tuple[ForwardedParameter, ...]
     anywhere: bool = False
     waits: bool = False
     unless: str = ""
@@ -92,7 +92,7 @@ class Call:
 
 
 def load_calls(path: Path = HERE / "calls.txt") -> list[Call]:
-    """All lines in the order of the file. Raises SpecError with file and line."""
+    """Return all lines in the order of the file. Raises SpecError with file and line."""
     functions = {f.symbol: f for f in load_cuda()}
     calls: list[Call] = []
     seen: set[str] = set()
@@ -117,16 +117,18 @@ def load_calls(path: Path = HERE / "calls.txt") -> list[Call]:
     return calls
 
 
-def _parameters(function: CudaFunction, style: str, notes: dict[str, tuple[str, str]]) -> tuple[Travelling, ...]:
+def _parameters(
+    function: CudaFunction, style: str, notes: dict[str, tuple[str, str]]
+) -> tuple[ForwardedParameter, ...]:
     unknown = notes.keys() - {p.name for p in function.parameters}
     if unknown:
         raise SpecError(f"{function.symbol} has no parameter {', '.join(sorted(unknown))}")
     if style not in ("async", "sync", "wrapped"):
         return ()
-    return tuple(_travelling(p, *notes.get(p.name, ("", ""))) for p in function.parameters)
+    return tuple(_forwarded_parameter(p, *notes.get(p.name, ("", ""))) for p in function.parameters)
 
 
-def _travelling(parameter: Parameter, count: str, note: str) -> Travelling:
+def _forwarded_parameter(parameter: Parameter, count: str, note: str) -> ForwardedParameter:
     stars = parameter.c_type.count("*")
     base = parameter.c_type.replace("*", "").removeprefix("const ").strip()
     kind = next(iter(_kinds(base, parameter.c_type)), "")
@@ -136,7 +138,7 @@ def _travelling(parameter: Parameter, count: str, note: str) -> Travelling:
     known = kind and stars <= 1 and (stars == 1) == pointer and not (count and parameter.direction != "in")
     if not known or parameter.direction == "inout":
         raise SpecError(f"how {parameter.declaration()} travels is not known")
-    return Travelling(parameter=parameter, kind=kind, base=base, count=count, note=note)
+    return ForwardedParameter(parameter=parameter, kind=kind, base=base, count=count, note=note)
 
 
 def _kinds(base: str, c_type: str) -> Iterator[str]:

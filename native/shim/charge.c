@@ -136,12 +136,12 @@ static bool agent_may_free(int device, uint64_t bytes, uint64_t now_ns)
     if (limit == 0 || bytes > limit ||
         !happened_within(__atomic_load_n(&cb.limits->heartbeat_ns, __ATOMIC_RELAXED), now_ns, AGENT_ALIVE_NS))
         return false;
-    uint64_t room = limit - bytes, reaped = __atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED);
+    uint64_t capacity = limit - bytes, reaped = __atomic_load_n(&cb.usage->reaped_ns, __ATOMIC_RELAXED);
     /* the residual may belong to the dead process */
-    if (used <= room && happened_within(reaped, now_ns, AGENT_POLLS_NS))
+    if (used <= capacity && happened_within(reaped, now_ns, AGENT_POLLS_NS))
         return __atomic_exchange_n(&waited_for_ns[device], reaped, __ATOMIC_RELAXED) != reaped;
     uint64_t elsewhere = cb_processes_elsewhere(device);
-    if (elsewhere == 0 || used - (elsewhere < used ? elsewhere : used) > room ||
+    if (elsewhere == 0 || used - (elsewhere < used ? elsewhere : used) > capacity ||
         happened_within(__atomic_load_n(&waited_ns[device], __ATOMIC_RELAXED), now_ns, NO_SECOND_WAIT_NS))
         return false;
     __atomic_store_n(&waited_ns[device], now_ns, __ATOMIC_RELAXED);

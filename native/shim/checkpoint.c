@@ -178,9 +178,9 @@ static CUresult process_restore(struct cb_usage_proc *proc, uint32_t slot, int p
     uint64_t charged[CB_DEVICES_MAX];
     if (__atomic_load_n(&proc->parked, __ATOMIC_ACQUIRE) == NONE)
         return CB_REAL(cuCheckpointProcessRestore)(pid, args);
-    bool room = charge_unpark(proc, slot, charged);
+    bool capacity = charge_unpark(proc, slot, charged);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (room) CB_CALL_DRIVER(result, CB_REAL(cuCheckpointProcessRestore)(pid, args));
+    if (capacity) CB_CALL_DRIVER(result, CB_REAL(cuCheckpointProcessRestore)(pid, args));
     if (result == CUDA_SUCCESS)
         parked_state_store(proc, NONE);
     else

@@ -30,13 +30,13 @@ static bool pid_is_member(unsigned int *pid)
     return false;
 }
 
-/* Return `kept` entries to a caller whose buffer holds `room`, as the driver would. */
-#define HAND_OVER(kept, all, room, entries, count)                                                   \
-    do {                                                                                             \
-        *(count) = kept;                                                                             \
-        if (kept > (room) || ((entries) == NULL && kept > 0)) result = NVML_ERROR_INSUFFICIENT_SIZE; \
-        for (unsigned int i = 0; result == NVML_SUCCESS && i < kept; i++)                            \
-            (entries)[i] = (all)[i];                                                                 \
+/* Return `kept` entries to a caller whose buffer holds `capacity`, as the driver would. */
+#define HAND_OVER(kept, all, capacity, entries, count)                                                   \
+    do {                                                                                                 \
+        *(count) = kept;                                                                                 \
+        if (kept > (capacity) || ((entries) == NULL && kept > 0)) result = NVML_ERROR_INSUFFICIENT_SIZE; \
+        for (unsigned int i = 0; result == NVML_SUCCESS && i < kept; i++)                                \
+            (entries)[i] = (all)[i];                                                                     \
     } while (0)
 
 #define KEEP_OURS(all, found, kept)                             \
@@ -76,13 +76,13 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 {
     CB_ENTER_NVML();
     if (processSamplesCount == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    unsigned int found = ENTRIES_MAX, kept = 0, room = utilization != NULL ? *processSamplesCount : 0;
+    unsigned int found = ENTRIES_MAX, kept = 0, capacity = utilization != NULL ? *processSamplesCount : 0;
     nvmlProcessUtilizationSample_t *all = calloc(found, sizeof(*all));
     if (all == NULL) return NVML_ERROR_MEMORY;
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetProcessUtilization)(device, all, &found, lastSeenTimeStamp);
     if (result == NVML_SUCCESS) {
         KEEP_OURS(all, found, kept)
-        HAND_OVER(kept, all, room, utilization, processSamplesCount);
+        HAND_OVER(kept, all, capacity, utilization, processSamplesCount);
         if (kept == 0) result = NVML_ERROR_NOT_FOUND; /* as the driver answers if no process has worked */
     }
     free(all);
@@ -95,7 +95,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     CB_ENTER_NVML();
     if (procesesUtilInfo == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlProcessesUtilizationInfo_t request = *procesesUtilInfo;
-    unsigned int kept = 0, room = request.procUtilArray != NULL ? request.processSamplesCount : 0;
+    unsigned int kept = 0, capacity = request.procUtilArray != NULL ? request.processSamplesCount : 0;
     nvmlProcessUtilizationInfo_v1_t *all = calloc(ENTRIES_MAX, sizeof(*all));
     if (all == NULL) return NVML_ERROR_MEMORY;
     request.processSamplesCount = ENTRIES_MAX;
@@ -104,7 +104,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     if (result == NVML_SUCCESS) {
         procesesUtilInfo->lastSeenTimeStamp = request.lastSeenTimeStamp;
         KEEP_OURS(all, request.processSamplesCount, kept)
-        HAND_OVER(kept, all, room, procesesUtilInfo->procUtilArray, &procesesUtilInfo->processSamplesCount);
+        HAND_OVER(kept, all, capacity, procesesUtilInfo->procUtilArray,
+                  &procesesUtilInfo->processSamplesCount);
         if (kept == 0) result = NVML_ERROR_NOT_FOUND;
     }
     free(all);
@@ -116,7 +117,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     CB_ENTER_NVML();
     if (plist == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     nvmlProcessDetailList_t request = *plist;
-    unsigned int kept = 0, room = request.procArray != NULL ? request.numProcArrayEntries : 0;
+    unsigned int kept = 0, capacity = request.procArray != NULL ? request.numProcArrayEntries : 0;
     nvmlProcessDetail_v1_t *all = calloc(ENTRIES_MAX, sizeof(*all));
     if (all == NULL) return NVML_ERROR_MEMORY;
     request.numProcArrayEntries = ENTRIES_MAX;
@@ -124,7 +125,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     nvmlReturn_t result = CB_REAL(nvmlDeviceGetRunningProcessDetailList)(device, &request);
     if (result == NVML_SUCCESS) {
         KEEP_OURS(all, request.numProcArrayEntries, kept)
-        HAND_OVER(kept, all, room, plist->procArray, &plist->numProcArrayEntries);
+        HAND_OVER(kept, all, capacity, plist->procArray, &plist->numProcArrayEntries);
     }
     free(all);
     return result;

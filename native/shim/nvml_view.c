@@ -200,17 +200,17 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return result;
 }
 
-/* Return the handles that are in the slice, in their order; the caller's buffer holds `room`. */
-static nvmlReturn_t handles_in_slice(nvmlDevice_t *all, unsigned int found, unsigned int room,
+/* Return the handles that are in the slice, in their order; the caller's buffer holds `capacity`. */
+static nvmlReturn_t handles_in_slice(nvmlDevice_t *all, unsigned int found, unsigned int capacity,
                                      unsigned int *count, nvmlDevice_t *devices)
 {
     unsigned int kept = 0;
     for (unsigned int i = 0; i < found; i++) {
         if (cb_device_of_nvml(all[i]) < 0) continue;
-        if (devices != NULL && kept < room) devices[kept] = all[i];
+        if (devices != NULL && kept < capacity) devices[kept] = all[i];
         kept++;
     }
-    *count = devices != NULL && kept > room ? room : kept;
+    *count = devices != NULL && kept > capacity ? capacity : kept;
     return NVML_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-# libcalabash.so, the library that a tenant's programs load before everything else.
+# libcalabash.so, the library that is preloaded into a tenant's programs.
 SHIM_DIR := $(ROOT)/native/shim
 SHIM_BUILD := $(BUILD)/shim
 SHIM_SOURCES := $(wildcard $(SHIM_DIR)/*.c)
@@ -21,7 +21,7 @@ $(SHIM_BUILD)/%.o: $(SHIM_DIR)/%.c $(SHIM_HEADERS) $(SHIM_GENERATED) $(SHIM_DIR)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -ftls-model=initial-exec -fno-semantic-interposition -c $< -o $@
 
-# A sanitizer looks functions up before it is ready itself, and so gets here: this much of us must run without it.
+# A sanitizer calls these functions before it is initialized: they must be built without it.
 $(SHIM_BUILD)/dl.o $(SHIM_BUILD)/dlreal.o $(SHIM_BUILD)/elf.o: CFLAGS += -fno-sanitize=all
 
 $(SHIM): $(SHIM_OBJECTS)

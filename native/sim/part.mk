@@ -1,5 +1,5 @@
-# The simulated driver pair and the keeper of simulated nodes: node/ (the shared state, the engine, the cards),
-# ptx/ (kernels that run), cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service),
+# The simulated driver pair and the tools of simulated nodes: node/ (the shared state, the engine, the cards),
+# ptx/ (the interpreter of kernels), cuda/ (libcuda.so.1), nvml/ (libnvidia-ml.so.1), mps/ (the multi-process service),
 # smi/ (nvidia-smi), ctl/ (calabash-simctl).
 SIM_DIR := $(ROOT)/native/sim
 SIM_OUT := $(OUT)/simgpu
@@ -19,8 +19,8 @@ $(SIM_BUILD)/%.o: $(SIM_DIR)/%.c $(SIM_DIR)/part.mk | $(API_STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# Handlers are loops over the lanes of a warp, which the compiler turns into vector instructions. A register has no type of
-# its own: what one handler writes as f32, another reads as b32.
+# Handlers are loops over the lanes of a warp, which the compiler turns into vector instructions. A register has no
+# type: one handler may write it as f32 and another read it as b32.
 $(SIM_PTX): CFLAGS += -O3 -fno-math-errno -fno-trapping-math -ffp-contract=off -fno-strict-aliasing
 
 -include $(wildcard $(SIM_BUILD)/*/*.d $(SIM_BUILD)/*/*/*.d)

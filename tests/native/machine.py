@@ -1,8 +1,8 @@
-"""For which machine the tests of C programs compile, and how those programs run here.
+"""Machine for which the tests' C programs are compiled, and how those programs are run.
 
-Usually this one. With ``CALABASH_TEST_MACHINE=aarch64`` everything in C (the shim, the simulated driver, the tenants) is
-that machine's, built by a cross compiler and run by an emulator, while Python and its page library stay this machine's: the
-same tests, and control pages that two machines share. ``test_aarch64.py`` runs them so.
+Usually this machine. With ``CALABASH_TEST_MACHINE=aarch64`` everything in C (the shim, the simulated driver, the
+tenants) is built for aarch64 by a cross compiler and run by an emulator, while Python and its page library stay this
+machine's: the same tests, and control pages that two machines share. ``test_aarch64.py`` runs them so.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ int main(int argc, char **argv)
 
 @functools.cache
 def cross_libraries() -> Path:
-    """Everything that ``make native`` builds, for aarch64."""
+    """Build everything that ``make native`` builds, for aarch64."""
     return libraries("aarch64")
 
 
 def runnable(program: Path) -> Path:
-    """What to start instead of a program of that machine: the program itself, or what hands it to the emulator."""
+    """Return the path to start for a program of that machine: the program itself, or a script that runs it in the
+    emulator.
+    """
     if not MACHINE:
         return program
     definitions = [f'-DTARGET="{program}"', f'-DSYSTEM="{SYSTEM}"']

@@ -1,4 +1,4 @@
-"""The multi-process service on a simulated node: a control daemon of the test's own, and clients that are told what to do."""
+"""The multi-process service on a simulated node: a control daemon of the test, and clients that execute commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Client:
         return self.hear()
 
     def call(self, line: str = "call") -> int:
-        """The CUDA result of one thing."""
+        """Return the CUDA result of one command."""
         return int(self.ask(line)[-1])
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class Service:
             assert self.daemon.poll() is None, "the daemon did not start"
 
     def own(self) -> dict[str, str]:
-        """What a program's environment says of this service."""
+        """Return the environment of a program that uses this service."""
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
 
     def environment(self, **extra: str) -> dict[str, str]:
@@ -81,13 +81,13 @@ class Service:
         )  # fmt: skip
 
     def control(self, *words: object) -> str:
-        """What a command answers."""
+        """Return the output of a command of the control daemon."""
         done = self._run(" ".join(map(str, words)))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def client(self, **extra: str) -> Client:
-        """A program; it may have failed to become a client."""
+        """Start a client program; it may have failed to join the service."""
         process = subprocess.Popen(
             [str(program("sim_mps_client"))],
             stdin=subprocess.PIPE,
@@ -101,7 +101,7 @@ class Service:
 
     @property
     def server(self) -> int:
-        """The pid of the one server."""
+        """Return the pid of the only server."""
         return int(self.control("get_server_list"))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""PTX that the fuzzer damages: a kernel for every family of instructions, and ones made up of random ones."""
+"""PTX texts for the fuzzer: a kernel for every family of instructions, and kernels of random instructions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STORE = "and.b32 %r1, %r1, 60; cvt.u64.u32 %d1, %r1; add.u64 %d1, %d1, %p0; st.g
 
 
 def random_kernel(seed: int) -> str:
-    """Well-typed nonsense with loops, branches and accesses."""
+    """Return a well-typed kernel of random instructions with loops, branches and memory accesses."""
     r = random.Random(seed)
     lines = []
     for n in range(r.randrange(5, 40)):
@@ -29,6 +29,6 @@ def random_kernel(seed: int) -> str:
 
 
 def seeds() -> list[str]:
-    """Texts, all of which compile."""
+    """Return texts that all compile."""
     families = [path.read_text() for path in sorted(SEEDS.glob("*.ptx"))]
     return [*families, *map(random_kernel, range(12))]

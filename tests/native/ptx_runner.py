@@ -1,4 +1,4 @@
-"""Runs kernels for tests in a process of its own: requests come by pipe, because an error stays with the process's context."""
+"""Process that runs kernels for tests: requests come by pipe, because an error stays with the process's context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_BYTES = 4096
 
 
 class Driver:
-    """The few calls of the driver that a kernel needs."""
+    """The driver calls that running a kernel needs."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -24,7 +24,7 @@ class Driver:
         assert self._cuda.cuCtxSetCurrent(context) == 0
 
     def load(self, text: bytes) -> tuple[int, str, str, ctypes.c_void_p]:
-        """Result, errors, notes, module."""
+        """Return the result, errors, notes and module of a load."""
         errors, notes = ctypes.create_string_buffer(LOG_BYTES), ctypes.create_string_buffer(LOG_BYTES)
         module = ctypes.c_void_p()
         options = (ctypes.c_int * 4)(5, 6, 3, 4)

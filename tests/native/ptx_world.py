@@ -1,4 +1,4 @@
-"""Kernels for tests: a process that runs them, and text around a few instructions."""
+"""Kernels for tests: a process that runs them, and the text around a few instructions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNNER = Path(__file__).with_name("ptx_runner.py")
 
 
 class Runner:
-    """A process with one context; ``run`` starts it anew when the one before had a fatal error."""
+    """A process with one context; ``run`` starts a new one if the last had a fatal error."""
 
     def __init__(self, directory: Path) -> None:
         self._node = CudaNode(directory / "node.state", "A100-40GB")
@@ -53,11 +53,11 @@ class Runner:
         return answer
 
     def said(self) -> str:
-        """What the driver wrote to stderr."""
+        """Return what the driver wrote to stderr."""
         return self._errors.read_text()
 
     def compute(self, text: str, out: np.ndarray[Any, Any], *inputs: np.ndarray[Any, Any], **shape: int) -> Any:
-        """The first array after kernel ``k`` ran with it and the inputs as parameters."""
+        """Run kernel ``k`` with an output array and the inputs as parameters, and return the output."""
         answer = self.run(text, "k", out, *inputs, **shape)
         assert answer["load"] == 0, answer["errors"]
         assert (answer["launch"], answer["result"]) == (0, 0), self.said()
@@ -74,7 +74,10 @@ class Runner:
 
 
 def kernel(body: str, parameters: int, declarations: str = "") -> str:
-    """Kernel ``k`` with pointers p0... in %p0..., its thread's number in %i; ``body`` ends before the return."""
+    """Return the text of kernel ``k`` with pointers p0...
+
+    in %p0... and its thread's number in %i; ``body`` ends before the return.
+    """
     named = ", ".join(f".param .u64 p{n}" for n in range(parameters))
     loads = "".join(f"ld.param.u64 %p{n}, [p{n}];\n" for n in range(parameters))
     return (
@@ -87,7 +90,9 @@ def kernel(body: str, parameters: int, declarations: str = "") -> str:
 
 
 def elementwise(instruction: str, types: str, registers: str) -> str:
-    """``p0[i] = instruction(p1[i], ...)``: types of result and sources (u32 f64 ...), a register's name for each."""
+    """Return a kernel ``p0[i] = instruction(p1[i], ...)``: types of result and sources (u32 f64 ...), which also name
+    the registers.
+    """
     sizes = {"16": 2, "32": 4, "64": 8}
     body = ""
     kinds, names = types.split(), registers.split()

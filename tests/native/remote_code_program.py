@@ -1,6 +1,6 @@
-"""A program of the driver API, without any package: `python remote_code_program.py WHAT...` prints one line of JSON.
+"""A program of the driver API without any package: `python remote_code_program.py CHECK...` prints one line of JSON.
 
-It is run by the tests of the forwarding driver, in a process of its own, against whatever libcuda.so.1 is found first.
+The tests of the forwarding driver run it in a process of its own, with whatever libcuda.so.1 is found first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def driver() -> ctypes.CDLL:
 
 
 class CallError(Exception):
-    """A call that did not succeed; the code is its text."""
+    """A failed driver call; its text is the result code."""
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -129,7 +129,7 @@ def started() -> Any:
 
 
 def first_kernel() -> Any:
-    """From the start to the end of the first kernel."""
+    """Measure the time from the start to the end of the first kernel."""
     start()
     launch_code(function_of(load(), "nothing"))
     call("cuCtxSynchronize")
@@ -180,7 +180,9 @@ def launched() -> Any:
 
 
 def refused() -> Any:
-    """Launches that a driver refuses at once; what a driver of this machine says is what the forwarding one must say."""
+    """Return the results of launches that a driver refuses at once; the forwarding driver must return what a local
+    driver returns.
+    """
     context = start()
     function = function_of(load(), "nothing")
     codes = {
@@ -293,7 +295,7 @@ def library() -> Any:
 
 
 def compiled_badly() -> Any:
-    """The log of a compiler that does not understand, and that of one that does."""
+    """Return the log of a failed compilation, and that of a successful one."""
     start()
     results = {}
     for name, text in {"bad": KERNELS.replace("ret;", "rte;"), "good": KERNELS}.items():
@@ -381,7 +383,7 @@ def _made(name: str) -> ctypes.c_void_p:
 
 
 def _until_done(query: str, what: ctypes.c_void_p | None) -> int:
-    """The number of times that it was not."""
+    """Query until done; return how often it was not."""
     asked = 0
     while (code := code_of(query, what)) == NOT_READY:
         asked += 1
@@ -391,7 +393,7 @@ def _until_done(query: str, what: ctypes.c_void_p | None) -> int:
 
 
 def stepped() -> Any:
-    """What an eager step of a framework does beside its kernels, step after step, without looking at a result."""
+    """Do what an eager step of a framework does beside its kernels, step after step, without reading a result."""
     start()
     function, stream, other = function_of(load(), "add_number"), _made("cuStreamCreate"), _made("cuStreamCreate")
     data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
@@ -416,7 +418,7 @@ def stepped() -> Any:
 
 
 def polled() -> Any:
-    """Streams that are polled: the default one, the thread's own, and another."""
+    """Poll streams: the default one, the thread's own, and another."""
     start()
     function = function_of(load(), "add_number")
     data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
@@ -434,7 +436,7 @@ def polled() -> Any:
 
 
 def concluded() -> Any:
-    """Whatever a program has waited for, a query of what was before it answers that it is done."""
+    """Query events and streams that precede a completed wait; all must be done."""
     start()
     function, stream, event = function_of(load(), "add_number"), _made("cuStreamCreate"), _made("cuEventCreate")
     data, count, number = memory([0]), ctypes.c_uint32(1), ctypes.c_uint32(1)
@@ -460,7 +462,7 @@ def concluded() -> Any:
 
 
 def doubted() -> Any:
-    """Queries of what cannot be told: events of a context that has ended, that never were, and that graphs record."""
+    """Query events whose state is unknown: of a context that has ended, never recorded, or recorded by graphs."""
     start()
     stream, event, graph, made = _made("cuStreamCreate"), _made("cuEventCreate"), ctypes.c_void_p(), ctypes.c_void_p()
     call("cuEventRecord", event, stream)

@@ -1,4 +1,6 @@
-"""What stands between a program and a host of workers: a broker's door, and a line that can be cut."""
+"""Stand-ins for the network between a program and a host of workers: a minimal broker, and a connection that can be
+cut.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def lease_file(
 
 
 class Door:
-    """Takes TCP connections, looks at the identity and hands them to the host: as the broker does, and no more."""
+    """A minimal broker: accepts TCP connections, reads the identity and hands them to the host."""
 
     def __init__(self, workers: Path, *, host: str = "127.0.0.1") -> None:
         self._host = workers
@@ -64,7 +66,7 @@ class Door:
 
 
 class Line:
-    """A proxy whose connections can be cut, and that lets nobody through while it is down."""
+    """A proxy whose connections can be cut, and which accepts none while it is down."""
 
     def __init__(self, port: int, delay_s: float = 0.0) -> None:
         self._to = port
@@ -77,7 +79,7 @@ class Line:
         threading.Thread(target=self._run, daemon=True).start()
 
     def cut(self) -> None:
-        """Both ends are told; what was on the way is lost."""
+        """Close both ends; data in transit is lost."""
         self._is_down = True
         for end in self._open:
             try:

@@ -183,7 +183,7 @@ static bool send_nowhere(struct cb_stream *s, struct iovec *parts, int count)
     return true;
 }
 
-static size_t receive_said(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+static size_t receive_said(struct cb_stream *s, void *into, size_t capacity, bool wait, bool *gone)
 {
     (void)s, (void)wait;
     if (next < frame_count && taken == (next ? frame[next - 1].end : 0)) { /* one at a time, so that we know which */
@@ -191,7 +191,7 @@ static size_t receive_said(struct cb_stream *s, void *into, size_t room, bool wa
         __atomic_fetch_add(&read_by->changed, frame[next].changed, __ATOMIC_RELAXED);
         next++;
     }
-    size_t there = (next ? frame[next - 1].end : said_bytes) - taken, here = there < room ? there : room;
+    size_t there = (next ? frame[next - 1].end : said_bytes) - taken, here = there < capacity ? there : capacity;
     memcpy(into, said + taken, here);
     taken += here;
     *gone = !here;

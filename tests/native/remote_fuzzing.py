@@ -1,8 +1,9 @@
-"""The worker under sanitizers of addresses and undefined behaviour, told what programs say, changed in many ways.
+"""Fuzzing of the worker under address and undefined-behaviour sanitizers, with recorded and mutated frames of
+programs.
 
-As a module it goes on for as many frames as are asked for: ``python -m tests.native.remote_fuzzing --frames 100000``. A session
-that does not end well is told with its number; frames of its batch do not count. The simulated driver behind the worker is
-under sanitizers then too.
+As a module it runs for as many frames as requested: ``python -m tests.native.remote_fuzzing --frames 100000``. A
+session that fails is reported with its number; the frames of its batch are not counted. The simulated driver behind
+the worker then runs under sanitizers too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BATCH_SESSIONS = 512
 
 
 class Recorder(Line):
-    """Keeps what programs say."""
+    """A proxy that records what programs send."""
 
     def __init__(self, port: int) -> None:
         self.said: list[bytes] = []
@@ -55,7 +56,7 @@ class Recorder(Line):
 
 
 def fuzzer() -> Path:
-    """The worker without its host, and a program that feeds it."""
+    """Build the worker without its host, linked with a program that feeds it."""
 
     def make(out: Path) -> None:
         variables = [f"BUILD={out}/objects", f"OUT={out}", f"EXTRA_CFLAGS={FLAGS}"]
@@ -91,7 +92,7 @@ def fuzzer() -> Path:
 
 
 def record(node: CudaNode, to: Path) -> None:
-    """What the programs that test the simulated driver say."""
+    """Record what the programs that test the simulated driver send."""
     door = OpenDoor(node)
     recorder = Recorder(door.port)
     remote = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"tcp:127.0.0.1:{recorder.port}"}
@@ -108,14 +109,15 @@ def record(node: CudaNode, to: Path) -> None:
 
 
 class SessionFailedError(Exception):
-    """A session that did not end well, and what was said of it."""
+    """A failed session, with its output."""
 
 
 def feed(
     fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: int, **environment: str
 ) -> tuple[int, ...]:
-    """How many frames were read, how many of them were changed, sessions, those of them that were stopped, copies out of the
-    driver into page-locked memory, and others. Raises SessionFailedError."""
+    """Return the number of frames read, of mutated frames, of sessions, of stopped sessions, of copies from the
+    driver to page-locked memory, and of other copies. Raises SessionFailedError.
+    """
     options = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99:print_stacktrace=1"}
     with tempfile.TemporaryFile("w+") as told:
         done = subprocess.run(
@@ -136,7 +138,7 @@ def feed(
 
 
 def main() -> None:
-    """Feed it until so many frames were changed."""
+    """Feed the worker until so many frames were mutated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--frames", type=int, default=1_000_000, help="changed ones")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))

@@ -1,4 +1,4 @@
-"""Greetings to a host of workers, good and bad, as bytes."""
+"""Valid and invalid greetings to a host of workers, as bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def greeting(
 
 
 def ring(bytes_: int = 4096 + (2 << 20), *, sealed: bool = True) -> int:
-    """Memory for a ring; the caller closes it."""
+    """Return memory for a ring; the caller closes it."""
     memory = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, bytes_)
     if sealed:
@@ -49,7 +49,7 @@ def say(connection: socket.socket, message: bytes, *descriptors: int) -> None:
 
 
 def answer(connection: socket.socket) -> int | None:
-    """The byte of a refusal, then the end; None for the end alone."""
+    """Return the byte of a refusal after which the connection ended; None if it ended without one."""
     told = b""
     try:
         while more := connection.recv(16):

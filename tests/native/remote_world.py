@@ -1,4 +1,4 @@
-"""A host of workers on a simulated node, and programs that use it instead of a driver of their own."""
+"""A host of workers on a simulated node, and programs that use it instead of a local driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RemoteNode(CudaNode):
     """A simulated node whose programs have no driver: each gets a worker there."""
 
     def __init__(self, state: Path, gpus: str, *options: str, **environment: str) -> None:
-        """``environment`` is the host's own."""
+        """Start the node; ``environment`` is the host's."""
         super().__init__(state, gpus)
         self.socket = state.with_suffix(".sock")
         self.said = state.with_suffix(".said")
@@ -43,7 +43,7 @@ class RemoteNode(CudaNode):
         return os.environ | own | extra
 
     def run(self, name: str, *arguments: object, **extra: str) -> str:
-        """As the node does; output goes to files, for whatever hangs holds a pipe open."""
+        """As the node's method; output goes to files, because a process that hangs would keep a pipe open."""
         command = [str(program(name)), *map(str, arguments)]
         out, err = self.state.with_suffix(".out"), self.state.with_suffix(".err")
         with out.open("w") as to, err.open("w") as told:
@@ -59,7 +59,7 @@ class RemoteNode(CudaNode):
     def start_with(
         self, name: str, *arguments: object, stderr: IO[str], prefix: Sequence[str] = (), **extra: str
     ) -> subprocess.Popen[str]:
-        """A program that has said ``ready``, and says the rest where one wants it. ``prefix`` is a command that starts it."""
+        """Start a program, wait for its line ``ready``, and return it. ``prefix`` is a command that starts it."""
         process = subprocess.Popen(
             [*prefix, *self.command(name, *arguments)],
             stdin=subprocess.PIPE,
@@ -74,12 +74,14 @@ class RemoteNode(CudaNode):
         return process
 
     def workers(self) -> list[int]:
-        """Their process ids."""
+        """Return the process IDs of the workers."""
         children = Path(f"/proc/{self.host.pid}/task/{self.host.pid}/children")
         return [int(pid) for pid in children.read_text().split()]
 
     def wait_for_workers(self) -> None:
-        """A worker leaves by itself when its program has gone, and has nothing to say; its driver may."""
+        """Wait until all workers have ended, which they do when their program ends, and check that they printed
+        nothing but their driver's output.
+        """
         until(lambda: not self.workers(), "the workers are still there")
         assert [line for line in self.said.read_text().splitlines() if not line.startswith("simulated CUDA: ")] == []
 
@@ -90,7 +92,7 @@ class RemoteNode(CudaNode):
 
 
 class OpenDoor:
-    """Starts a worker for each TCP connection, with nothing in between."""
+    """A server that starts a worker for each TCP connection, without a broker."""
 
     def __init__(self, node: CudaNode) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

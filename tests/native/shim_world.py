@@ -1,4 +1,4 @@
-"""What the tests of the shim stand on: a simulated node, slots on it, and tenant programs compiled once per session.
+"""Fixtures of the shim's tests: a simulated node, slots on it, and tenant programs compiled once per session.
 
 A program runs exactly as the pool would start it: the simulated driver on the library path, the shim preloaded, the
 slot named in the environment.
@@ -41,7 +41,7 @@ SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
 
 @functools.cache
 def program(name: str, *flags: str) -> Path:
-    """The compiled test program ``tests/native/shim/NAME.c``; linked with the simulated driver when it says so."""
+    """Compile the test program ``tests/native/shim/NAME.c``, linked with the simulated driver if it names it."""
     source = PROGRAMS / f"{name}.c"
     link = [f"-L{SIMGPU}", "-l:libcuda.so.1"] if name in {"tenant", "devices", "green"} else []
     command = [CC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}", "-isystem", str(INCLUDE)]
@@ -86,7 +86,7 @@ class Slot:
 
     @contextlib.contextmanager
     def holding(self, size_bytes: int, **more: str) -> Iterator[subprocess.Popen[str]]:
-        """A living process of the container that holds this much; killed, not ended, at the close."""
+        """Start a process of the container that holds so much memory; it is killed, not ended, at the close."""
         process = self.start(program("tenant"), "hold", str(size_bytes), **more)
         try:
             assert process.stdout is not None
@@ -106,7 +106,7 @@ class Slot:
         return self.usage.procs()
 
     def reap(self, proc: ProcUsage) -> int:
-        """What the agent does for a dead process."""
+        """Reap a dead process as the agent does."""
         usage = self.usage  # stays mapped during the call
         return int(
             pagelib().cb_page_reap(
@@ -115,7 +115,7 @@ class Slot:
         )
 
     def reap_dead(self) -> None:
-        """What the agent does within a second of a process' end."""
+        """Reap all dead processes, as the agent does within a second of their end."""
         for proc in self.procs():
             if not Path(f"/proc/{proc.pid}").exists() and proc.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino:
                 self.reap(proc)
@@ -127,7 +127,7 @@ class Slot:
 
 @functools.cache
 def pagelib() -> ctypes.CDLL:
-    """The agent's library of atomics."""
+    """Load the agent's page library."""
     return ctypes.CDLL(str(PAGELIB))
 
 
@@ -153,12 +153,12 @@ class World:
         return cls(path=path)
 
     def environment(self) -> dict[str, str]:
-        """To use the node without the shim."""
+        """Return the environment to use the node without the shim."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         return kept | {"CALABASH_SIM": str(self.path / "node.state"), "LD_LIBRARY_PATH": str(SIMGPU)}
 
     def show(self) -> dict[str, Any]:
-        """The simulator's own truth."""
+        """Return the simulator's own state of the node."""
         command = [str(runnable(SIMGPU / "calabash-simctl")), "show", str(self.path / "node.state"), "--json"]
         shown: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         return shown
@@ -173,7 +173,9 @@ class World:
     def slot(
         self, name: str = "slot", *, cap: int = GIB, spill: int = 0, devices: tuple[int, ...] = (0,), context: int = 0
     ) -> Slot:
-        """A slot over these devices of the node, each with the same cap, of which so much may lie beyond the card."""
+        """Make a slot over these devices of the node, each with the same cap, of which so much may be beyond the
+        card.
+        """
         uuids = self.uuids()
         path = self.path / name
         entries = tuple(SlotDevice(uuid=uuids[i], memory_limit_bytes=cap, spill_bytes=spill) for i in devices)

@@ -22,7 +22,7 @@ STRICT = ("-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wshadow",
 
 @functools.cache
 def program(name: str) -> Path:
-    """Compiles ``tests/native/NAME.c`` against the simulated driver."""
+    """Compile ``tests/native/NAME.c`` against the simulated driver."""
     source = ROOT / "tests" / "native" / f"{name}.c"
     library = NATIVE / "simgpu/libcuda.so.1"
     return runnable(compiled(name, [CC, *STRICT, "-isystem", INCLUDE, source, library, "-lm"]))
@@ -30,13 +30,13 @@ def program(name: str) -> Path:
 
 @functools.cache
 def looker() -> Path:
-    """``sim_nvml_look``, which needs no driver but NVML's library."""
+    """Compile ``sim_nvml_look``, which needs only NVML's library."""
     name = "sim_nvml_look"
     return runnable(compiled(name, [CC, *STRICT, ROOT / "tests" / "native" / f"{name}.c", "-ldl"]))
 
 
 class CudaNode:
-    """A node of the test's own, and processes on it."""
+    """A simulated node, and processes on it."""
 
     seed = 1
 
@@ -51,7 +51,7 @@ class CudaNode:
         return os.environ | own | extra
 
     def run(self, name: str, *arguments: object, **extra: str) -> str:
-        """The program's output; it must end well."""
+        """Run a program and return its output; it must succeed."""
         command = [str(program(name)), *map(str, arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.environment(**extra), timeout=60, check=False
@@ -60,7 +60,7 @@ class CudaNode:
         return done.stdout
 
     def start(self, name: str, *arguments: object, **extra: str) -> subprocess.Popen[str]:
-        """A program that has said ``ready``."""
+        """Start a program and wait for its line ``ready``."""
         process = subprocess.Popen(
             [str(program(name)), *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -74,7 +74,7 @@ class CudaNode:
         return process
 
     def device(self, index: int = 0) -> dict[str, Any]:
-        """The books of one card, after the dead have been swept."""
+        """Return the state of one card, after dead processes were swept."""
         shown = simctl("show", self.state, "--json")
         assert shown.returncode == 0, shown.stderr
         device: dict[str, Any] = json.loads(shown.stdout)["devices"][index]
@@ -92,7 +92,7 @@ class CudaNode:
 
 
 def ask(process: subprocess.Popen[str]) -> str:
-    """One line in, one line out."""
+    """Send one line and return the answer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""Dividing a simulated card for a test, with the real nvidia-ml-py in a process of its own."""
+"""Partitioning of a simulated card for a test, by the real nvidia-ml-py in a process of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ C1, C2, C3 = 0, 1, 2
 
 
 def cut(state: Path, card: int, layout: Sequence[tuple[tuple[int, int], int, Sequence[int]]]) -> list[str]:
-    """Divides a card: (profile, first memory slice, compute instances); the UUIDs of all its MIG devices."""
+    """Partition a card into (profile, first memory slice, compute instances); return the UUIDs of all its MIG
+    devices.
+    """
     rows = [[profile, start, size, list(parts)] for (profile, size), start, parts in layout]
     done = subprocess.run(
         [sys.executable, "-c", _CUT, json.dumps([card, rows])],

@@ -1,4 +1,4 @@
-"""Help for tests of the simulated node: a node in a directory, programs that hold its cards, NVML in a subprocess."""
+"""Helpers of tests of the simulated node: a node in a directory, programs that hold its cards, NVML in a subprocess."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DEADLINE_S = 60.0
 
 
 def simctl(*arguments: object, timeout_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
-    """Runs the tool; the test looks at the exit code."""
+    """Run the tool; the caller checks the exit code."""
     command = [str(runnable(SIMCTL)), *(str(a) for a in arguments)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
 
 
 def compile_holder() -> Path:
-    """``sim_holder``: a process of a node that needs no CUDA library."""
+    """Compile ``sim_holder``, a process of a node that needs no CUDA library."""
     parts = (
         "state",
         "engine",
@@ -49,7 +49,7 @@ def compile_holder() -> Path:
 
 
 class Holder:
-    """A running ``sim_holder``; ends when told to or when killed."""
+    """A running ``sim_holder``; it ends on request or when killed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -65,14 +65,14 @@ class Holder:
         self._process.wait()
 
     def end(self) -> int:
-        """Lets it leave in good order; its exit code."""
+        """Let it end normally; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait(timeout=DEADLINE_S)
 
 
 class Node:
-    """A simulated node of the test's own."""
+    """A simulated node of one test."""
 
     def __init__(self, state: Path, gpus: str, holder: Path, seed: int = 1) -> None:
         self.state = state
@@ -96,7 +96,7 @@ class Node:
         assert done.returncode == 0, done.stderr
 
     def hold(self, device: int, size: int = 0, busy_ms: int = 0, prefix: tuple[str, ...] = ()) -> Holder:
-        """Starts a process that holds ``size`` bytes and one context of a card, and keeps it busy for a while."""
+        """Start a process that holds ``size`` bytes and one context of a card, and keeps it busy for a while."""
         process = subprocess.Popen(
             [*prefix, self._holder, str(device), str(size), str(busy_ms)],
             stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ class Node:
         return holder
 
     def nvml(self, program: str, prefix: tuple[str, ...] = ()) -> Any:
-        """Runs Python with all of pynvml imported and started; what it assigns to ``answer`` comes back."""
+        """Run Python code with pynvml imported and initialized; return what it assigns to ``answer``."""
         source = "\n".join(
             (
                 "import json, os, sys, time",
@@ -137,7 +137,7 @@ class Node:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Polls for a condition; fails with ``what`` when it does not come true in time."""
+    """Poll a condition; fail with ``what`` if it does not become true in time."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"

@@ -1,4 +1,4 @@
-"""Programs whose devices are of two servers: two simulated nodes, each with a host of workers."""
+"""Programs that use devices of two servers: two simulated nodes, each with a host of workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SPAN_DIR = REMOTE_DIR / "span"
 
 
 class OtherNode(RemoteNode):
-    """Its cards are others."""
+    """A node with other cards."""
 
     seed = 2
 
 
 class SpanWorld:
-    """Two nodes of as many cards as told."""
+    """Two nodes with the given cards."""
 
     def __init__(self, directory: Path, first: str, second: str) -> None:
         self.directory = directory
@@ -30,7 +30,10 @@ class SpanWorld:
         return os.environ | {"LD_LIBRARY_PATH": str(SPAN_DIR), "CALABASH_REMOTE": f"span:{where}"} | extra
 
     def run(self, name: str, *arguments: object, **extra: str) -> str:
-        """The program's output; it must end well. Output goes to files, for whatever hangs holds a pipe open."""
+        """Run a program and return its output; it must succeed.
+
+        Output goes to files, because a process that hangs would keep a pipe open.
+        """
         out, err = self.directory / "out", self.directory / "err"
         command = [str(program(name)), *map(str, arguments)]
         with out.open("w") as to, err.open("w") as told:
@@ -41,7 +44,7 @@ class SpanWorld:
         return out.read_text()
 
     def ended(self) -> bool:
-        """Every worker has left, and nothing is held on any card."""
+        """Return True if every worker has ended, and no memory is held on any card."""
         for node in self.nodes:
             node.wait_for_workers()
         return all(node.device()["used_bytes"] == 0 for node in self.nodes)

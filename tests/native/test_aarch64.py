@@ -1,7 +1,7 @@
-"""The native libraries for aarch64, built by a cross compiler and run by an emulator of that machine.
+"""Tests of the native libraries for aarch64, built by a cross compiler and run by an emulator.
 
-An emulator on x86-64 shows that code is right for the instruction set, and less of how memory is ordered than a real
-machine does: the orders are argued for where they are written.
+An emulator on x86-64 shows that code is right for the instruction set, and less about memory ordering than a real
+machine: the required orders are explained in the sources.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_kills_in_a_storm_of_reservations_leave_exact_books(core: str) -> None:
 
 
 def instructions(library: Path, function: str = "") -> list[tuple[int, str, str]]:
-    """Address, operation and operands of each instruction."""
+    """Return address, operation and operands of each instruction."""
     only = [f"--disassemble={function}"] if function else ["-d"]
     command = [f"{PREFIX}objdump", *only, "--no-show-raw-insn", str(library)]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -83,8 +83,9 @@ def instructions(library: Path, function: str = "") -> list[tuple[int, str, str]
 
 
 def test_no_exclusive_store_of_the_agents_library_is_tried_again_without_an_end() -> None:
-    """A loop of exclusive load and store ends when nobody else writes to the line: a tenant may do nothing else. An emulator
-    cannot show that, for its exclusive stores fail only when the value has changed."""
+    """A loop of exclusive load and store ends if no other core writes to the line; a tenant may write to it
+    continuously. An emulator cannot show that, because its exclusive stores fail only if the value has changed.
+    """
     library = instructions(cross_libraries() / "lib/libcalabash-page.so")
     operations = [operation for _, operation, _ in library]
     assert "stlxp" in operations
@@ -110,7 +111,9 @@ def test_no_exclusive_store_of_the_agents_library_is_tried_again_without_an_end(
     ],
 )
 def test_what_must_be_seen_in_order_is_written_and_read_with_barriers(function: str, order: str) -> None:
-    """On this machine's emulator stores are never seen out of order: so the instructions themselves are looked at."""
+    """In this machine's emulator stores never become visible out of order, so the instructions themselves are
+    checked.
+    """
     accesses = [
         operation
         for _, operation, _ in instructions(cross_libraries() / "lib/libcalabash-page.so", function)

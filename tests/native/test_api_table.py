@@ -1,4 +1,4 @@
-"""The table of the driver API says what NVIDIA's headers say, and the generated resolver follows cuGetProcAddress."""
+"""Tests of the driver API table against NVIDIA's headers, and of the generated resolver against cuGetProcAddress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRICT = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prot
 
 
 def load(name: str) -> ModuleType:
-    """A script of native/api as a module; they import each other by plain name."""
+    """Load a script of native/api as a module; the scripts import each other by plain name."""
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, API / f"{name}.py")
@@ -53,7 +53,7 @@ def squeeze(c_type: str) -> str:
 
 
 def header_typedefs(include: Path) -> dict[tuple[str, int, str], list[tuple[str, str]]]:
-    """(base, version, flavour) -> [(type, name)], read from cudaTypedefs.h by this test's own means."""
+    """(base, version, flavour) -> [(type, name)], read from cudaTypedefs.h independently of the importer."""
     found: dict[tuple[str, int, str], list[tuple[str, str]]] = {}
     for line in (include / "cudaTypedefs.h").read_text().splitlines():
         head, marker, tail = line.partition("*PFN_")
@@ -83,7 +83,7 @@ Facts = tuple[dict[tuple[str, int, str], list[tuple[str, str]]], set[str]]
 
 
 def disagreements(table: Iterable[Any], facts: Facts) -> list[str]:
-    """Where the rows that come from cuda.h differ from the headers, one line each."""
+    """Return one line for each row from cuda.h that differs from the headers."""
     typedefs, symbols = facts
     rows = [f for f in table if f.origin == "cuda"]
     found = [f"missing {key}" for key in typedefs.keys() - {(f.base, f.version, f.flavour) for f in rows}]

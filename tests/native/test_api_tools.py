@@ -1,4 +1,4 @@
-"""The coverage page of the driver API is true, and the C formatter finds what is not in style."""
+"""Tests of the coverage page of the driver API, and of the C formatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of cards: what it says is what the generated code and the simulated drivers say."""
+"""Tests of the table of cards: the generated code and the simulated drivers agree with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of circles between C files, and that the native code has none."""
+"""Tests of the checker of circular dependencies between C files, and that the native code has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compute limiter alone, over a driver of a few lines that runs launches one after the other, in virtual time."""
+"""Tests of the compute limiter alone, with a minimal driver that runs launches one after the other in virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def limiter() -> Path:
-    """The test program, with sanitizers."""
+    """Compile the test program with sanitizers."""
     include = next((ROOT / ".venv" / "lib").glob("python3*/site-packages/nvidia/cu13/include"))
     sources = [ROOT / "tests/native/compute_bench.c", *sorted((ROOT / "native/shim").glob("compute*.c"))]
     sources += [ROOT / "native/shim/elf.c", ROOT / "native/shim/spin.c"]

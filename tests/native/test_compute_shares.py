@@ -1,5 +1,6 @@
-"""Compute shares end to end on the simulated driver, in virtual time: shim, arbiter process, and the card's own books as
-the truth. One test is in real time, for what virtual time replaces: the kernel's clock and its futexes.
+"""End-to-end tests of compute shares on the simulated driver, in virtual time, checked against the simulated card's
+own accounting: shim and arbiter process. One test is in real time, for the parts that virtual time replaces: the
+kernel's clock and its futexes.
 
 ``test_compute_virtual.py`` has the shares of many processes and the return of lent time.
 """

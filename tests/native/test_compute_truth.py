@@ -1,8 +1,9 @@
-"""Tenants that misreport their GPU time, beside an honest one, on one simulated card, in virtual time. The card's own
-books are the truth.
+"""Tests of tenants that misreport their GPU time, beside an honest one, on one simulated card, in virtual time.
 
-The audit charges unreported time once it exceeds 250 ms: of a measurement of three seconds, that is eight percent of the
-card more or less. ``tests/hostile`` has the same with a whole pool.
+They are checked against the card's own accounting.
+
+The audit charges unreported time once it exceeds 250 ms, which in a measurement of three seconds is eight percent of
+the card. ``tests/hostile`` has the same with a whole pool.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[TruthLab]:
 def _beside_honest(
     world: TruthLab, share: int, policy: ComputePolicy, lies: tuple[str, ...], *more: object, preload: bool = True
 ) -> tuple[float, float]:
-    """Run a forging tenant beside an honest one of a fixed share, the rest of the card; return what each got in percent."""
+    """Run a forging tenant beside an honest one of a fixed share, the rest of the card; return what each got in
+    percent.
+    """
     world.audited_slot(LIAR, share, policy)
     world.audited_slot(HONEST, 100 - share)
     if lies:

@@ -1,5 +1,6 @@
-"""Compute shares of many processes in virtual time: library, arbiter and simulated card as they are, whatever else the
-machine does. ``bench/_virtual.py`` says how."""
+"""Tests of compute shares of many processes in virtual time, with the real library, arbiter and simulated card,
+independent of the load of the machine. ``bench/_virtual.py`` explains it.
+"""
 
 from __future__ import annotations
 

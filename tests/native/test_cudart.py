@@ -1,8 +1,8 @@
-"""Programs as users build them: images of the real CUDA compiler, and NVIDIA's own runtime.
+"""Tests with programs as users build them: images of the real CUDA compiler, and NVIDIA's own runtime.
 
-The runtime library, before it works, has the driver prove over a private table that it is NVIDIA's. The simulator does
-not imitate that proof, so programs of the runtime API run on real cards only (`gpu`); on the simulator they end with a
-clear error. The driver API needs no such proof, and the compiler's images run on both.
+Before it works, the runtime library has the driver prove over a private table that it is NVIDIA's. The simulator does
+not imitate that proof, so programs of the runtime API run on real cards only (`gpu`); on the simulator they end with
+a clear error. The driver API needs no such proof, and the compiler's images run on both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("g++") is None, reason="the CUDA co
 
 
 def build(name: str, *command: str | Path) -> Path:
-    """Runs a compiler whose last argument is to be ``-o FILE``."""
+    """Run a compiler whose last arguments become ``-o FILE``."""
     return compiled(name, command)
 
 

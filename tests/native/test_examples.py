@@ -1,4 +1,4 @@
-"""The example that the README runs does on a simulated card what it says."""
+"""Test that the README's example does on a simulated card what the README states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of MIG and NVML say the same of every layout: what is legal, what is left, what is refused."""
+"""Tests that the MIG arithmetic and NVML agree on every layout: what is legal, what is left, what is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ for step in STEPS:
 
 
 def _walk(geometry: MigGeometry, dice: random.Random, length: int) -> list[list[int]]:
-    """Steps: a profile, a start and its size; or -1 and which instance is destroyed, where there is one by our reckoning."""
+    """Return steps: a profile, a start and its size; or -1 and the instance to destroy, if there is one by our own
+    computation.
+    """
     steps: list[list[int]] = []
     alive: list[tuple[MigProfile, int]] = []
     state = MigState()

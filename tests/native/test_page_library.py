@@ -1,4 +1,4 @@
-"""The agent's page library against a tenant that takes the page away under it."""
+"""Tests of the agent's page library against a tenant that truncates the page during a call."""
 
 from __future__ import annotations
 

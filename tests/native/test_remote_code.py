@@ -1,5 +1,8 @@
-"""Code of programs that use a remote GPU: images by hash, kernels known from the answer, launches, questions that are asked
-once. What travelled is told by the driver's own counters, not by time."""
+"""Tests of code of programs with a remote GPU: images by hash, kernels known from the answer, launches, and questions
+that are asked once.
+
+The traffic is checked by the driver's own counters, not by time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ SAME = ("refused", "unloaded", "library", "compiled_badly", "resolved", "devices
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """The file in which workers keep images."""
+    """Return the file in which workers keep images."""
     return tmp_path / "images"
 
 
@@ -54,7 +57,7 @@ def keeping(start: Callable[..., RemoteNode], images: Path) -> RemoteNode:
 
 
 def ask(environment: dict[str, str], tmp_path: Path, *what: object) -> Any:
-    """What the program prints; its output goes to files, for whatever hangs holds a pipe open."""
+    """Return what the program prints; its output goes to files, because a process that hangs would keep a pipe open."""
     out, err = tmp_path / "program.out", tmp_path / "program.err"
     with out.open("w") as to, err.open("w") as told:
         command = [sys.executable, str(PROGRAM), *map(str, what)]

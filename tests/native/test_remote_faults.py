@@ -1,4 +1,6 @@
-"""What a program sees when its connection, its worker or its server fails: a delay, or one true error, never a hang."""
+"""Tests of failures of a program's connection, worker or server: they cause a delay, or one correct error, never a
+hang.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ LOST = "calabash: the connection to the GPU is lost"
 
 
 class Program:
-    """`sim_cuda_faults`, and what it says."""
+    """A running `sim_cuda_faults`, and its output."""
 
     def __init__(self, node: RemoteNode, remote: str, *, prefix: Sequence[str] = (), **extra: str) -> None:
         self.told = node.state.with_name(f"told-{len(list(node.state.parent.glob('told-*')))}")
@@ -66,7 +68,7 @@ class Program:
 
 @dataclass
 class Far:
-    """A server behind a line that can be cut."""
+    """A server behind a connection that can be cut."""
 
     node: RemoteNode
     door: Door
@@ -97,7 +99,7 @@ def far(node: RemoteNode, tmp_path: Path) -> Iterator[Far]:
 
 
 def _cut_while(program: Program, far: Far, command: str, bytes_: int) -> None:
-    """Cut in the midst of it, for a second, and mend."""
+    """Cut the connection for a second while the program does this."""
     before = far.line.passed
     program.tell(command)
     until(lambda: far.line.passed > before + bytes_, "nothing passes")
@@ -244,7 +246,7 @@ def test_a_server_that_is_not_there_is_told_at_once(node: RemoteNode, tmp_path: 
 
 
 class OtherVersions(Line):
-    """Both ends are told by the other that it speaks a protocol of another version."""
+    """A proxy that changes the protocol version that each end sends."""
 
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         version = 7 if other.getpeername()[1] == self._to else 9
@@ -280,13 +282,13 @@ def test_a_server_of_another_version_is_refused_with_both_versions(node: RemoteN
 
 @dataclass
 class FarMachine:
-    """A network of its own, joined to this one by a line; ``host`` is our end of it."""
+    """A network namespace joined to this one by a virtual link; ``host`` is our end of it."""
 
     name: str
     host: str
 
     def fall_silent(self) -> None:
-        """Neither end is told."""
+        """Drop all traffic without telling either end."""
         subprocess.run(["ip", "link", "set", self.name, "down"], check=True)
 
 

@@ -1,4 +1,4 @@
-"""The host of a lease's workers: whom it serves, whom it refuses, and that nobody keeps it from its work."""
+"""Tests of the host of a lease's workers: which connections it serves and refuses, and that no peer can block it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory behaves through the forwarding driver as it does with the driver in the process: the same program, the same lines."""
+"""Tests that memory behaves through the forwarding driver as with a local one: the same program prints the same
+lines.
+"""
 
 from __future__ import annotations
 

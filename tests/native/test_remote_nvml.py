@@ -1,4 +1,4 @@
-"""NVML of programs whose cards are elsewhere: it shows what a program on the slice itself would see."""
+"""Tests of NVML of remote programs: it shows what a program on the slice itself would see."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ print("both")
 
 @contextlib.contextmanager
 def host(environment: dict[str, str], path: Path) -> Iterator[dict[str, str]]:
-    """A host of workers in this environment; gives the environment of a program that uses it."""
+    """Start a host of workers in this environment; yield the environment of a program that uses it."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(64)

@@ -1,4 +1,4 @@
-"""Programs that test the simulated driver get the same results through the forwarding one."""
+"""Tests that the programs for the simulated driver get the same results through the forwarding driver."""
 
 from __future__ import annotations
 

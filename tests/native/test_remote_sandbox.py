@@ -1,4 +1,4 @@
-"""What a worker can still do once it is shut in: every call that leads out of it fails, and what a driver needs works."""
+"""Tests of the worker's sandbox: every call that leads out of it fails, and what a driver needs works."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def probe() -> Path:
 
 @pytest.fixture
 def outcome(probe: Path, tmp_path: Path) -> dict[str, int]:
-    """The error of each attempt, 0 for success; run as root where the tests are, so that only the filter can refuse."""
+    """Return the error of each attempt, 0 for success; run as root where the tests are, so that only the filter can
+    refuse.
+    """
     present = tmp_path / "present"
     present.write_text("as it was")
     with subprocess.Popen(["sleep", "600"]) as stranger:
@@ -60,7 +62,7 @@ def test_every_way_out_of_a_worker_is_shut_and_what_a_driver_needs_is_open(outco
 
 
 def test_calls_by_the_numbers_of_another_machine_end_the_worker() -> None:
-    """The filter knows the numbers of one machine only; those of 32-bit programs would mean something else."""
+    """The filter knows the numbers of one machine only; those of 32-bit programs would mean other calls."""
     if os.uname().machine != "x86_64":
         pytest.skip("only x86_64 has calls of a second machine")
     source = ROOT / "build/tests/other_machine.c"

@@ -1,4 +1,4 @@
-"""The worker under address and undefined-behaviour sanitizers, told what programs say, changed in many ways."""
+"""Fuzz test of the worker under address and undefined-behaviour sanitizers, with mutated frames of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program with devices of two servers sees what one with two local devices sees, and nothing of either crosses unasked."""
+"""Tests of a program with devices of two servers: it sees what a program with two local devices sees."""
 
 from __future__ import annotations
 

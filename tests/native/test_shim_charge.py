@@ -1,4 +1,4 @@
-"""The counters survive SIGKILL at any instruction; see native/page/charge.h for the reasoning."""
+"""Tests that the counters survive SIGKILL at any instruction; native/page/charge.h has the reasoning."""
 
 from __future__ import annotations
 

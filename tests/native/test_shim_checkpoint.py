@@ -1,4 +1,6 @@
-"""Checkpoints on a slice: only processes of one's own, and what they held is given back and taken again within the cap."""
+"""Tests of checkpoints on a slice: only its own processes, and their memory is released and charged again within the
+cap.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def act(slot: Slot, pid: object, letters: str) -> list[int]:
 
 
 def used(slot: Slot) -> int:
-    """What is charged to the slice, in bytes, as the counter says and as its processes say."""
+    """Return the bytes charged to the slice, by its counter and by its processes."""
     slot.reap_dead()
     total = slot.usage.device(0).used_bytes
     assert total == sum(proc.used_bytes[0] for proc in slot.procs())

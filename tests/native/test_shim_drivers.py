@@ -1,4 +1,4 @@
-"""The shim in front of a driver that differs from the simulator's in what the interface leaves open."""
+"""Tests of the shim with a driver that differs from the simulator's where the interface permits it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slot(tmp_path: Path) -> Slot:
 
 @pytest.fixture
 def driver(slot: Slot, tmp_path: Path) -> dict[str, str]:
-    """The environment in which that driver is the only one."""
+    """Return the environment in which that driver is the only one."""
     library = program("otherdriver", "-shared", "-fPIC", "-Wl,-Bsymbolic,-soname,libcuda.so.1")
     (tmp_path / "driver").mkdir()
     shutil.copy(library, tmp_path / "driver/libcuda.so.1")

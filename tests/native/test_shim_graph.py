@@ -1,4 +1,4 @@
-"""Graphs: their memory counts when it is taken, captured streams are left alone."""
+"""Tests of graphs: their memory is charged when it is allocated, and captured streams are not disturbed."""
 
 from __future__ import annotations
 

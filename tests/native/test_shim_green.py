@@ -1,4 +1,4 @@
-"""Green contexts on a slice: what they cost, and that what is launched in them is held like everything else."""
+"""Tests of green contexts on a slice: their cost, and that launches in them are limited like all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: every family is held to the cap, exactly, and given back exactly."""
+"""Tests of memory limits: every family of allocations is charged exactly, and freed exactly."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: 
 
 
 def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slot: Slot) -> None:
-    """Without an agent, and although nobody has asked for the exit code of the dead."""
+    """Without an agent, and although the exit code of the dead process was not read."""
     survivor = slot.start(*slot.tenant_command("again", 600 * MIB))
     assert survivor.stdin is not None
     assert survivor.stdout is not None
@@ -249,7 +249,9 @@ def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slo
 
 
 def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:
-    """What only the agent can take back: the call waits for its next look, and not when there is no agent."""
+    """Only the agent can release the residual: the call waits for its next poll, and does not wait if there is no
+    agent.
+    """
     slot = world.slot(cap=GIB)
     limits = slot.limits
     limits.set_residual(0, 600 * MIB)

@@ -1,4 +1,4 @@
-"""In a container: the slot at its fixed path, processes in a PID namespace of their own."""
+"""Tests of the shim in a container: the slot at its fixed path, processes in a PID namespace of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 def in_container(slot: Slot, *command: str) -> list[str]:
-    """As a container runtime would mount it: the slot at /run/calabash/slot."""
+    """Return a command that runs as in a container, with the slot mounted at /run/calabash/slot."""
     script = f"mount -t tmpfs none /run && mkdir -p /run/calabash/slot && mount --bind {slot.path} /run/calabash/slot"
     return ["unshare", "-rm", "sh", "-c", f'{script} && exec env LD_PRELOAD="$SHIM" "$@"', "sh", *command]
 
@@ -67,7 +67,9 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) 
 
 
 def test_the_preload_file_of_a_container_holds_every_program_whatever_its_environment(world: World) -> None:
-    """As a container runtime does it: no variable names the shim or the slot, and clearing them all changes nothing."""
+    """As with a container runtime: no variable names the shim or the slot, and clearing all variables changes
+    nothing.
+    """
     slot = world.slot(cap=GIB)
     shim = slot.environment()["LD_PRELOAD"]
     script = (

@@ -1,4 +1,4 @@
-"""The shim under address and undefined-behaviour sanitizers, in the programs of the other tests."""
+"""Tests of the shim under address and undefined-behaviour sanitizers, with the programs of the other tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.native.shim_world import GIB, OUT_OF_MEMORY, ROOT, World, program
 
 @pytest.fixture(scope="module")
 def preload() -> str:
-    """The sanitizers' run-time libraries, then the shim built with them."""
+    """Return the sanitizers' run-time libraries, and the shim built with them, for LD_PRELOAD."""
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 
     def make(out: Path) -> None:

@@ -1,4 +1,4 @@
-"""The slot: without limits that can be trusted, no GPU."""
+"""Tests of the slot: a program without trusted limits gets no GPU."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_lease_that_is_a_pipe_refuses_the_gpu_instead_of_waiting_for_a_writer(
 
 @pytest.fixture
 def member() -> Iterator[list[str]]:
-    """A command prefix that makes a program a member of allocation ``slot`` of a pool of root."""
+    """Return a command prefix that makes a program a member of allocation ``slot`` of a pool of root."""
     hierarchy = find_hierarchy()
     if os.geteuid() != 0 or hierarchy is None:
         pytest.skip("control groups can be made by root, where there is a hierarchy of version 2")
@@ -226,7 +226,7 @@ def test_a_member_of_roots_pool_cannot_take_the_slot_of_another_allocation(slot:
 def test_a_member_of_roots_pool_cannot_forge_a_slot_where_it_can_write(
     slot: Slot, member: list[str], tmp_path: Path
 ) -> None:
-    """The slot itself is as it should be; but somebody could have put it there."""
+    """The slot itself is valid, but its directory is writable by other users."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)

@@ -1,4 +1,4 @@
-"""Memory beyond the card: the cap is exact, what cannot be paged keeps to its part, and programs notice little."""
+"""Tests of spilling: the cap is exact, unpageable memory keeps to its part, and programs see few differences."""
 
 from __future__ import annotations
 

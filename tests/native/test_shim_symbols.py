@@ -1,4 +1,6 @@
-"""Symbols: whatever way a program finds the driver, it finds our hook; everything else behaves as without us."""
+"""Tests of symbol look-up: however a program finds the driver, it gets the hook; everything else behaves as without
+the shim.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_a_program_that_opens_a_copy_of_the_driver_is_held_to_its_cap(slot: Slot
 
 
 def test_what_is_no_driver_is_opened_in_the_namespace_that_was_asked_for(slot: Slot) -> None:
-    """The program itself is not in it, so a name that only the program has is not found there."""
+    """The program itself is not in that namespace, so a name that only the program has is not found there."""
     script = (
         "import ctypes; libc = ctypes.CDLL(None); libc.dlmopen.restype = ctypes.c_void_p;"
         "libc.dlsym.restype = ctypes.c_void_p; libc.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p];"
@@ -96,7 +98,7 @@ def test_a_linked_program_is_held_to_its_cap(slot: Slot) -> None:
 
 
 def test_other_names_are_looked_up_as_if_the_shim_were_not_there(slot: Slot) -> None:
-    """dlsym with RTLD_NEXT and RTLD_DEFAULT, dlvsym, dlerror: the same answers with and without the shim."""
+    """dlsym with RTLD_NEXT and RTLD_DEFAULT, dlvsym, dlerror: the same results with and without the shim."""
     checker = program("lookups", "-ldl")
     plain = subprocess.run([str(checker)], check=True, capture_output=True, text=True).stdout.strip()
     assert slot.run(checker) == plain
@@ -111,14 +113,14 @@ def test_programs_that_never_touch_a_gpu_need_no_slot() -> None:
 
 
 def asked() -> list[str]:
-    """Every name of the driver API at each version where its answer changes, one before it, and both defaults."""
+    """Return every name of the driver API at each version where its answer changes, one before it, and both defaults."""
     rows = [line.split("\t") for line in (ROOT / "native/api/cuda.tsv").read_text().splitlines() if line[0] != "#"]
     versions = {(base, int(version) + step) for _, base, version, *_ in rows for step in (-10, 0, 1000)}
     return [f"{base} {version} {flags}" for base, version in sorted(versions) for flags in (0, 1, 2)]
 
 
 def test_every_answer_of_the_driver_keeps_its_version_default_stream_and_status(slot: Slot) -> None:
-    """The shim's answer is the hook of the very function that the driver alone would have named, or that function."""
+    """The shim returns the hook of the very function that the driver alone would have returned, or that function."""
     questions = asked()
 
     def answers(environment: dict[str, str]) -> list[list[str]]:

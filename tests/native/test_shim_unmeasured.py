@@ -1,4 +1,4 @@
-"""A kernel that was never measured: how long other launches wait for it, and what it is charged while it runs.
+"""Tests of kernels that were never measured: how long other launches wait for one, and its charge while it runs.
 
 The parts of the library that decide this run alone, with a clock and a driver of the test.
 """

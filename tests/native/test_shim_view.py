@@ -1,4 +1,4 @@
-"""The tenant's view: every figure it is shown is its slice's, and all of them agree."""
+"""Tests of the tenant's view: every figure it sees is its slice's, and all of them agree."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
 
 
 def test_memory_of_a_killed_sibling_is_shown_as_free_at_once(world: World) -> None:
-    """Without an agent; a program that starts next asks how much it may take before it allocates."""
+    """Without an agent; the next program queries the free memory before it allocates."""
     slot = world.slot(cap=3 * GIB)
     with slot.holding(GIB):
         assert slot.tenant("view").split()[0] == str(2 * GIB)
@@ -169,7 +169,7 @@ def test_places_that_the_slot_does_not_have_are_nobodys(world: World, places: st
 
 
 def slot_count(world: World, places: str) -> int:
-    """How many devices a program is shown that names these places of a slot of two."""
+    """Return the number of visible devices for a program with these device numbers of a slot of two."""
     return int(world.slot(devices=(3, 1)).run(program("devices"), CALABASH_REQUEST_0=places).split()[0])
 
 
@@ -256,7 +256,7 @@ def test_utilisation_is_the_slices_own_and_an_idle_slice_has_no_samples(world: W
 
 
 def test_a_slice_without_a_cap_or_a_policy_narrows_the_view_of_devices_and_charges_nothing(world: World) -> None:
-    """What a whole card or a share of its time gets: the devices are its own, everything else is the driver's."""
+    """For a whole card or a share of its time: the slice's devices are visible, everything else is the driver's."""
     uuids = world.uuids()
     slot = world.slot(devices=(3, 1), cap=0)
     own = [uuid.removeprefix("GPU-") for uuid in (uuids[3], uuids[1])]

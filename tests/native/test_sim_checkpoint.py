@@ -1,4 +1,4 @@
-"""Checkpoints of the simulated driver: a process leaves its card and comes back."""
+"""Tests of checkpoints of the simulated driver: a process is removed from its card and restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def act(node: CudaNode, pid: object, letters: str, *more: object) -> list[int]:
 
 
 def held(node: CudaNode) -> int:
-    """MiB of the card that are allocated."""
+    """Return the MiB of the card that are allocated."""
     return int(node.device()["alloc_bytes"]) // MIB
 
 

@@ -1,4 +1,4 @@
-"""The simulated CUDA driver within one process: memory, order, time, images, graphs, resolution."""
+"""Tests of the simulated CUDA driver in one process: memory, order, time, images, graphs, look-up of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one simulated card: shared time, shared memory, death, faults."""
+"""Tests of several processes on one simulated card: shared time, shared memory, death, faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def spin(node: CudaNode, count: int, each_ns: int, processes: int) -> list[float]:
-    """Milliseconds between the first and the last event of each of some processes that start together."""
+    """Return the milliseconds between the first and the last event of each of several processes that start together."""
     running = [node.start("sim_cuda_load", "spin", count, each_ns, CUDA_VISIBLE_DEVICES="0") for _ in range(processes)]
     for process in running:
         go(process)
@@ -46,7 +46,9 @@ def spin(node: CudaNode, count: int, each_ns: int, processes: int) -> list[float
 
 
 def alone_ms(node: CudaNode, count: int, each_ns: int) -> float:
-    """The same of a process that is alone: usual, for what else this machine does may come between two launches."""
+    """Return the median of the same for a single process, because other work of the machine may come between two
+    launches.
+    """
     return statistics.median(spin(node, count, each_ns, 1)[0] for _ in range(REPEATS))
 
 
@@ -116,7 +118,7 @@ def test_a_forked_child_does_not_keep_the_memory_of_its_killed_parent(node: Cuda
 
 
 def test_the_peak_is_of_what_the_living_hold(node: CudaNode) -> None:
-    """Whoever ended has nothing any more, also before somebody has swept it away."""
+    """A process that has ended holds nothing, also before it was swept."""
     alive = node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES="1")
     dead = node.start("sim_cuda_load", "orphan", CUDA_VISIBLE_DEVICES="1")
     both = node.device(0)["used_peak_bytes"]

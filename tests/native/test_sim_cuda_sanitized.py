@@ -1,4 +1,4 @@
-"""The checks of the simulated CUDA driver under the address and undefined-behaviour sanitizers."""
+"""Tests of the simulated CUDA driver under address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compile_all(out: Path, *arguments: str) -> None:
 
 @functools.cache
 def sanitized() -> Path:
-    """A directory with the driver and the programs, instrumented."""
+    """Return a directory with the instrumented driver and programs."""
     return built("sim-cuda-sanitized", FLAGS, compile_sanitized)
 
 

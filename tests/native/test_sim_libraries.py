@@ -1,4 +1,4 @@
-"""Libraries of kernels, as programs of the runtime and of numba hold them."""
+"""Tests of libraries of kernels, as programs of the runtime and of numba use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MIG devices as CUDA programs meet them: what they see, what they have, and that neighbours do not matter."""
+"""Tests of MIG devices in CUDA programs: visibility, size, and isolation from other instances."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen(node: CudaNode, **extra: str) -> list[str]:
 
 
 def cuda(node: CudaNode, program: str, **extra: str) -> str:
-    """What a Python program with the driver loaded and started prints."""
+    """Return what a Python program with the driver loaded and initialized prints."""
     source = (
         "import ctypes\ncuda = ctypes.CDLL('libcuda.so.1')\nassert cuda.cuInit(0) == 0\n"
         "number, size = ctypes.c_int(), ctypes.c_size_t()\n"
@@ -51,7 +51,7 @@ def cuda(node: CudaNode, program: str, **extra: str) -> str:
 
 
 def throughput_ms(node: CudaNode, uuid: str) -> float:
-    """How long 200 kernels of a millisecond take, as the card's own events tell."""
+    """Return the duration of 200 kernels of a millisecond, by the card's own events."""
     times = []
     for _ in range(3):
         process = node.start("sim_cuda_load", "spin", 200, 1_000_000, CUDA_VISIBLE_DEVICES=uuid)

@@ -1,4 +1,4 @@
-"""The multi-process service of a simulated node: the control daemon's commands, shares, limits and faults."""
+"""Tests of the multi-process service of a simulated node: the control daemon's commands, shares, limits and faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def uuid(node: CudaNode, index: int = 0) -> str:
 
 
 def nvml(node: CudaNode, expression: str) -> list[int]:
-    """What NVML answers of card 0, asked in a process of its own."""
+    """Return what NVML reports for card 0, in a process of its own."""
     source = f"from pynvml import *; import json; nvmlInit(); h = nvmlDeviceGetHandleByIndex(0); print({expression})"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, env=node.environment(), check=True, timeout=60

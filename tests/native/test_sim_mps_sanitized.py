@@ -1,4 +1,4 @@
-"""The control daemon of the multi-process service under the sanitizers, against whatever comes in at its socket."""
+"""Tests of the MPS control daemon under sanitizers, with arbitrary input at its socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = (
 
 @functools.cache
 def control() -> Path:
-    """The daemon, instrumented."""
+    """Return the instrumented daemon."""
     return built("sim-mps-sanitized", FLAGS, _compile) / "nvidia-cuda-mps-control"
 
 

@@ -1,4 +1,4 @@
-"""The simulated NVML, asked by the real nvidia-ml-py in processes of their own."""
+"""Tests of the simulated NVML, called by the real nvidia-ml-py in processes of their own."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ def test_what_is_not_served_says_so_and_is_listed(node: Node) -> None:
 
 
 def test_every_getter_of_pynvml_answers_or_refuses_but_never_crashes(node: Node) -> None:
-    """Calls all functions that need no more than a device handle, on a card, on a foreign pointer and on none."""
+    """Call all functions that need only a device handle, with a card, a foreign pointer and no handle."""
     answer = node.nvml("""
         import ctypes, inspect, pynvml
         foreign = ctypes.c_void_p(ctypes.addressof(ctypes.create_string_buffer(64)))
@@ -480,7 +480,7 @@ def test_every_getter_of_pynvml_answers_or_refuses_but_never_crashes(node: Node)
 
 
 def test_kills_at_any_moment_leave_nothing_held(node: Node, holder: Path) -> None:
-    """Processes die while they attach, charge, post or leave; readers look all the while; the books end at zero."""
+    """Processes die while they attach, charge, post or leave; readers query all the while; all counters end at zero."""
     dice, alive, programs = random.Random(11), [], 0
     watcher = subprocess.Popen(
         [sys.executable, "-c", WATCH], env=node.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,6 @@
-"""MIG on the simulated NVML: modes, exact placements, instances that come and go, asked by the real nvidia-ml-py."""
+"""Tests of MIG in the simulated NVML: modes, exact placements, creation and destruction of instances, by the real
+nvidia-ml-py.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ answer += [nvmlDeviceGetGpuInstanceRemainingCapacity(h, 19), nvmlDeviceGetMigMod
 
 
 def test_seven_compute_slices_are_all_there_are(node: Node) -> None:
-    """Two 3g use all memory slices and strand a compute slice; 1g x 7 leave a memory slice."""
+    """Two 3g use all memory slices and leave a compute slice unusable; 1g x 7 leave a memory slice."""
     answer = ask(
         node,
         """
@@ -159,7 +161,7 @@ answer.append([error(nvmlDeviceCreateGpuInstance, h, 20), error(nvmlDeviceCreate
 
 
 def test_the_drivers_own_order_fragments_as_on_a_real_card(node: Node) -> None:
-    """Small ones first leave no room for a half; an exact placement does."""
+    """Small instances first leave no space for a half; an exact placement does."""
     answer = ask(
         node,
         """
@@ -385,7 +387,7 @@ answer = [[[p.pid for p in nvmlDeviceGetComputeRunningProcesses(m)] for m in mig
 def test_no_order_of_making_and_destroying_overcommits_a_card(
     tmp_path: Path, holder: Path, model: str, slices: int, memory: int
 ) -> None:
-    """Random walks over layouts: what the card says is left is what can be made, and no slice is had twice."""
+    """Random walks over layouts: the reported capacity is what can be created, and no slice is used twice."""
     refused, made = ask(
         Node(tmp_path / "n", model, holder),
         f"""

@@ -1,4 +1,4 @@
-"""The simulated NVML under address and undefined-behaviour sanitizers, called as no sane program would."""
+"""Tests of the simulated NVML under address and undefined-behaviour sanitizers, with invalid calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per-process utilisation of the simulated card: who audits compute adds its samples up."""
+"""Tests of per-process utilization of the simulated card, whose samples the audit of compute adds up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def node(tmp_path: Path, holder: Path) -> Iterator[Node]:
 
 
 def busy_s(node: Node, holder: Holder) -> float:
-    """The card time that the node's books give a process, in seconds."""
+    """Return the card time that the node accounts to a process, in seconds."""
     processes = {p["owner_pid"]: p["devices"] for p in node.show()["processes"]}
     return float(sum(device["busy_ns"] for device in processes.get(holder.pid, []))) / 1e9
 

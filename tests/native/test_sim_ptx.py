@@ -1,4 +1,4 @@
-"""Kernels that are there as PTX are executed by the simulated card: each family of operations against numpy."""
+"""Tests of the PTX interpreter of the simulated card: each family of operations against numpy."""
 
 from __future__ import annotations
 

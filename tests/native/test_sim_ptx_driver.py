@@ -1,4 +1,4 @@
-"""Kernels that run from their PTX beside the rest of the driver: contexts, graphs, managed memory, processes."""
+"""Tests of interpreted PTX kernels together with the rest of the driver: contexts, graphs, managed memory, processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Damaged PTX under the address and undefined-behaviour sanitizers: an error or a kernel that runs, never a fault.
+"""Fuzz test of the PTX compiler and interpreter under sanitizers: damaged text gives an error or a kernel that runs.
 
-``CALABASH_FUZZ_ROUNDS`` asks for more rounds than the few of every run, ``CALABASH_FUZZ_SEED`` for others.
+``CALABASH_FUZZ_ROUNDS`` sets the number of rounds, ``CALABASH_FUZZ_SEED`` the seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of small matrices, vectors of atomics, 16-bit numbers, and barriers that reduce, on the simulated card."""
+"""Tests of matrix products, vectors of atomics, 16-bit numbers, and reducing barriers on the simulated card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 
 def bfloat(x: Array) -> Array:
-    """Rounded to nearest, as 16 bits."""
+    """Round to nearest bfloat16; return the 16 bits."""
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
@@ -31,7 +31,7 @@ def from_bfloat(x: Array) -> Array:
 
 
 def spread(matrix: Array, each: int, *, second: bool) -> Array:
-    """The registers of the lanes for the first factor (or, by columns, the second): [lane, register, element]."""
+    """Return the registers of the lanes for the first factor (or, by columns, the second): [lane, register, element]."""
     depth = matrix.shape[0 if second else 1]
     registers = depth // (4 * each) * (1 if second else 2)
     made = np.zeros((LANES, registers, each), matrix.dtype)

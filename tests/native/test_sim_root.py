@@ -1,4 +1,4 @@
-"""A simulated node's root of its own: the files, nodes and libraries that a real driver would show, kept current."""
+"""Tests of a simulated node's root directory: the files, nodes and libraries of a real driver, kept current."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tree(node: Node) -> Path:
 
 
 def capabilities(node: Node) -> dict[str, int]:
-    """The minor that each capability file names."""
+    """Return the minor that each capability file names."""
     top = tree(node) / "proc/driver/nvidia/capabilities"
     return {
         str(path.parent.relative_to(top)) if path.name == "access" else path.name: int(path.read_text().split()[1])

@@ -1,4 +1,4 @@
-"""Turns of contexts that share a simulated card, and the tool by which the driver is told how long they are."""
+"""Tests of time slices of contexts that share a simulated card, and of the tool that sets their length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def smi(node: CudaNode, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def switches_of_two(node: CudaNode) -> int:
-    """How often the card passed from one to the other while both had work all the time."""
+    """Return how often the card switched between two contexts that both had work all the time."""
     before = node.device(0)["switch_count"]
     pair = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The keeper of simulated nodes: what it makes, and what it says of files that are broken or not its own."""
+"""Tests of the tool for simulated nodes: what it creates, and its errors for files that are damaged or not its own."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_node_that_is_cut_short_is_refused_at_every_length(node: Node) -> None
 
 
 def test_damaged_bytes_never_crash_the_tool(node: Node) -> None:
-    """Flips bytes where they hurt (header, cards, faults, engine): the tool answers or says what is wrong, in time."""
+    """Flip bytes in sensitive parts (header, cards, faults, engine): the tool answers or reports an error, in time."""
     whole = node.state.read_bytes()
     used = len(whole.rstrip(b"\0"))
     dice = random.Random(2)
@@ -271,7 +271,7 @@ def test_the_tool_is_built() -> None:
 
 
 def unserve(node: Node) -> None:
-    """Calls one NVML function that is not served, twice."""
+    """Call one unimplemented NVML function twice."""
     node.nvml(
         """
         for _ in range(2):

@@ -29,7 +29,7 @@ AUDITED_FILE = "audited"
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """A program of a slot, and its place among the members of the virtual time."""
+    """A program of a slot, and its number among the members of the virtual time."""
 
     slot: AllocationId
     pid: int
@@ -44,7 +44,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotAuditor:
-    """The auditor over the slots of one home."""
+    """The auditor of the slots of one home."""
 
     def __init__(self, home: Path, state: Path) -> None:
         self._home = home

@@ -1,4 +1,4 @@
-"""A lab in virtual time whose slots are audited as the agent does it, and tenants that lie about themselves."""
+"""A lab in virtual time whose slots are audited as by the agent, with tenants that misreport their GPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def forger() -> Path:
-    """The compiled program that forges usage pages."""
+    """Compile the program that forges usage pages."""
     command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'native'}"]
     return compiled("page_forger", [*command, HERE / "page_forger.c"])
 
@@ -48,12 +48,12 @@ class TruthLab(VirtualLab):
 
     @property
     def told(self) -> list[str]:
-        """The slots whose programs were found to report too little time, in order."""
+        """Return the slots whose programs were found to report too little time, in order."""
         return self._reported("told")
 
     @property
     def frozen(self) -> list[str]:
-        """The slots whose programs were stopped by force, in order."""
+        """Return the slots whose programs were stopped by force, in order."""
         return self._reported("frozen")
 
     def _reported(self, what: str) -> list[str]:
@@ -62,12 +62,12 @@ class TruthLab(VirtualLab):
         return [name for kind, name in lines if kind == what]
 
     def audited_slot(self, name: str, core_percent: int, policy: ComputePolicy = ComputePolicy.FIXED) -> None:
-        """A slot under audit."""
+        """Make a slot under audit."""
         self.slot(name, core_percent=core_percent, policy=policy, memory_limit_bytes=8 << 30)
         self._publish(msgspec.structs.replace(self._audited, slots=[*self._audited.slots, AllocationId(name)]))
 
     def audited_load(self, name: str, *arguments: object, preload: bool = True) -> VirtualTenant:
-        """A program of a slot; ``preload`` False: without the library that keeps its limits."""
+        """Start a program of a slot; ``preload`` False: without the library that enforces its limits."""
         tenant = self.start(name if preload else None, "gpuload", "--kernels", KERNELS, *arguments)
         program = Program(slot=AllocationId(name), pid=tenant.pid, place=tenant.place)
         self._publish(msgspec.structs.replace(self._audited, programs=[*self._audited.programs, program]))
@@ -75,6 +75,6 @@ class TruthLab(VirtualLab):
         return tenant
 
     def forge(self, name: str, *what: str) -> None:
-        """Have the usage page of a slot written over until the lab closes."""
+        """Have the usage page of a slot overwritten until the lab closes."""
         path = self.home / "alloc" / name / "usage"
         self.start_command([str(forger()), str(path), *what], dict(os.environ)).wait_ready()

@@ -66,18 +66,18 @@ nvmlReturn_t cb_nvml_ask(struct cb_call *c)
     return result == CUDA_ERROR_INVALID_VALUE ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_GPU_IS_LOST;
 }
 
-void cb_nvml_text(struct cb_call *c, char *into, unsigned int room)
+void cb_nvml_text(struct cb_call *c, char *into, unsigned int capacity)
 {
     const char *text = cb_take_string(c);
     size_t length = text ? strlen(text) : 0;
-    if (!room) return;
-    if (length >= room) length = room - 1;
+    if (!capacity) return;
+    if (length >= capacity) length = capacity - 1;
     if (text) memcpy(into, text, length);
     into[length] = 0;
 }
 
-uint64_t cb_nvml_taken(struct cb_call *c, uint64_t room)
+uint64_t cb_nvml_taken(struct cb_call *c, uint64_t capacity)
 {
     uint64_t count = cb_take_word(c);
-    return count < room ? count : room;
+    return count < capacity ? count : capacity;
 }

@@ -12,8 +12,8 @@ nvmlReturn_t cb_nvml_begin(struct cb_call *c, int function);
 /* Return the function's own result; answers without data need no cb_call_end(). */
 nvmlReturn_t cb_nvml_ask(struct cb_call *c);
 /* Write the next string of the answer to a buffer of the program. */
-void cb_nvml_text(struct cb_call *c, char *into, unsigned int room);
-/* Number of elements of the answer, at most `room`. */
-uint64_t cb_nvml_taken(struct cb_call *c, uint64_t room);
+void cb_nvml_text(struct cb_call *c, char *into, unsigned int capacity);
+/* Number of elements of the answer, at most `capacity`. */
+uint64_t cb_nvml_taken(struct cb_call *c, uint64_t capacity);
 
 #endif

@@ -100,12 +100,12 @@ static size_t block_changes_put(struct cb_mirror *t, uint64_t at, uint32_t bytes
     return filled;
 }
 
-size_t cb_mirror_changes(struct cb_mirror *t, uint64_t *at, uint8_t *out, size_t room)
+size_t cb_mirror_changes(struct cb_mirror *t, uint64_t *at, uint8_t *out, size_t capacity)
 {
     struct pages pages;
     size_t filled = 0;
     pages.count = pages.size = pages.first = 0;
-    while (*at < t->bytes && room - filled >= CB_MIRROR_RECORD) {
+    while (*at < t->bytes && capacity - filled >= CB_MIRROR_RECORD) {
         uint64_t address = t->address + *at, left = t->bytes - *at;
         uint32_t bytes = CB_MIRROR_BLOCK - (uint32_t)(address % CB_MIRROR_BLOCK);
         if (bytes > left) bytes = (uint32_t)left;

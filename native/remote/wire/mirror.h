@@ -21,9 +21,9 @@ bool cb_mirror_make(struct cb_mirror *t, uint64_t address, uint64_t bytes, bool 
 void cb_mirror_end(struct cb_mirror *t);
 /*
  * Put the changes of this end from offset *at on, as far as they fit; the other end will have agreed. *at is
- * t->bytes when that is all. `room` is at least CB_MIRROR_RECORD.
+ * t->bytes when that is all. `capacity` is at least CB_MIRROR_RECORD.
  */
-size_t cb_mirror_changes(struct cb_mirror *t, uint64_t *at, uint8_t *out, size_t room);
+size_t cb_mirror_changes(struct cb_mirror *t, uint64_t *at, uint8_t *out, size_t capacity);
 /* Apply changes of the other end. Return false if they are malformed, or of memory that `of` does not find. */
 bool cb_mirror_apply(const uint8_t *data, size_t bytes, struct cb_mirror *(*of)(uint64_t address));
 

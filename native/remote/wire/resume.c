@@ -102,7 +102,7 @@ static bool chunk_header_take(struct resumed *r)
 }
 
 /* Return a number of bytes; 0: none available now, -1: the connection is broken. */
-static ssize_t chunk_read(struct resumed *r, uint8_t *into, size_t room)
+static ssize_t chunk_read(struct resumed *r, uint8_t *into, size_t capacity)
 {
     while (!r->chunk_left) {
         ssize_t got =
@@ -112,7 +112,7 @@ static ssize_t chunk_read(struct resumed *r, uint8_t *into, size_t room)
         if (r->header_got == sizeof r->header && !chunk_header_take(r)) return -1;
         if (r->left) return -1;
     }
-    ssize_t got = cb_tls_receive(r->tls, into, room < r->chunk_left ? room : r->chunk_left);
+    ssize_t got = cb_tls_receive(r->tls, into, capacity < r->chunk_left ? capacity : r->chunk_left);
     if (got > 0) {
         r->chunk_left -= (size_t)got;
         pthread_mutex_lock(&r->lock);
@@ -344,12 +344,13 @@ static bool stream_send_part(struct resumed *r, const uint8_t *data, size_t byte
 {
     while (bytes) {
         if (!stream_wait_connected(r)) return false;
-        size_t room = CB_KEPT_BYTES - (r->given - r->arrived), place = r->given % CB_KEPT_BYTES;
-        if (room > CB_KEPT_BYTES - place) room = CB_KEPT_BYTES - place;
-        if (room > bytes) room = bytes;
-        if (room > CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES)
-            room = CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES;
-        if (!room) { /* wait for an acknowledgement; the receiving thread reads it, which may be this one */
+        size_t capacity = CB_KEPT_BYTES - (r->given - r->arrived), place = r->given % CB_KEPT_BYTES;
+        if (capacity > CB_KEPT_BYTES - place) capacity = CB_KEPT_BYTES - place;
+        if (capacity > bytes) capacity = bytes;
+        if (capacity > CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES)
+            capacity = CHUNK_BYTES - (r->given - r->put) % CHUNK_BYTES;
+        /* wait for an acknowledgement; the receiving thread reads it, which may be this one */
+        if (!capacity) {
             uint64_t arrived = r->arrived;
             output_flush(r);
             if (store_while_sending(r) || r->state != UP || r->arrived != arrived) continue;
@@ -366,10 +367,10 @@ static bool stream_send_part(struct resumed *r, const uint8_t *data, size_t byte
             }
             continue;
         }
-        memcpy(r->kept + place, data, room);
-        r->given += room;
-        data += room;
-        bytes -= room;
+        memcpy(r->kept + place, data, capacity);
+        r->given += capacity;
+        data += capacity;
+        bytes -= capacity;
         if (r->given - r->put >= CHUNK_BYTES) output_flush(r);
     }
     return true;
@@ -388,22 +389,22 @@ static bool stream_send(struct cb_stream *s, struct iovec *parts, int count)
     return good;
 }
 
-static size_t stored_take(struct resumed *r, void *into, size_t room)
+static size_t stored_take(struct resumed *r, void *into, size_t capacity)
 {
     size_t here = r->aside_to - r->aside_from;
-    if (here > room) here = room;
+    if (here > capacity) here = capacity;
     if (here) memcpy(into, r->aside + r->aside_from, here);
     r->aside_from += here;
     return here;
 }
 
-static size_t stream_receive(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+static size_t stream_receive(struct cb_stream *s, void *into, size_t capacity, bool wait, bool *gone)
 {
     struct resumed *r = s->own;
     size_t here = 0;
     pthread_mutex_lock(&r->lock);
     r->turns++;
-    while (!(here = stored_take(r, into, room))) {
+    while (!(here = stored_take(r, into, capacity))) {
         if (!stream_wait_connected(r)) break;
         if (r->reading) {
             state_wait(r, 1000);
@@ -411,7 +412,7 @@ static size_t stream_receive(struct cb_stream *s, void *into, size_t room, bool 
         }
         r->reading = true;
         pthread_mutex_unlock(&r->lock);
-        ssize_t got = chunk_read(r, into, room);
+        ssize_t got = chunk_read(r, into, capacity);
         if (got == 0 && wait) connection_wait_readable(r);
         pthread_mutex_lock(&r->lock);
         r->reading = false;

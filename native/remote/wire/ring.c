@@ -215,7 +215,7 @@ static bool ring_send(struct cb_stream *s, struct iovec *parts, int count)
     return reader_wake(s);
 }
 
-static size_t ring_receive(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+static size_t ring_receive(struct cb_stream *s, void *into, size_t capacity, bool wait, bool *gone)
 {
     struct ring *r = s->own;
     *gone = false;
@@ -226,7 +226,7 @@ static size_t ring_receive(struct cb_stream *s, void *into, size_t room, bool wa
         if (!*gone && !here && !wait) *gone = !worker_is_alive(r, 0);
         if (*gone || (!here && !wait)) return 0;
         if (here) {
-            uint32_t part = room < here ? (uint32_t)room : here;
+            uint32_t part = capacity < here ? (uint32_t)capacity : here;
             ring_copy_out(r, r->read, into, part);
             r->read += part;
             __atomic_store_n(&r->in->read, r->read, __ATOMIC_RELEASE);

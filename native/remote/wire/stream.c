@@ -22,10 +22,10 @@ static bool socket_send(struct cb_stream *s, struct iovec *parts, int count)
     return true;
 }
 
-static size_t socket_receive(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone)
+static size_t socket_receive(struct cb_stream *s, void *into, size_t capacity, bool wait, bool *gone)
 {
     for (;;) {
-        ssize_t got = recv(s->fd, into, room, wait ? 0 : MSG_DONTWAIT);
+        ssize_t got = recv(s->fd, into, capacity, wait ? 0 : MSG_DONTWAIT);
         if (got > 0) return (size_t)got;
         if (got < 0 && errno == EINTR) continue;
         *gone = got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);

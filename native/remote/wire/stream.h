@@ -22,7 +22,7 @@ struct cb_stream_kind {
      * Receive at least one byte. Return 0 if the other side has ended, or if there is none and `wait` is false
      * (then *gone is false).
      */
-    size_t (*receive)(struct cb_stream *s, void *into, size_t room, bool wait, bool *gone);
+    size_t (*receive)(struct cb_stream *s, void *into, size_t capacity, bool wait, bool *gone);
     void (*close)(struct cb_stream *s); /* takes no lock: a forked child closes its parent's stream */
     /* of the worker: report now and then that it lives; NULL: not needed */
     void (*live)(struct cb_stream *s);

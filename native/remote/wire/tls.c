@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-bool cb_tls_identity(char *out, size_t room, const char *lease, const uint8_t *session)
+bool cb_tls_identity(char *out, size_t capacity, const char *lease, const uint8_t *session)
 {
-    int length = snprintf(out, room, "%s.", lease);
-    if (length < 2 || (size_t)length + 2 * CB_SESSION_BYTES >= room) return false;
+    int length = snprintf(out, capacity, "%s.", lease);
+    if (length < 2 || (size_t)length + 2 * CB_SESSION_BYTES >= capacity) return false;
     for (int i = 0; i < CB_SESSION_BYTES; i++)
         snprintf(out + length + 2 * i, 3, "%02x", session[i]);
     return true;
@@ -18,25 +18,25 @@ bool cb_tls_identity(char *out, size_t room, const char *lease, const uint8_t *s
 
 #ifdef CB_NO_TLS
 
-static struct cb_tls *tls_unavailable(int fd, char *why, size_t room)
+static struct cb_tls *tls_unavailable(int fd, char *why, size_t capacity)
 {
     close(fd);
-    snprintf(why, room, "this build of Calabash has no TLS\nhint: install libssl-dev, then make native");
+    snprintf(why, capacity, "this build of Calabash has no TLS\nhint: install libssl-dev, then make native");
     return NULL;
 }
 
 struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room)
+                             size_t capacity)
 {
     (void)identity, (void)key, (void)timeout_ms;
-    return tls_unavailable(fd, why, room);
+    return tls_unavailable(fd, why, capacity);
 }
 
 struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room)
+                             size_t capacity)
 {
     (void)session, (void)key, (void)timeout_ms;
-    return tls_unavailable(fd, why, room);
+    return tls_unavailable(fd, why, capacity);
 }
 
 ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
@@ -45,9 +45,9 @@ ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
     return -1;
 }
 
-ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room)
+ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t capacity)
 {
-    (void)t, (void)into, (void)room;
+    (void)t, (void)into, (void)capacity;
     return -1;
 }
 
@@ -153,13 +153,13 @@ static int bio_write(BIO *b, const char *data, int bytes)
     return bytes;
 }
 
-static int bio_read(BIO *b, char *into, int room)
+static int bio_read(BIO *b, char *into, int capacity)
 {
     struct cb_tls *t = BIO_get_data(b);
     ssize_t got;
     BIO_clear_retry_flags(b);
     do
-        got = recv(t->fd, into, (size_t)room, MSG_DONTWAIT);
+        got = recv(t->fd, into, (size_t)capacity, MSG_DONTWAIT);
     while (got < 0 && errno == EINTR);
     if (got > 0) return (int)got;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -293,23 +293,24 @@ static bool tls_handshake(struct cb_tls *t, bool server, int timeout_ms)
 }
 
 struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room)
+                             size_t capacity)
 {
     struct cb_tls *t = tls_make(fd, false, key);
     if (t && strlen(identity) < sizeof t->identity) {
         strcpy(t->identity, identity);
         if (tls_handshake(t, false, timeout_ms)) return t;
-        snprintf(why, room, "the server does not take the key of lease %.*s\nhint: the lease may have ended",
+        snprintf(why, capacity,
+                 "the server does not take the key of lease %.*s\nhint: the lease may have ended",
                  (int)strcspn(identity, "."), identity);
     } else {
-        snprintf(why, room, "there is no memory for TLS");
+        snprintf(why, capacity, "there is no memory for TLS");
     }
     if (t) cb_tls_close(t);
     return NULL;
 }
 
 struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room)
+                             size_t capacity)
 {
     char whole[CB_IDENTITY_MAX];
     struct cb_tls *t = tls_make(fd, true, key);
@@ -317,7 +318,7 @@ struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key,
         strcpy(t->identity, strchr(whole, '.'));
         if (tls_handshake(t, true, timeout_ms)) return t;
     }
-    snprintf(why, room, "the program does not have the lease's key");
+    snprintf(why, capacity, "the program does not have the lease's key");
     if (t) cb_tls_close(t);
     return NULL;
 }
@@ -357,15 +358,15 @@ ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes)
     return good ? (ssize_t)done : -1;
 }
 
-ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room)
+ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t capacity)
 {
     size_t done = 0;
     bool good = true;
     pthread_mutex_lock(&t->lock);
-    while (good && done < room) {
+    while (good && done < capacity) {
         size_t got = 0;
         ERR_clear_error();
-        int said = SSL_read_ex(t->ssl, (char *)into + done, room - done, &got);
+        int said = SSL_read_ex(t->ssl, (char *)into + done, capacity - done, &got);
         if (said != 1) {
             good = !tls_has_failed(t, said);
             break;

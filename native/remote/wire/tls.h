@@ -21,12 +21,12 @@ struct cb_tls; /* one thread may receive while another sends */
 
 /* Both take ownership of `fd` in any case. Return NULL with a line in `why` on failure. */
 struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room);
+                             size_t capacity);
 struct cb_tls *cb_tls_server(int fd, const uint8_t *session, const uint8_t *key, int timeout_ms, char *why,
-                             size_t room);
+                             size_t capacity);
 /* Send as much as possible now: return the bytes taken; 0: none; -1: the other side has ended. */
 ssize_t cb_tls_send(struct cb_tls *t, const void *data, size_t bytes);
-ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t room);
+ssize_t cb_tls_receive(struct cb_tls *t, void *into, size_t capacity);
 /* bytes taken that the socket does not have yet; cb_tls_wait passes them to it */
 size_t cb_tls_unsent(struct cb_tls *t);
 /* Bytes of the socket that the other machine has received; *more: others are on the way. */
@@ -40,6 +40,6 @@ void cb_tls_break(struct cb_tls *t); /* wake all waiting threads, which then fin
 void cb_tls_close(struct cb_tls *t); /* takes no lock, and sends nothing to the other side */
 
 /* "LEASE.SESSION" with the session as hex digits; false if it does not fit. */
-bool cb_tls_identity(char *out, size_t room, const char *lease, const uint8_t *session);
+bool cb_tls_identity(char *out, size_t capacity, const char *lease, const uint8_t *session);
 
 #endif

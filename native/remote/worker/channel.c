@@ -19,8 +19,8 @@ bool cb_channel_send_parts(struct iovec *parts, int count)
     return channel.kind->send(&channel, parts, count);
 }
 
-size_t cb_channel_receive(void *into, size_t room)
+size_t cb_channel_receive(void *into, size_t capacity)
 {
     bool gone = false;
-    return channel.kind->receive(&channel, into, room, true, &gone);
+    return channel.kind->receive(&channel, into, capacity, true, &gone);
 }

@@ -10,6 +10,6 @@ struct cb_stream *cb_channel_use(struct cb_stream stream);
 bool cb_channel_send(const void *data, size_t bytes);
 bool cb_channel_send_parts(struct iovec *parts, int count);
 /* Receive at least one byte, in one thread; return 0 if the program has ended. */
-size_t cb_channel_receive(void *into, size_t room);
+size_t cb_channel_receive(void *into, size_t capacity);
 
 #endif

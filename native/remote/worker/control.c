@@ -8,7 +8,7 @@
 
 union one {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int))];
+    char capacity[CMSG_SPACE(sizeof(int))];
 };
 
 bool cb_control_send(int control, const struct cb_connecting *guest)

@@ -102,18 +102,18 @@ static CUresult list(uint64_t which, CUgraph graph, CUgraphNode node, CUgraphNod
 
 CUresult cb_on_NODES(struct cb_request *q)
 {
-    uint64_t which = cb_take_word(q), id = cb_take_word(q), room = cb_take_word(q);
+    uint64_t which = cb_take_word(q), id = cb_take_word(q), capacity = cb_take_word(q);
     bool of_node = which == CB_NODES_BEFORE || which == CB_NODES_BEHIND;
     CUgraph graph = of_node ? NULL : cb_object_of(q, CB_KIND_GRAPH, id);
     CUgraphNode node = of_node ? cb_object_of(q, CB_KIND_NODE, id) : NULL;
-    if (!cb_taken(q) || room > CB_NODES_MAX) return CB_MALFORMED;
+    if (!cb_taken(q) || capacity > CB_NODES_MAX) return CB_MALFORMED;
     if (q->failed != CUDA_SUCCESS) return q->failed;
-    CUgraphNode *out = room ? cb_scratch(q, room, sizeof *out) : NULL;
-    CUgraphNode *to = room ? cb_scratch(q, room, sizeof *to) : NULL;
-    size_t count = room;
+    CUgraphNode *out = capacity ? cb_scratch(q, capacity, sizeof *out) : NULL;
+    CUgraphNode *to = capacity ? cb_scratch(q, capacity, sizeof *to) : NULL;
+    size_t count = capacity;
     CUresult result = list(which, graph, node, out, which == CB_NODES_EDGES ? to : NULL, &count);
     cb_give_word(q, count);
-    for (size_t i = 0; i < count && i < room && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 0; i < count && i < capacity && result == CUDA_SUCCESS; i++) {
         cb_give_word(q, cb_object_name(q, CB_KIND_NODE, out[i]));
         if (which == CB_NODES_EDGES) cb_give_word(q, cb_object_name(q, CB_KIND_NODE, to[i]));
     }

@@ -51,7 +51,7 @@ enum cb_greeting_progress cb_greeting_take(struct cb_connecting *g, enum cb_gree
 {
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
+        char capacity[CMSG_SPACE(sizeof(int))];
     } control;
     *why = CB_GREETING_MALFORMED;
     while (g->got < sizeof g->greeting) {

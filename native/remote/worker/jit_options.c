@@ -31,8 +31,8 @@ void cb_jit_take(struct cb_request *q, struct cb_jit *j)
         int s = log_size_number(j->option[i]);
         if (s < 0) continue;
         uintptr_t wanted = (uint32_t)(uintptr_t)j->value[i];
-        j->room[s] = wanted > CB_JIT_LOG_MAX ? CB_JIT_LOG_MAX : (unsigned int)wanted;
-        j->value[i] = (void *)(uintptr_t)j->room[s];
+        j->capacity[s] = wanted > CB_JIT_LOG_MAX ? CB_JIT_LOG_MAX : (unsigned int)wanted;
+        j->value[i] = (void *)(uintptr_t)j->capacity[s];
     }
     j->count = q->bad ? 0 : (unsigned int)count;
     for (unsigned int i = 0; i < j->count; i++) {

@@ -10,7 +10,7 @@ struct cb_jit {
     CUjit_option option[CB_JIT_MAX];
     void *value[CB_JIT_MAX];
     char *log[2]; /* information log, error log */
-    unsigned int room[2];
+    unsigned int capacity[2];
 };
 
 /* Take the options; the request is bad if they are malformed. */

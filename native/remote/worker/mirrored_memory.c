@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 static struct entry {
-    struct cb_mirror twin;
+    struct cb_mirror mirror;
     bool own;              /* our own pages */
 } entries[CB_MIRRORS_MAX]; /* by address */
 static size_t mirror_count;
@@ -22,7 +22,7 @@ static struct cb_mirror *mirror_find(uint64_t address)
     size_t low = 0, high = mirror_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        struct cb_mirror *t = &entries[middle].twin;
+        struct cb_mirror *t = &entries[middle].mirror;
         if (address < t->address)
             high = middle;
         else if (address - t->address < t->bytes)
@@ -39,7 +39,7 @@ static CUresult mirror_entry_add(uint64_t address, uint64_t bytes, bool own, boo
     if (mirror_count == CB_MIRRORS_MAX || !cb_mirror_make(&t, address, bytes, sparse))
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t at = mirror_count++;
-    for (; at && entries[at - 1].twin.address > address; at--)
+    for (; at && entries[at - 1].mirror.address > address; at--)
         entries[at] = entries[at - 1];
     entries[at] = (struct entry){t, own};
     return CUDA_SUCCESS;
@@ -109,9 +109,9 @@ CUresult cb_on_TWIN_DROP(struct cb_request *q)
     mirror_count--;
     if (gone.own) {
         CB_CALL(cuMemHostUnregister)((void *)address);
-        munmap((void *)address, gone.twin.bytes);
+        munmap((void *)address, gone.mirror.bytes);
     }
-    cb_mirror_end(&gone.twin);
+    cb_mirror_end(&gone.mirror);
     return CUDA_SUCCESS;
 }
 
@@ -131,14 +131,14 @@ CUresult cb_on_TWIN_READ(struct cb_request *q)
     size_t filled = 0;
     if (!cb_taken(q)) return CB_MALFORMED;
     for (size_t i = 0; i < mirror_count && sizeof changes - filled >= CB_MIRROR_RECORD; i++) {
-        struct cb_mirror *t = &entries[i].twin;
+        struct cb_mirror *t = &entries[i].mirror;
         uint64_t at = from > t->address ? from - t->address : 0;
         if (at >= t->bytes) continue;
         filled += cb_mirror_changes(t, &at, changes + filled, sizeof changes - filled);
         from = t->address + at;
     }
     bool all = !mirror_count ||
-               from >= entries[mirror_count - 1].twin.address + entries[mirror_count - 1].twin.bytes;
+               from >= entries[mirror_count - 1].mirror.address + entries[mirror_count - 1].mirror.bytes;
     cb_give_word(q, all ? 0 : from);
     cb_give_word(q, filled);
     cb_give_bytes(q, changes, filled);

@@ -60,9 +60,9 @@ void *cb_nvml_array(struct cb_request *q, uint64_t count, size_t bytes)
     return q->bad || !count ? NULL : calloc(count, bytes);
 }
 
-uint64_t cb_nvml_given(struct cb_request *q, uint64_t count, uint64_t room)
+uint64_t cb_nvml_given(struct cb_request *q, uint64_t count, uint64_t capacity)
 {
-    if (count > room) count = room;
+    if (count > capacity) count = capacity;
     cb_give_word(q, count);
     return count;
 }

@@ -21,6 +21,6 @@ uint64_t cb_nvml_number(nvmlDevice_t device); /* 0: the device has no number */
 /* Memory for an array, to be freed by the caller; NULL for none. The request is bad if it is too large. */
 void *cb_nvml_array(struct cb_request *q, uint64_t count, size_t bytes);
 /* Put the number of elements that follow. */
-uint64_t cb_nvml_given(struct cb_request *q, uint64_t count, uint64_t room);
+uint64_t cb_nvml_given(struct cb_request *q, uint64_t count, uint64_t capacity);
 
 #endif

@@ -13,18 +13,18 @@
     (256u << 20)   /* most pages that the driver copies to directly; beyond it copies are slower */
 #define CLASSES 15 /* size classes of such buffers: 4 KiB to CB_FETCH_MAX */
 
-struct room { /* filled by copies, perhaps repeatedly */
+struct capacity { /* filled by copies, perhaps repeatedly */
     struct cb_frame frame;
     size_t bytes;
     unsigned int references;
     struct cb_pinned pages; /* pages that contain all of this; no data: in ordinary memory */
-    struct room *next;      /* another unused buffer */
+    struct capacity *next;  /* another unused buffer */
     uint8_t data[] __attribute__((aligned(64)));
 };
-_Static_assert(sizeof(struct room) <= PAGE_BYTES, "a page of its own goes before the data");
+_Static_assert(sizeof(struct capacity) <= PAGE_BYTES, "a page of its own goes before the data");
 
 struct filled { /* by one copy */
-    struct room *room;
+    struct capacity *capacity;
     CUevent done;
     bool kept, sending;
     struct filled *next;
@@ -32,7 +32,7 @@ struct filled { /* by one copy */
 
 struct keeper {
     void *owner; /* a graph, or an executable one */
-    struct room *room;
+    struct capacity *capacity;
     struct keeper *next;
 };
 
@@ -41,15 +41,15 @@ static struct {
     pthread_cond_t sent;
     struct filled *first;
     struct keeper *keepers;
-    struct room *idle[CLASSES];
+    struct capacity *idle[CLASSES];
     size_t locked; /* bytes of locked pages */
     size_t open;
     uint32_t count;
 } drain = {.lock = PTHREAD_MUTEX_INITIALIZER, .sent = PTHREAD_COND_INITIALIZER};
 
-static struct room *buffer_of(uint8_t *data)
+static struct capacity *buffer_of(uint8_t *data)
 {
-    return (struct room *)(void *)(data - offsetof(struct room, data));
+    return (struct capacity *)(void *)(data - offsetof(struct capacity, data));
 }
 
 /* ---- buffers ---- */
@@ -66,12 +66,12 @@ static unsigned int size_class(size_t bytes)
  * Take an unused buffer; NULL: none, after others were freed to make room, as far as possible. Requires the
  * lock.
  */
-static struct room *buffer_take_unused(unsigned int class, size_t whole)
+static struct capacity *buffer_take_unused(unsigned int class, size_t whole)
 {
-    struct room *r = drain.idle[class];
+    struct capacity *r = drain.idle[class];
     if (r) drain.idle[class] = r->next;
     for (unsigned int c = CLASSES; !r && c-- && drain.locked + whole > LOCKED_MAX;) {
-        for (struct room *other; drain.locked + whole > LOCKED_MAX && (other = drain.idle[c]);) {
+        for (struct capacity *other; drain.locked + whole > LOCKED_MAX && (other = drain.idle[c]);) {
             drain.idle[c] = other->next;
             drain.locked -= other->pages.bytes;
             cb_pinned_end(&other->pages);
@@ -80,12 +80,12 @@ static struct room *buffer_take_unused(unsigned int class, size_t whole)
     return r;
 }
 
-static struct room *buffer_make(size_t bytes, size_t whole, bool locked)
+static struct capacity *buffer_make(size_t bytes, size_t whole, bool locked)
 {
     struct cb_pinned pages = {0};
-    struct room *r = NULL;
-    if (locked && cb_pinned_make(&pages, whole)) r = (struct room *)(void *)pages.data;
-    if (!r) r = aligned_alloc(_Alignof(struct room), (sizeof *r + bytes + 63) & ~(size_t)63);
+    struct capacity *r = NULL;
+    if (locked && cb_pinned_make(&pages, whole)) r = (struct capacity *)(void *)pages.data;
+    if (!r) r = aligned_alloc(_Alignof(struct capacity), (sizeof *r + bytes + 63) & ~(size_t)63);
     if (r) r->pages = pages;
     return r;
 }
@@ -97,7 +97,7 @@ uint8_t *cb_pending_copy_buffer(size_t bytes)
     size_t whole = PAGE_BYTES + ((size_t)PAGE_BYTES << class);
     pthread_mutex_lock(&drain.lock);
     bool fits = drain.open <= OPEN_MAX - bytes;
-    struct room *r = fits ? buffer_take_unused(class, whole) : NULL;
+    struct capacity *r = fits ? buffer_take_unused(class, whole) : NULL;
     bool locked = fits && !r && drain.locked + whole <= LOCKED_MAX;
     pthread_mutex_unlock(&drain.lock);
     if (!fits) return NULL;
@@ -116,7 +116,7 @@ uint8_t *cb_pending_copy_buffer(size_t bytes)
 }
 
 /* Requires the lock. */
-static void buffer_release(struct room *r)
+static void buffer_release(struct capacity *r)
 {
     if (--r->references) return;
     drain.open -= r->bytes;
@@ -124,7 +124,7 @@ static void buffer_release(struct room *r)
         free(r);
         return;
     }
-    struct room **idle = &drain.idle[size_class(r->bytes)];
+    struct capacity **idle = &drain.idle[size_class(r->bytes)];
     r->next = *idle;
     *idle = r;
 }
@@ -138,13 +138,14 @@ void cb_pending_copy_free(uint8_t *data)
     pthread_mutex_unlock(&drain.lock);
 }
 
-static void data_send_part(const struct room *r, uint16_t flags, CUresult result, uint64_t at, size_t bytes)
+static void data_send_part(const struct capacity *r, uint16_t flags, CUresult result, uint64_t at,
+                           size_t bytes)
 {
     cb_outbox_notice(&r->frame, CB_DATA, flags, result, &at, 1, r->data + at, bytes);
 }
 
 /* Send all data; a failure is reported without data. */
-static void data_send(const struct room *r, bool kept, CUresult result)
+static void data_send(const struct capacity *r, bool kept, CUresult result)
 {
     uint16_t last = kept ? CB_FRAME_KEPT : 0;
     if (result != CUDA_SUCCESS) {
@@ -157,7 +158,7 @@ static void data_send(const struct room *r, bool kept, CUresult result)
     }
 }
 
-static CUresult buffer_fill(struct room *r, CUstream stream, bool kept)
+static CUresult buffer_fill(struct capacity *r, CUstream stream, bool kept)
 {
     struct filled *f = calloc(1, sizeof *f);
     CUresult result =
@@ -170,7 +171,7 @@ static CUresult buffer_fill(struct room *r, CUstream stream, bool kept)
         free(f);
         return result;
     }
-    f->room = r;
+    f->capacity = r;
     f->kept = kept;
     pthread_mutex_lock(&drain.lock);
     r->references += kept;
@@ -185,12 +186,12 @@ static CUresult buffer_fill(struct room *r, CUstream stream, bool kept)
 
 CUresult cb_pending_copy_add(const struct cb_frame *of, uint8_t *data, CUstream stream)
 {
-    struct room *r = buffer_of(data);
+    struct capacity *r = buffer_of(data);
     r->frame = *of;
     return buffer_fill(r, stream, false);
 }
 
-static bool graph_keep(void *owner, struct room *r)
+static bool graph_keep(void *owner, struct capacity *r)
 {
     struct keeper *k = malloc(sizeof *k);
     if (!k) return false;
@@ -201,7 +202,7 @@ static bool graph_keep(void *owner, struct room *r)
 
 CUresult cb_pending_copy_keep(const struct cb_frame *of, uint8_t *data, CUgraph graph)
 {
-    struct room *r = buffer_of(data);
+    struct capacity *r = buffer_of(data);
     r->frame = *of;
     pthread_mutex_lock(&drain.lock);
     bool kept = graph_keep(graph, r);
@@ -213,7 +214,7 @@ void cb_pending_copy_inherit(void *to, void *from)
 {
     pthread_mutex_lock(&drain.lock);
     for (struct keeper *k = drain.keepers; k; k = k->next) {
-        if (k->owner == from && graph_keep(to, k->room)) k->room->references++;
+        if (k->owner == from && graph_keep(to, k->capacity)) k->capacity->references++;
     }
     pthread_mutex_unlock(&drain.lock);
 }
@@ -228,9 +229,9 @@ void cb_pending_copy_owner_destroyed(void *owner)
             continue;
         }
         *at = k->next;
-        if (k->room->references == 1)
-            data_send_part(k->room, 0, CUDA_SUCCESS, 0, 0); /* no more data will follow */
-        buffer_release(k->room);
+        if (k->capacity->references == 1)
+            data_send_part(k->capacity, 0, CUDA_SUCCESS, 0, 0); /* no more data will follow */
+        buffer_release(k->capacity);
         free(k);
     }
     pthread_mutex_unlock(&drain.lock);
@@ -240,7 +241,7 @@ CUresult cb_pending_copy_graph_launched(void *owner, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     for (struct keeper *k = drain.keepers; k && result == CUDA_SUCCESS; k = k->next) {
-        if (k->owner == owner) result = buffer_fill(k->room, stream, true);
+        if (k->owner == owner) result = buffer_fill(k->capacity, stream, true);
     }
     return result;
 }
@@ -271,8 +272,8 @@ static void filled_end(struct filled *f)
         at = &(*at)->next;
     *at = f->next;
     __atomic_fetch_sub(&drain.count, 1, __ATOMIC_RELEASE);
-    if (f->kept && f->room->references == 1) data_send_part(f->room, 0, CUDA_SUCCESS, 0, 0);
-    buffer_release(f->room);
+    if (f->kept && f->capacity->references == 1) data_send_part(f->capacity, 0, CUDA_SUCCESS, 0, 0);
+    buffer_release(f->capacity);
     free(f);
     pthread_cond_broadcast(&drain.sent);
 }
@@ -285,7 +286,7 @@ void cb_pending_copies_send(void)
     for (struct filled *f; (f = filled_find_done(&result));) {
         f->sending = true;
         pthread_mutex_unlock(&drain.lock);
-        data_send(f->room, f->kept, result);
+        data_send(f->capacity, f->kept, result);
         CB_CALL(cuEventDestroy_v2)(f->done);
         pthread_mutex_lock(&drain.lock);
         filled_end(f);

@@ -17,9 +17,9 @@
 static bool socket_is_tcp(int fd)
 {
     int domain = 0, type = 0;
-    socklen_t room = sizeof domain;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &room) == 0 &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) == 0 &&
+    socklen_t capacity = sizeof domain;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &capacity) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &capacity) == 0 &&
            (domain == AF_INET || domain == AF_INET6) && type == SOCK_STREAM;
 }
 

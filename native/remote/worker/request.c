@@ -45,15 +45,15 @@ const char *cb_take_string(struct cb_request *q)
 
 void *cb_scratch(struct cb_request *q, uint64_t count, size_t bytes)
 {
-    static __thread uint8_t room[4][CB_COMMAND_MAX] __attribute__((aligned(64)));
+    static __thread uint8_t capacity[4][CB_COMMAND_MAX] __attribute__((aligned(64)));
     static __thread uint32_t last, seq;
     if (seq != q->frame.seq) last = 0;
     seq = q->frame.seq;
     if (count > CB_COMMAND_MAX / 8 || count * bytes > CB_COMMAND_MAX || last == 4) {
         q->bad = true;
-        return room[0];
+        return capacity[0];
     }
-    return room[last++];
+    return capacity[last++];
 }
 
 bool cb_taken(const struct cb_request *q)
@@ -64,12 +64,12 @@ bool cb_taken(const struct cb_request *q)
 void cb_give_bytes(struct cb_request *q, const void *data, size_t bytes)
 {
     size_t words = CB_WORDS(bytes);
-    if (q->room - q->given < words) {
-        size_t room = 2 * (q->room + words);
-        uint8_t *more = realloc(q->answer, room);
+    if (q->capacity - q->given < words) {
+        size_t capacity = 2 * (q->capacity + words);
+        uint8_t *more = realloc(q->answer, capacity);
         if (!more) abort(); /* the session ends; no other program is served by this process */
         q->answer = more;
-        q->room = room;
+        q->capacity = capacity;
     }
     if (words) memset(q->answer + q->given + words - 8, 0, 8);
     memcpy(q->answer + q->given, data, bytes);

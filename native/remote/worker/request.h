@@ -34,7 +34,7 @@ struct cb_request {
     uint64_t offer;          /* of the role of reading commands, while a call may wait */
     bool released;           /* other threads read commands now */
     uint8_t *answer;         /* output of the call */
-    size_t given, room;
+    size_t given, capacity;
 };
 
 uint64_t cb_take_word(struct cb_request *q);

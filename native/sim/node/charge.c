@@ -73,7 +73,7 @@ bool sim_charge(struct sim *s, uint32_t device, uint64_t bytes, bool context)
         (void)sim_sweep(s, 0);
         sim_lock_device(s, device);
         ok = charge_once(s, device, bytes, context);
-        if (!ok && managed_make_room(s, device, bytes)) ok = charge_once(s, device, bytes, context);
+        if (!ok && managed_evict_for(s, device, bytes)) ok = charge_once(s, device, bytes, context);
         sim_unlock_device(s, device);
     }
     if (!ok) __atomic_fetch_add(&d->denied_count, 1, __ATOMIC_RELAXED);

@@ -80,7 +80,7 @@ static bool device_unpark(struct sim *s, uint32_t device, uint32_t slot)
     struct sim_proc_device *p = &s->node->proc[slot].device[device];
     struct sim_gi *g = sim_instance_of(d, p);
     uint64_t wanted = p->parked_alloc_bytes + p->parked_context_bytes;
-    if (wanted > sim_free_bytes(s, device, slot)) (void)managed_make_room_for(s, device, slot, wanted);
+    if (wanted > sim_free_bytes(s, device, slot)) (void)managed_evict_for_process(s, device, slot, wanted);
     if (wanted > sim_free_bytes(s, device, slot)) return false;
     if (g) g->used_bytes += wanted;
     d->used_bytes += wanted;

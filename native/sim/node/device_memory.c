@@ -29,9 +29,9 @@ uint64_t sim_free_bytes(const struct sim *s, uint32_t device, uint32_t proc)
 {
     struct sim_device *d = &s->node->device[device];
     const struct sim_gi *g = sim_instance_of(d, &s->node->proc[proc].device[device]);
-    uint64_t total = sim_device_total(d), room = d->used_bytes < total ? total - d->used_bytes : 0;
+    uint64_t total = sim_device_total(d), capacity = d->used_bytes < total ? total - d->used_bytes : 0;
     uint64_t within = g && g->used_bytes < g->memory_bytes ? g->memory_bytes - g->used_bytes : 0;
-    return g && within < room ? within : room;
+    return g && within < capacity ? within : capacity;
 }
 
 void sim_hold(struct sim *s, uint32_t device, uint32_t proc, int64_t bytes)

@@ -61,7 +61,7 @@ static uint64_t managed_evict(struct sim *s, uint32_t device, uint32_t proc, uin
 {
     struct sim_node *n = s->node;
     uint64_t evicted = 0;
-    for (uint64_t room; (room = sim_free_bytes(s, device, proc)) < bytes;) {
+    for (uint64_t capacity; (capacity = sim_free_bytes(s, device, proc)) < bytes;) {
         struct sim_managed *oldest = NULL;
         for (uint32_t i = 0; i < n->managed_high[device]; i++) {
             struct sim_managed *m = &n->managed[device][i];
@@ -71,22 +71,22 @@ static uint64_t managed_evict(struct sim *s, uint32_t device, uint32_t proc, uin
             if (!oldest || m->used_ns < oldest->used_ns) oldest = m;
         }
         if (!oldest) break;
-        uint64_t some = least_of(oldest->resident_bytes, bytes - room);
+        uint64_t some = least_of(oldest->resident_bytes, bytes - capacity);
         managed_take_out(s, device, oldest, some);
         evicted += some;
     }
     return evicted;
 }
 
-bool managed_make_room_for(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes)
+bool managed_evict_for_process(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes)
 {
     (void)managed_evict(s, device, proc, bytes, NULL, 0);
     return sim_free_bytes(s, device, proc) >= bytes;
 }
 
-bool managed_make_room(struct sim *s, uint32_t device, uint64_t bytes)
+bool managed_evict_for(struct sim *s, uint32_t device, uint64_t bytes)
 {
-    return managed_make_room_for(s, device, (uint32_t)s->slot, bytes);
+    return managed_evict_for_process(s, device, (uint32_t)s->slot, bytes);
 }
 
 void managed_evict_process(struct sim *s, uint32_t device, uint32_t slot)

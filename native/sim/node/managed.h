@@ -29,9 +29,9 @@ uint64_t managed_touch(struct sim *s, uint32_t device, const struct sim_touch *t
  * Evict until this process has `bytes` available; return false if that is not possible. Requires the device's
  * lock.
  */
-bool managed_make_room(struct sim *s, uint32_t device, uint64_t bytes);
+bool managed_evict_for(struct sim *s, uint32_t device, uint64_t bytes);
 /* The same for another process. */
-bool managed_make_room_for(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes);
+bool managed_evict_for_process(struct sim *s, uint32_t device, uint32_t proc, uint64_t bytes);
 /* Move all that it has on the card to the host. Requires the device's lock. */
 void managed_evict_process(struct sim *s, uint32_t device, uint32_t slot);
 /* Drop a process that has ended; its charges were removed already. Requires the device's lock. */

@@ -64,7 +64,7 @@ void queue_close(struct sim *s, int queue)
     sim_unlock_node(s);
 }
 
-uint32_t queue_room(struct sim *s, int queue)
+uint32_t queue_free_entries(struct sim *s, int queue)
 {
     const struct sim_queue *q = &s->node->queue[queue];
     return SIM_QUEUE_ENTRIES - (uint32_t)(q->posted - __atomic_load_n(&q->done, __ATOMIC_ACQUIRE));

@@ -9,7 +9,7 @@ int queue_open(struct sim *s, uint32_t device, uint32_t priority);
 void queue_close(struct sim *s, int queue);
 
 /* Entries that can be posted without waiting. */
-uint32_t queue_room(struct sim *s, int queue);
+uint32_t queue_free_entries(struct sim *s, int queue);
 
 struct queue_work {
     enum sim_work kind;
@@ -22,7 +22,7 @@ struct queue_work {
     uint32_t touches;
 };
 
-/* Post work; the caller is the only poster of this queue and has checked queue_room(). Return its number. */
+/* Post work; the caller is the only poster of this queue and has checked queue_free_entries(). Return its number. */
 uint64_t queue_post(struct sim *s, int queue, const struct queue_work *w);
 
 /*

@@ -146,10 +146,10 @@ NVML_API nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *c
 {
     NV_TARGET(t, device, NV_CARD);
     NV_NEED(count);
-    unsigned int room = *count;
+    unsigned int capacity = *count;
 
     *count = 1;
-    if (clocks == NULL || room < 1) return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (clocks == NULL || capacity < 1) return NVML_ERROR_INSUFFICIENT_SIZE;
     clocks[0] = t.device->profile.memory_clock_mhz;
     return NVML_SUCCESS;
 }
@@ -161,10 +161,10 @@ NVML_API nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int 
     NV_NEED(count);
     if (memory_clock != t.device->profile.memory_clock_mhz) return NVML_ERROR_NOT_FOUND;
     unsigned int top = t.device->profile.sm_clock_max_mhz, low = t.card->idle_clock_mhz;
-    unsigned int have = (top - low) / 15 + 1, room = *count; /* steps of 15 MHz, from the highest down */
+    unsigned int have = (top - low) / 15 + 1, capacity = *count; /* steps of 15 MHz, from the highest down */
 
     *count = have;
-    if (clocks == NULL || room < have) return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (clocks == NULL || capacity < have) return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < have; i++)
         clocks[i] = top - 15 * i;
     return NVML_SUCCESS;

@@ -139,7 +139,7 @@ NVML_API nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLe
 {
     NV_TARGET(a, device, NV_CARD);
     NV_NEED(count);
-    unsigned int room = devices != NULL ? *count : 0, used = 0;
+    unsigned int capacity = devices != NULL ? *count : 0, used = 0;
 
     for (uint32_t i = 0; i < a.sim->node->device_count; i++) {
         struct nv_target b = a;
@@ -147,7 +147,7 @@ NVML_API nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLe
         b.index = i;
         b.device = &a.sim->node->device[i];
         if (i == a.index || common_level(&a, &b) != level) continue;
-        if (used < room) devices[used] = nv_device_handle(i);
+        if (used < capacity) devices[used] = nv_device_handle(i);
         used++;
     }
     *count = used;
@@ -160,7 +160,7 @@ NVML_API nvmlSystemGetTopologyGpuSet(unsigned int cpu, unsigned int *count, nvml
 
     if (s == NULL) return NVML_ERROR_UNINITIALIZED;
     NV_NEED(count);
-    unsigned int room = devices != NULL ? *count : 0, used = 0;
+    unsigned int capacity = devices != NULL ? *count : 0, used = 0;
 
     for (uint32_t i = 0; i < s->node->device_count; i++) {
         unsigned long set[16];
@@ -169,7 +169,7 @@ NVML_API nvmlSystemGetTopologyGpuSet(unsigned int cpu, unsigned int *count, nvml
             nvmlDeviceGetCpuAffinity(nv_device_handle(i), 16, set) != NVML_SUCCESS)
             continue;
         if (!(set[cpu / BITS_PER_LONG] >> cpu % BITS_PER_LONG & 1)) continue;
-        if (used < room) devices[used] = nv_device_handle(i);
+        if (used < capacity) devices[used] = nv_device_handle(i);
         used++;
     }
     *count = used;

@@ -162,11 +162,11 @@ NVML_API nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsi
     const struct card_mig *p = mig_by_id(t.card, id);
 
     if (p == NULL) return NVML_ERROR_NOT_SUPPORTED;
-    unsigned int room = *count;
+    unsigned int capacity = *count;
 
     *count = p->start_count;
     if (placements == NULL) return NVML_SUCCESS;
-    if (room < p->start_count) return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (capacity < p->start_count) return NVML_ERROR_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < p->start_count; i++)
         placements[i] = (nvmlGpuInstancePlacement_t){.start = p->starts[i], .size = p->size};
     return NVML_SUCCESS;

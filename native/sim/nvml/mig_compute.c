@@ -121,11 +121,11 @@ NVML_API nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t i
     nvmlReturn_t result = ci_profile(&t, profile, 0, &slices);
 
     if (result != NVML_SUCCESS) return result;
-    unsigned int room = *count;
+    unsigned int capacity = *count;
 
     *count = t.device->mig.gi[t.gi].slice_count / slices;
     if (placements == NULL) return NVML_SUCCESS;
-    if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+    if (capacity < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < *count; i++)
         placements[i] = (nvmlComputeInstancePlacement_t){.start = i * slices, .size = slices};
     return NVML_SUCCESS;

@@ -60,18 +60,18 @@ static nvmlReturn_t processes_list(nvmlDevice_t device, unsigned int *count, voi
 {
     NV_TARGET(t, device, NV_CARD | NV_MIG);
     NV_NEED(count);
-    unsigned int room = array != NULL ? *count : 0, used = 0;
+    unsigned int capacity = array != NULL ? *count : 0, used = 0;
 
     nv_refresh(&t);
     for (uint32_t i = 0; i < sim_procs_used(t.sim->node); i++) {
         unsigned int pid = visible_pid(&t, i);
 
         if (pid == 0 || (clients && !sim_mps_is_client(t.sim->node, i, UINT32_MAX))) continue;
-        if (used < room) put(array, used, pid, &t.sim->node->proc[i].device[t.index]);
+        if (used < capacity) put(array, used, pid, &t.sim->node->proc[i].device[t.index]);
         used++;
     }
     *count = used;
-    return used > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    return used > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t processes_list_none(nvmlDevice_t device, unsigned int *count)

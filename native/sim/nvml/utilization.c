@@ -122,13 +122,13 @@ NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtiliza
     NV_NEED(count);
     struct share shares[SHARES_MAX];
     struct window w;
-    unsigned int room = samples != NULL ? *count : 0;
+    unsigned int capacity = samples != NULL ? *count : 0;
     nvmlReturn_t result = shares_read(&t, last_seen_us, &w, shares, count);
 
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < *count && i < room; i++)
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < *count && i < capacity; i++)
         samples[i] = (nvmlProcessUtilizationSample_t){
             .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = busy_percent(&w, shares[i].busy_ns)};
-    return result == NVML_SUCCESS && *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
+    return result == NVML_SUCCESS && *count > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }
 
 NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
@@ -138,11 +138,12 @@ NVML_API nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcesse
     if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct share shares[SHARES_MAX];
     struct window w;
-    unsigned int room = info->procUtilArray != NULL ? info->processSamplesCount : 0;
+    unsigned int capacity = info->procUtilArray != NULL ? info->processSamplesCount : 0;
     nvmlReturn_t result = shares_read(&t, info->lastSeenTimeStamp, &w, shares, &info->processSamplesCount);
 
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < info->processSamplesCount && i < room; i++)
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < info->processSamplesCount && i < capacity; i++)
         info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
             .pid = shares[i].pid, .timeStamp = w.stamp_us, .smUtil = busy_percent(&w, shares[i].busy_ns)};
-    return result == NVML_SUCCESS && info->processSamplesCount > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
+    return result == NVML_SUCCESS && info->processSamplesCount > capacity ? NVML_ERROR_INSUFFICIENT_SIZE
+                                                                          : result;
 }

@@ -22,7 +22,7 @@ static u64 call_argument(const struct warp *w, const struct op *o, u32 k, u32 la
         return v;
     }
     u32 at = f->local_base + list[0];
-    if (at + 8 <= w->local_room) memcpy(&v, w->local + (size_t)lane * w->local_room + at, 8);
+    if (at + 8 <= w->local_capacity) memcpy(&v, w->local + (size_t)lane * w->local_capacity + at, 8);
     return v;
 }
 
@@ -33,8 +33,8 @@ static void call_result_store(struct warp *w, const struct op *o, u32 lane, u64 
     if (!(o->list_count >> 16)) return;
     if (list[1])
         memcpy((u8 *)out(w, list[0]) + lane * list[1], &value, list[1] < 8 ? list[1] : 8);
-    else if (f->local_base + list[0] + bytes <= w->local_room)
-        memcpy(w->local + (size_t)lane * w->local_room + f->local_base + list[0], &value, bytes);
+    else if (f->local_base + list[0] + bytes <= w->local_capacity)
+        memcpy(w->local + (size_t)lane * w->local_capacity + f->local_base + list[0], &value, bytes);
 }
 
 /* Read `bytes` at a generic address of one lane; return false after a fault. */
@@ -51,13 +51,13 @@ static bool memory_read(struct warp *w, const struct op *o, u32 lane, u64 addres
     return true;
 }
 
-static bool text_read(struct warp *w, const struct op *o, u32 lane, u64 address, char *to, u32 room)
+static bool text_read(struct warp *w, const struct op *o, u32 lane, u64 address, char *to, u32 capacity)
 {
-    for (u32 k = 0; k + 1 < room; k++) {
+    for (u32 k = 0; k + 1 < capacity; k++) {
         if (!memory_read(w, o, lane, address + k, &to[k], 1)) return false;
         if (!to[k]) return true;
     }
-    to[room - 1] = 0;
+    to[capacity - 1] = 0;
     return true;
 }
 

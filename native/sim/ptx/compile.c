@@ -194,7 +194,7 @@ static bool function_compile(struct compiler *c, bool entry, bool visible, bool 
     if (!f || !scope_open(c)) return false;
     c->function = f;
     c->register_bytes = c->predicate_left = 0;
-    c->op_room = c->list_room = 0;
+    c->op_capacity = c->list_capacity = 0;
     f->entry = entry;
     f->visible = f->visible || visible || weak;
     f->external = f->external || external;

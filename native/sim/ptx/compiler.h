@@ -98,11 +98,12 @@ struct compiler {
     struct symbol **bucket, *scope_symbols[DEPTH_SCOPES];
     uint32_t scope;
     struct pending *pending;
-    uint32_t pending_count, pending_room;
-    uint32_t op_room, list_room, variable_room, function_room, constant_room, reloc_room;
+    uint32_t pending_count, pending_capacity;
+    uint32_t op_capacity, list_capacity, variable_capacity, function_capacity, constant_capacity,
+        reloc_capacity;
     uint32_t register_bytes, predicate_left, predicate_at;
     struct constant_key *key;
-    uint32_t key_count, key_room;
+    uint32_t key_count, key_capacity;
     uint32_t guard;
     uint32_t version, target;
     uint32_t rows;       /* registers that were declared in rows */

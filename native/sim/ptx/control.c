@@ -40,7 +40,7 @@ static void local_copy(struct warp *w, u32 to, u32 from, u32 bytes, u32 mask)
 {
     SET_LANES(mask)
     {
-        u8 *lane = w->local + (size_t)i * w->local_room;
+        u8 *lane = w->local + (size_t)i * w->local_capacity;
         memmove(lane + to, lane + from, bytes);
     }
 }
@@ -59,7 +59,7 @@ static void arguments_pass(struct warp *w, const struct op *o, const struct fram
         }
         const u8 *value = w->base[list[0] >> 31] + (list[0] & ~CONSTANT);
         u32 n = bytes < list[1] ? bytes : list[1];
-        SET_LANES(mask) memcpy(w->local + (size_t)i * w->local_room + at, value + i * list[1], n);
+        SET_LANES(mask) memcpy(w->local + (size_t)i * w->local_capacity + at, value + i * list[1], n);
     }
 }
 
@@ -76,7 +76,7 @@ static void results_pass(struct warp *w, const struct frame *from, struct frame 
         }
         u32 n = bytes < list[1] ? bytes : list[1];
         SET_LANES(mask)
-        memcpy(to->registers + list[0] + i * list[1], w->local + (size_t)i * w->local_room + at, n);
+        memcpy(to->registers + list[0] + i * list[1], w->local + (size_t)i * w->local_capacity + at, n);
     }
 }
 

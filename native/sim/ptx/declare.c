@@ -159,7 +159,7 @@ struct filling {
     struct variable *v;
     uint32_t each;
     uint64_t at;
-    uint32_t reloc_room;
+    uint32_t reloc_capacity;
 };
 
 static bool initializer_put_bits(struct compiler *c, struct filling *f, uint64_t bits)
@@ -231,7 +231,7 @@ static bool initializer_address(struct compiler *c, struct filling *f)
     struct variable *v = f->v;
     if (s->kind == SYMBOL_VARIABLE && s->space == SPACE_SHARED)
         return initializer_put_bits(c, f, s->offset + plus);
-    if (!array_reserve(c, &v->reloc, &f->reloc_room, v->reloc_count, sizeof *v->reloc)) return false;
+    if (!array_reserve(c, &v->reloc, &f->reloc_capacity, v->reloc_count, sizeof *v->reloc)) return false;
     v->reloc[v->reloc_count++] = (struct reloc){.offset = f->at,
                                                 .addend = plus,
                                                 .target = s->index,

@@ -27,17 +27,17 @@ void fragment_free(struct warp *w, struct fragment *f)
 
 static bool local_memory_grow(struct warp *w, uint32_t need)
 {
-    if (need <= w->local_room) return true;
+    if (need <= w->local_capacity) return true;
     if (need > LOCAL_MAX) return false;
-    uint32_t room = (need + need / 2 + 255) / 256 * 256;
-    if (room > LOCAL_MAX) room = LOCAL_MAX;
-    uint8_t *more = calloc(LANES, room);
+    uint32_t capacity = (need + need / 2 + 255) / 256 * 256;
+    if (capacity > LOCAL_MAX) capacity = LOCAL_MAX;
+    uint8_t *more = calloc(LANES, capacity);
     if (!more) return false;
     for (uint32_t i = 0; i < LANES && w->local; i++)
-        memcpy(more + (size_t)i * room, w->local + (size_t)i * w->local_room, w->local_room);
+        memcpy(more + (size_t)i * capacity, w->local + (size_t)i * w->local_capacity, w->local_capacity);
     free(w->local);
     w->local = more;
-    w->local_room = room;
+    w->local_capacity = capacity;
     return true;
 }
 
@@ -132,5 +132,5 @@ void warp_end(struct warp *w)
     w->made = w->spare = NULL;
     w->spare_frame = NULL;
     w->local = NULL;
-    w->local_room = 0;
+    w->local_capacity = 0;
 }

@@ -121,7 +121,7 @@ static bool near_places_of_lanes(const struct warp *w, enum space space, u32 mas
     u64 part = address[FIRST(mask)] >> SHARED_PART_BITS;
     if (space == SPACE_LOCAL)
         return w->local &&
-               lanes_within(w->local, w->local_room, 0, w->local_room, mask, address, bytes, place);
+               lanes_within(w->local, w->local_capacity, 0, w->local_capacity, mask, address, bytes, place);
     return space == SPACE_SHARED && part < SHARED_PARTS &&
            lanes_within(b->shared[part], 0, (u32)part * SHARED_PART, b->shared_size[part], mask, address,
                         bytes, place);
@@ -143,8 +143,9 @@ static u8 *bounded_memory_at(struct warp *w, enum space space, u64 at, u32 lane,
     case SPACE_SHARED:
         return shared_memory_at(b, at, bytes);
     case SPACE_LOCAL:
-        return at + bytes <= w->local_room && at + bytes > at ? w->local + (size_t)lane * w->local_room + at
-                                                              : NULL;
+        return at + bytes <= w->local_capacity && at + bytes > at
+                   ? w->local + (size_t)lane * w->local_capacity + at
+                   : NULL;
     case SPACE_PARAM:
         return at + bytes <= b->run->entry->parameter_bytes && at + bytes > at ? (u8 *)b->run->parameters + at
                                                                                : NULL;

@@ -68,8 +68,8 @@ struct warp {
     uint32_t carry;        /* of add.cc and its like */
     uint32_t index;
     uint32_t tid[3][LANES];
-    uint8_t *local; /* LANES times local_room bytes */
-    uint32_t local_room, local_used;
+    uint8_t *local; /* LANES times local_capacity bytes */
+    uint32_t local_capacity, local_used;
     uint32_t turn;
     bool yielded;
 };

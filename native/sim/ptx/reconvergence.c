@@ -56,7 +56,7 @@ static bool blocks_split(struct graph *g)
     return true;
 }
 
-/* Successors of a block, up to `room`; return their number. */
+/* Successors of a block, up to `capacity`; return their number. */
 static uint32_t successors(const struct graph *g, uint32_t b, uint32_t k, uint32_t *out)
 {
     const struct op *o = &g->f->op[g->first[b + 1] - 1];

@@ -142,7 +142,8 @@ void scope_free(struct compiler *c)
 
 bool scope_refer(struct compiler *c, const char *name, size_t length, uint32_t op, bool list)
 {
-    if (!array_reserve(c, &c->pending, &c->pending_room, c->pending_count, sizeof *c->pending)) return false;
+    if (!array_reserve(c, &c->pending, &c->pending_capacity, c->pending_count, sizeof *c->pending))
+        return false;
     c->pending[c->pending_count++] =
         (struct pending){name, (uint32_t)length, c->scope, c->text.line, op, list};
     return true;

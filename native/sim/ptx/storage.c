@@ -16,11 +16,11 @@ void out_of_memory(struct compiler *c)
     c->limit_exceeded = true;
 }
 
-bool array_reserve(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each)
+bool array_reserve(struct compiler *c, void *array, uint32_t *capacity, uint32_t count, size_t each)
 {
     void **p = array, *old;
-    if (count < *room) return true;
-    uint32_t more = *room ? *room * 2 : 32;
+    if (count < *capacity) return true;
+    uint32_t more = *capacity ? *capacity * 2 : 32;
     memcpy(&old, p, sizeof old);
     void *bigger = count >= ELEMENTS_MAX ? NULL : realloc(old, more * each);
     if (!bigger) {
@@ -28,7 +28,7 @@ bool array_reserve(struct compiler *c, void *array, uint32_t *room, uint32_t cou
         return false;
     }
     memcpy(p, &bigger, sizeof bigger);
-    *room = more;
+    *capacity = more;
     return true;
 }
 
@@ -38,7 +38,7 @@ struct op *emit(struct compiler *c, op_fn *run)
     static __thread struct op nowhere;
     struct routine *f = c->function;
     nowhere = (struct op){0};
-    if (!array_reserve(c, &f->op, &c->op_room, f->op_count, sizeof *f->op)) return &nowhere;
+    if (!array_reserve(c, &f->op, &c->op_capacity, f->op_count, sizeof *f->op)) return &nowhere;
     struct op *o = &f->op[f->op_count++];
     *o = (struct op){.run = run, .guard = c->guard, .line = c->text.line};
     return o;
@@ -47,7 +47,7 @@ struct op *emit(struct compiler *c, op_fn *run)
 bool list_add(struct compiler *c, uint32_t value)
 {
     struct routine *f = c->function;
-    if (!array_reserve(c, &f->list, &c->list_room, f->list_count, sizeof *f->list)) return false;
+    if (!array_reserve(c, &f->list, &c->list_capacity, f->list_count, sizeof *f->list)) return false;
     f->list[f->list_count++] = value;
     return true;
 }
@@ -80,15 +80,15 @@ static uint32_t constant_new(struct compiler *c, uint32_t width)
         out_of_memory(c);
         return 0;
     }
-    if (at + bytes > c->constant_room) {
-        uint32_t more = c->constant_room ? c->constant_room * 2 : 16384;
+    if (at + bytes > c->constant_capacity) {
+        uint32_t more = c->constant_capacity ? c->constant_capacity * 2 : 16384;
         uint8_t *bigger = realloc(p->constant, more);
         if (!bigger) {
             out_of_memory(c);
             return 0;
         }
         p->constant = bigger;
-        c->constant_room = more;
+        c->constant_capacity = more;
     }
     memset(p->constant + at, 0, bytes);
     p->constant_bytes += bytes;
@@ -98,20 +98,20 @@ static uint32_t constant_new(struct compiler *c, uint32_t width)
 static uint32_t constant_slot(const struct compiler *c, uint64_t bits, uint32_t width)
 {
     uint64_t h = (bits ^ (uint64_t)width << 61) * 0x9e3779b97f4a7c15ull;
-    uint32_t i = (uint32_t)(h >> 32) & (c->key_room - 1);
+    uint32_t i = (uint32_t)(h >> 32) & (c->key_capacity - 1);
     while (c->key[i].width && (c->key[i].width != width || c->key[i].bits != bits))
-        i = (i + 1) & (c->key_room - 1);
+        i = (i + 1) & (c->key_capacity - 1);
     return i;
 }
 
 static bool constant_keys_grow(struct compiler *c)
 {
     struct constant_key *old = c->key;
-    uint32_t n = c->key_room;
+    uint32_t n = c->key_capacity;
     struct constant_key *bigger = calloc(n ? 2ul * n : 256, sizeof *bigger);
     if (!bigger) return false;
     c->key = bigger;
-    c->key_room = n ? 2 * n : 256;
+    c->key_capacity = n ? 2 * n : 256;
     for (uint32_t i = 0; i < n; i++) {
         if (old[i].width) c->key[constant_slot(c, old[i].bits, old[i].width)] = old[i];
     }
@@ -121,7 +121,7 @@ static bool constant_keys_grow(struct compiler *c)
 
 uint32_t constant_place(struct compiler *c, uint64_t bits, uint32_t width)
 {
-    if (c->key_count * 2 >= c->key_room && !constant_keys_grow(c)) {
+    if (c->key_count * 2 >= c->key_capacity && !constant_keys_grow(c)) {
         out_of_memory(c);
         return CONSTANT;
     }
@@ -146,7 +146,8 @@ uint32_t constant_address(struct compiler *c, uint32_t target, bool function, ui
             return (uint32_t)r->offset | CONSTANT;
     }
     uint32_t at = constant_new(c, width);
-    if (c->limit_exceeded || !array_reserve(c, &p->reloc, &c->reloc_room, p->reloc_count, sizeof *p->reloc))
+    if (c->limit_exceeded ||
+        !array_reserve(c, &p->reloc, &c->reloc_capacity, p->reloc_count, sizeof *p->reloc))
         return CONSTANT;
     p->reloc[p->reloc_count++] = (struct reloc){
         .offset = at, .addend = addend, .target = target, .width = (uint8_t)width, .function = function};
@@ -156,7 +157,7 @@ uint32_t constant_address(struct compiler *c, uint32_t target, bool function, ui
 struct variable *variable_new(struct compiler *c, uint32_t *index)
 {
     struct program *p = c->program;
-    if (!array_reserve(c, &p->variable, &c->variable_room, p->variable_count, sizeof *p->variable))
+    if (!array_reserve(c, &p->variable, &c->variable_capacity, p->variable_count, sizeof *p->variable))
         return NULL;
     *index = p->variable_count++;
     p->variable[*index] = (struct variable){0};
@@ -166,7 +167,7 @@ struct variable *variable_new(struct compiler *c, uint32_t *index)
 struct routine *function_new(struct compiler *c, const char *name, size_t length, uint32_t *index)
 {
     struct program *p = c->program;
-    if (!array_reserve(c, &p->function, &c->function_room, p->function_count, sizeof(struct routine *)))
+    if (!array_reserve(c, &p->function, &c->function_capacity, p->function_count, sizeof(struct routine *)))
         return NULL;
     struct routine *f = calloc(1, sizeof *f);
     if (f) f->name = strndup(name, length);

@@ -5,7 +5,7 @@
 #include "sim/ptx/compiler.h"
 
 /* Reserve space for `count` + 1 elements; return false without memory. */
-bool array_reserve(struct compiler *c, void *array, uint32_t *room, uint32_t count, size_t each);
+bool array_reserve(struct compiler *c, void *array, uint32_t *capacity, uint32_t count, size_t each);
 struct op *emit(struct compiler *c, op_fn *run);
 bool list_add(struct compiler *c, uint32_t value);
 uint32_t register_new(struct compiler *c, uint32_t bytes);

@@ -28,8 +28,8 @@ static bool inbox_fill(void)
 {
     bool gone = false;
     inbox.from = inbox.to = 0;
-    size_t room = inbox.little ? HEADER_BYTES : sizeof inbox.bytes;
-    inbox.to = cb_transport_receive(&cb_command_buffer.link, inbox.bytes, room, true, &gone);
+    size_t capacity = inbox.little ? HEADER_BYTES : sizeof inbox.bytes;
+    inbox.to = cb_transport_receive(&cb_command_buffer.link, inbox.bytes, capacity, true, &gone);
     cb_counters.received_bytes += inbox.to;
     return inbox.to != 0;
 }

@@ -25,17 +25,17 @@ static bool connect_within(int fd, const struct sockaddr *address, socklen_t byt
     do
         said = poll(&p, 1, timeout_ms);
     while (said < 0 && errno == EINTR);
-    socklen_t room = sizeof failed;
+    socklen_t capacity = sizeof failed;
     if (said == 0) failed = ETIMEDOUT;
-    if (said > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &room) < 0) failed = errno;
+    if (said > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &capacity) < 0) failed = errno;
     errno = failed;
     return said > 0 && !failed;
 }
 
-static bool host_port_split(const char *where, char *host, size_t room, const char **port)
+static bool host_port_split(const char *where, char *host, size_t capacity, const char **port)
 {
     const char *colon = strrchr(where, ':');
-    if (!colon || (size_t)(colon - where) >= room) return false;
+    if (!colon || (size_t)(colon - where) >= capacity) return false;
     size_t length = (size_t)(colon - where);
     bool bracketed = length > 2 && where[0] == '[' && where[length - 1] == ']'; /* an IPv6 address */
     if (bracketed) {
@@ -48,24 +48,24 @@ static bool host_port_split(const char *where, char *host, size_t room, const ch
     return true;
 }
 
-int cb_dial(const char *where, int timeout_ms, char *why, size_t room)
+int cb_dial(const char *where, int timeout_ms, char *why, size_t capacity)
 {
     char host[256];
     const char *port;
     if (!host_port_split(where, host, sizeof host, &port)) {
-        snprintf(why, room, "%s is not HOST:PORT", where);
+        snprintf(why, capacity, "%s is not HOST:PORT", where);
         return -1;
     }
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     int failed = getaddrinfo(host, port, &hints, &found), fd = -1;
     if (failed) {
-        snprintf(why, room, "%s: %s", where, gai_strerror(failed));
+        snprintf(why, capacity, "%s: %s", where, gai_strerror(failed));
         return -1;
     }
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
         if (fd >= 0 && connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms)) break;
-        snprintf(why, room, "cannot reach %s: %s", where, strerror(errno));
+        snprintf(why, capacity, "cannot reach %s: %s", where, strerror(errno));
         if (fd >= 0) close(fd);
         fd = -1;
     }

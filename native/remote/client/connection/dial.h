@@ -10,6 +10,6 @@
  * Connect to HOST:PORT within that time for each of its addresses; a dead peer is detected within 10 s. Return
  * -1 with a line in `why` on failure.
  */
-int cb_dial(const char *where, int timeout_ms, char *why, size_t room);
+int cb_dial(const char *where, int timeout_ms, char *why, size_t capacity);
 
 #endif

@@ -77,7 +77,7 @@ static int lease_lines_parse(struct lease *l, char *text, char *id)
     return !*l->server || !*id || memcmp(l->key, none, sizeof none) == 0 ? -1 : 0;
 }
 
-static bool lease_read(struct lease *l, const char *path, char *why, size_t room)
+static bool lease_read(struct lease *l, const char *path, char *why, size_t capacity)
 {
     char text[FILE_BYTES + 1] = "", id[LEASE_DIGITS + 1] = "";
     uint8_t session[CB_SESSION_BYTES];
@@ -86,33 +86,33 @@ static bool lease_read(struct lease *l, const char *path, char *why, size_t room
     int failed = errno;
     if (fd >= 0) close(fd);
     if (bytes < 0) {
-        snprintf(why, room, "cannot read the lease in %s: %s", path, strerror(failed));
+        snprintf(why, capacity, "cannot read the lease in %s: %s", path, strerror(failed));
         return false;
     }
     if (bytes > FILE_BYTES) {
-        snprintf(why, room, "%s is no lease: it is longer than %d bytes", path, FILE_BYTES);
+        snprintf(why, capacity, "%s is no lease: it is longer than %d bytes", path, FILE_BYTES);
         return false;
     }
     l->grace_ms = GRACE_S * 1000;
     int wrong = lease_lines_parse(l, text, id);
     explicit_bzero(text, sizeof text);
     if (wrong > 0)
-        snprintf(why, room, "%s is no lease: line %d is wrong", path, wrong);
+        snprintf(why, capacity, "%s is no lease: line %d is wrong", path, wrong);
     else if (wrong < 0)
-        snprintf(why, room, "%s is no lease: server, lease or key is missing", path);
+        snprintf(why, capacity, "%s is no lease: server, lease or key is missing", path);
     else if (getrandom(session, sizeof session, 0) != sizeof session)
-        snprintf(why, room, "there are no random numbers: %s", strerror(errno));
+        snprintf(why, capacity, "there are no random numbers: %s", strerror(errno));
     else
         return cb_tls_identity(l->identity, sizeof l->identity, id, session);
     return false;
 }
 
-static struct cb_tls *lease_dial(const struct lease *l, int timeout_ms, char *why, size_t room)
+static struct cb_tls *lease_dial(const struct lease *l, int timeout_ms, char *why, size_t capacity)
 {
-    int fd = cb_dial(l->server, timeout_ms, why, room);
+    int fd = cb_dial(l->server, timeout_ms, why, capacity);
     if (fd < 0) return NULL;
     cb_tcp_be_patient(fd);
-    return cb_tls_client(fd, l->identity, l->key, timeout_ms, why, room);
+    return cb_tls_client(fd, l->identity, l->key, timeout_ms, why, capacity);
 }
 
 static struct cb_tls *lease_redial(void *own, int timeout_ms)
@@ -121,13 +121,13 @@ static struct cb_tls *lease_redial(void *own, int timeout_ms)
     return lease_dial(own, timeout_ms, why, sizeof why);
 }
 
-struct cb_stream cb_lease_open(const char *path, char *why, size_t room)
+struct cb_stream cb_lease_open(const char *path, char *why, size_t capacity)
 {
     struct cb_stream s = {NULL, -1, NULL};
-    if (!lease_read(&lease, path, why, room)) return s;
-    struct cb_tls *t = lease_dial(&lease, HANDSHAKE_MS, why, room);
+    if (!lease_read(&lease, path, why, capacity)) return s;
+    struct cb_tls *t = lease_dial(&lease, HANDSHAKE_MS, why, capacity);
     if (!t) return s;
     s = cb_resume_client(t, lease.grace_ms, lease_redial, &lease);
-    if (!s.kind) snprintf(why, room, "the server %s has closed the connection", lease.server);
+    if (!s.kind) snprintf(why, capacity, "the server %s has closed the connection", lease.server);
     return s;
 }

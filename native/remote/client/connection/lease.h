@@ -8,6 +8,6 @@
  * `path` names a file with lines server=HOST:PORT, lease=HEX, key=HEX and optionally grace_s=SECONDS. Kind NULL
  * with a line in `why` on failure.
  */
-struct cb_stream cb_lease_open(const char *path, char *why, size_t room);
+struct cb_stream cb_lease_open(const char *path, char *why, size_t capacity);
 
 #endif

@@ -25,7 +25,7 @@ static bool greeting_send(int fd, int memory)
                             .flags = memory < 0 ? 0 : CB_GREETING_RING};
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof memory)];
+        char capacity[CMSG_SPACE(sizeof memory)];
     } control = {.header = {CMSG_LEN(sizeof memory), SOL_SOCKET, SCM_RIGHTS}};
     struct iovec part = {&g, sizeof g};
     struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
@@ -50,45 +50,46 @@ static int descriptor_move_up(int fd)
     return high;
 }
 
-static bool unix_open(struct cb_transport *l, const char *path, bool ring, char *why, size_t room)
+static bool unix_open(struct cb_transport *l, const char *path, bool ring, char *why, size_t capacity)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int memory = -1;
     if (strlen(path) >= sizeof address.sun_path) {
-        snprintf(why, room, "the path of the socket is longer than %zu bytes", sizeof address.sun_path - 1);
+        snprintf(why, capacity, "the path of the socket is longer than %zu bytes",
+                 sizeof address.sun_path - 1);
         return false;
     }
     strcpy(address.sun_path, path);
     int fd = descriptor_move_up(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
-        snprintf(why, room, "cannot reach %s: %s", path, strerror(errno));
+        snprintf(why, capacity, "cannot reach %s: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
         return false;
     }
     if (ring) l->stream = cb_ring_make(fd, &memory);
     if (!l->stream.kind) l->stream = cb_stream_plain(fd);
     bool greeted = greeting_send(fd, memory);
-    if (!greeted) snprintf(why, room, "cannot greet %s: %s", path, strerror(errno));
+    if (!greeted) snprintf(why, capacity, "cannot greet %s: %s", path, strerror(errno));
     if (memory >= 0) close(memory);
     if (!greeted) cb_transport_close(l);
     return greeted;
 }
 
-bool cb_transport_open(struct cb_transport *l, const char *where, char *why, size_t room)
+bool cb_transport_open(struct cb_transport *l, const char *where, char *why, size_t capacity)
 {
     l->stream.kind = NULL;
-    if (strncmp(where, "unix:", 5) == 0) return unix_open(l, where + 5, true, why, room);
-    if (strncmp(where, "socket:", 7) == 0) return unix_open(l, where + 7, false, why, room);
+    if (strncmp(where, "unix:", 5) == 0) return unix_open(l, where + 5, true, why, capacity);
+    if (strncmp(where, "socket:", 7) == 0) return unix_open(l, where + 7, false, why, capacity);
     if (strncmp(where, "file:", 5) == 0) {
-        l->stream = cb_lease_open(where + 5, why, room);
+        l->stream = cb_lease_open(where + 5, why, capacity);
         return l->stream.kind;
     }
     if (strncmp(where, "tcp:", 4) == 0) {
-        int fd = descriptor_move_up(cb_dial(where + 4, CB_DIAL_MS, why, room));
+        int fd = descriptor_move_up(cb_dial(where + 4, CB_DIAL_MS, why, capacity));
         if (fd >= 0) l->stream = cb_stream_plain(fd);
         return fd >= 0;
     }
-    snprintf(why, room, "CALABASH_REMOTE is %s, none of unix:PATH, file:PATH and tcp:HOST:PORT", where);
+    snprintf(why, capacity, "CALABASH_REMOTE is %s, none of unix:PATH, file:PATH and tcp:HOST:PORT", where);
     return false;
 }
 
@@ -108,10 +109,10 @@ bool cb_transport_send(struct cb_transport *l, struct iovec *parts, int count)
     return l->stream.kind && l->stream.kind->send(&l->stream, parts, count);
 }
 
-size_t cb_transport_receive(struct cb_transport *l, void *into, size_t room, bool wait, bool *gone)
+size_t cb_transport_receive(struct cb_transport *l, void *into, size_t capacity, bool wait, bool *gone)
 {
     *gone = true;
-    return l->stream.kind ? l->stream.kind->receive(&l->stream, into, room, wait, gone) : 0;
+    return l->stream.kind ? l->stream.kind->receive(&l->stream, into, capacity, wait, gone) : 0;
 }
 
 const char *cb_transport_reason(const struct cb_transport *l)

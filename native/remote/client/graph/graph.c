@@ -8,12 +8,12 @@ static CUresult node_list(enum cb_nodes which, uint64_t id, CUgraphNode *out, CU
     bool edges = which == CB_NODES_EDGES;
     enum cb_kind kind = which == CB_NODES_BEFORE || which == CB_NODES_BEHIND ? CB_KIND_NODE : CB_KIND_GRAPH;
     if (!count || (edges && !out != !to)) return CUDA_ERROR_INVALID_VALUE;
-    size_t room = out ? *count : 0;
-    if (room > CB_NODES_MAX) room = CB_NODES_MAX;
+    size_t capacity = out ? *count : 0;
+    if (capacity > CB_NODES_MAX) capacity = CB_NODES_MAX;
     CB_OK(cb_call_begin(&call, CB_OP_NODES, CB_ANYWHERE));
     cb_put_word(&call, which);
     cb_put_handle(&call, kind, id);
-    cb_put_word(&call, room);
+    cb_put_word(&call, capacity);
     CB_OK(cb_call_ask(&call));
     size_t there = cb_take_word(&call);
     for (size_t i = 0; out && i < *count; i++) {

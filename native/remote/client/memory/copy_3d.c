@@ -102,18 +102,18 @@ static CUresult part_send(const struct job *j, const struct part *p, uint8_t *pa
 }
 
 /* The largest part that fits a frame: slices, or rows of one, or a piece of a row. */
-static struct part part_at(const struct job *j, uint64_t x, uint64_t y, uint64_t z, size_t room)
+static struct part part_at(const struct job *j, uint64_t x, uint64_t y, uint64_t z, size_t capacity)
 {
     const struct cb_box *b = &j->box;
     struct part p = {x, y, z, {b->width, b->height, 1}};
-    if (b->width > room) {
-        p.box.width = b->width - x < room ? b->width - x : room;
+    if (b->width > capacity) {
+        p.box.width = b->width - x < capacity ? b->width - x : capacity;
         p.box.height = 1;
-    } else if (b->width * b->height > room) {
-        uint64_t rows = room / b->width;
+    } else if (b->width * b->height > capacity) {
+        uint64_t rows = capacity / b->width;
         p.box.height = b->height - y < rows ? b->height - y : rows;
     } else {
-        uint64_t slices = room / (b->width * b->height);
+        uint64_t slices = capacity / (b->width * b->height);
         p.box.depth = b->depth - z < slices ? b->depth - z : slices;
     }
     return p;
@@ -121,12 +121,12 @@ static struct part part_at(const struct job *j, uint64_t x, uint64_t y, uint64_t
 
 static CUresult copy_in_parts(const struct job *j)
 {
-    size_t room = box_is_dense(j, &j->box) ? CB_BULK_MAX : GATHER_MAX;
+    size_t capacity = box_is_dense(j, &j->box) ? CB_BULK_MAX : GATHER_MAX;
     size_t whole = j->box.width * j->box.height * j->box.depth;
-    uint8_t *packed = malloc(whole < room ? whole : room);
+    uint8_t *packed = malloc(whole < capacity ? whole : capacity);
     CUresult result = packed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (uint64_t x = 0, y = 0, z = 0; z < j->box.depth && result == CUDA_SUCCESS;) {
-        struct part p = part_at(j, x, y, z, room);
+        struct part p = part_at(j, x, y, z, capacity);
         result = part_send(j, &p, packed);
         x += p.box.width;
         if (x < j->box.width) continue;

@@ -6,7 +6,7 @@
 static struct {
     pthread_rwlock_t lock;
     struct cb_range *range; /* by address */
-    size_t count, room;
+    size_t count, capacity;
     uint64_t last_id;
 } ranges = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
@@ -26,12 +26,12 @@ static size_t ranges_up_to(uint64_t address)
 
 static bool ranges_grow(void)
 {
-    if (ranges.count < ranges.room) return true;
-    size_t room = ranges.room ? 2 * ranges.room : 256;
-    struct cb_range *more = realloc(ranges.range, room * sizeof *more);
+    if (ranges.count < ranges.capacity) return true;
+    size_t capacity = ranges.capacity ? 2 * ranges.capacity : 256;
+    struct cb_range *more = realloc(ranges.range, capacity * sizeof *more);
     if (!more) return false;
     ranges.range = more;
-    ranges.room = room;
+    ranges.capacity = capacity;
     return true;
 }
 
@@ -86,7 +86,7 @@ void cb_range_mark_mirrored(uint64_t address)
 {
     pthread_rwlock_wrlock(&ranges.lock);
     size_t at = ranges_up_to(address);
-    if (at && ranges.range[at - 1].address == address) ranges.range[at - 1].twin = true;
+    if (at && ranges.range[at - 1].address == address) ranges.range[at - 1].mirrored = true;
     pthread_rwlock_unlock(&ranges.lock);
 }
 
@@ -115,12 +115,12 @@ bool cb_range_of_context(CUcontext context, struct cb_range *out)
 bool cb_range_is_device(uint64_t address, uint64_t bytes)
 {
     struct cb_range r;
-    return cb_range_of(address, &r) && (r.twin || !cb_memory_is_host(r.memory)) &&
+    return cb_range_of(address, &r) && (r.mirrored || !cb_memory_is_host(r.memory)) &&
            bytes <= r.bytes - (address - r.address);
 }
 
 bool cb_range_is_here(uint64_t address)
 {
     struct cb_range r;
-    return !cb_range_of(address, &r) || (cb_memory_is_host(r.memory) && !r.twin);
+    return !cb_range_of(address, &r) || (cb_memory_is_host(r.memory) && !r.mirrored);
 }

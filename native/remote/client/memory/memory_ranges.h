@@ -17,7 +17,7 @@ struct cb_range {
     uint64_t address, bytes;
     enum cb_memory memory;
     unsigned int flags; /* of host and managed memory */
-    bool twin;          /* host memory that is mirrored */
+    bool mirrored;      /* host memory that is mirrored */
     CUcontext context;
     CUdevice device;
     uint64_t id; /* never reused */

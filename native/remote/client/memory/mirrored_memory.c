@@ -5,7 +5,7 @@
 #include "remote/wire/mirror.h"
 
 static struct entry {
-    struct cb_mirror twin;
+    struct cb_mirror mirror;
     bool managed, sent;
 } *entries;
 static size_t mirror_count, mirror_capacity;
@@ -16,7 +16,7 @@ static __thread bool inside;     /* this thread is sending or fetching */
 static struct cb_mirror *mirror_find(uint64_t address)
 {
     for (size_t i = 0; i < mirror_count; i++) {
-        struct cb_mirror *t = &entries[i].twin;
+        struct cb_mirror *t = &entries[i].mirror;
         if (address - t->address < t->bytes) return t;
     }
     return NULL;
@@ -59,7 +59,7 @@ static void mirror_before_command(enum cb_op op)
     for (size_t i = 0; i < mirror_count; i++) {
         struct entry *e = &entries[i];
         if (e->managed && e->sent) continue;
-        if (mirror_send_changes(&e->twin)) e->sent = true;
+        if (mirror_send_changes(&e->mirror)) e->sent = true;
     }
     pthread_mutex_unlock(&mirrors_lock);
     inside = false;
@@ -129,8 +129,8 @@ void cb_mirror_drop(uint64_t address)
     struct cb_call call;
     pthread_mutex_lock(&mirrors_lock);
     for (size_t i = 0; i < mirror_count; i++) {
-        if (entries[i].twin.address != address) continue;
-        cb_mirror_end(&entries[i].twin);
+        if (entries[i].mirror.address != address) continue;
+        cb_mirror_end(&entries[i].mirror);
         entries[i] = entries[--mirror_count];
         break;
     }

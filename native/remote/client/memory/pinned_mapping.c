@@ -26,7 +26,7 @@ CUresult cb_pinned_map(uint64_t address)
     struct cb_range r;
     pthread_mutex_lock(&mapping_lock);
     CUresult result = CUDA_SUCCESS;
-    if (cb_range_of(address, &r) && r.memory == CB_MEMORY_HOST && !r.twin) result = pinned_map_range(&r);
+    if (cb_range_of(address, &r) && r.memory == CB_MEMORY_HOST && !r.mirrored) result = pinned_map_range(&r);
     pthread_mutex_unlock(&mapping_lock);
     return result;
 }

@@ -20,7 +20,7 @@ static struct {
     struct piece {
         uint64_t address, bytes;
     } *piece; /* pieces in use, by address */
-    size_t count, room;
+    size_t count, capacity;
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void arena_reserve(void)
@@ -40,11 +40,11 @@ static void arena_reserve(void)
 static uint64_t arena_take(uint64_t bytes)
 {
     if (!arena.tried) arena_reserve();
-    if (arena.count == arena.room) {
-        struct piece *more = realloc(arena.piece, (arena.room + 256) * sizeof *more);
+    if (arena.count == arena.capacity) {
+        struct piece *more = realloc(arena.piece, (arena.capacity + 256) * sizeof *more);
         if (!more) return 0;
         arena.piece = more;
-        arena.room += 256;
+        arena.capacity += 256;
     }
     uint64_t at = CB_ARENA_BASE;
     size_t i = 0;
@@ -125,7 +125,7 @@ EXPORT CUresult cuMemFreeHost(void *p)
     if (!p) return CUDA_SUCCESS;
     if (!cb_range_of((uintptr_t)p, &r) || r.memory != CB_MEMORY_HOST || r.address != (uintptr_t)p)
         return CUDA_ERROR_INVALID_VALUE;
-    if (r.twin) { /* devices may be using it */
+    if (r.mirrored) { /* devices may be using it */
         CB_OK(cuCtxSynchronize());
         cb_mirror_drop(r.address);
     }

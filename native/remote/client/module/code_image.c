@@ -240,12 +240,12 @@ CUresult cb_image_count(enum cb_kind kind, uint64_t id, unsigned int *out)
     return CUDA_SUCCESS;
 }
 
-CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int room)
+CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int capacity)
 {
     struct image *i;
     CB_OK(image_get(kind, id, &i));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t k = 0; k < i->count && k < room; k++)
+    for (size_t k = 0; k < i->count && k < capacity; k++)
         out[k] = (void *)(uintptr_t)i->function[k]->id;
     return CUDA_SUCCESS;
 }

@@ -15,7 +15,7 @@ CUresult cb_image_adopt(struct cb_call *c, uint64_t id, enum cb_kind kind);
 CUresult cb_image_unload(enum cb_kind kind, uint64_t id);
 CUresult cb_image_find(enum cb_kind kind, uint64_t id, const char *name, struct cb_function **out);
 CUresult cb_image_count(enum cb_kind kind, uint64_t id, unsigned int *out);
-CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int room);
+CUresult cb_image_list(enum cb_kind kind, uint64_t id, void **out, unsigned int capacity);
 
 /* Variables are asked for once in each context. */
 struct cb_variable {

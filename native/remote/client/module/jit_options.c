@@ -40,32 +40,33 @@ void cb_jit_put(struct cb_call *c, const struct cb_jit *j)
 }
 
 /* Size of the program's buffer of this log; 0: not given. */
-static size_t log_capacity(const struct cb_jit *j, const size_t *rooms, CUjit_option log)
+static size_t log_capacity(const struct cb_jit *j, const size_t *capacities, CUjit_option log)
 {
     for (unsigned int i = 0; i < j->count; i++) {
         if (j->option[i] == log + 1)
-            return rooms[i]; /* the number of the size option follows that of the log */
+            return capacities[i]; /* the number of the size option follows that of the log */
     }
     return 0;
 }
 
-static void log_write(char *buffer, size_t room, const char *text)
+static void log_write(char *buffer, size_t capacity, const char *text)
 {
     size_t length = text ? strlen(text) : 0;
-    if (!buffer || !room) return;
-    if (length >= room) length = room - 1;
+    if (!buffer || !capacity) return;
+    if (length >= capacity) length = capacity - 1;
     memcpy(buffer, text ? text : "", length);
     buffer[length] = 0;
 }
 
 void cb_jit_take(struct cb_call *c, const struct cb_jit *j)
 {
-    size_t rooms[CB_JIT_MAX];
+    size_t capacities[CB_JIT_MAX];
     for (unsigned int i = 0; j && i < j->count; i++)
-        rooms[i] = (uint32_t)(uintptr_t)j->value[i]; /* read before it becomes the number of bytes written */
+        /* read before it becomes the number of bytes written */
+        capacities[i] = (uint32_t)(uintptr_t)j->value[i];
     for (unsigned int i = 0; j && i < j->count; i++) {
         if (option_is_log(j->option[i])) {
-            log_write(j->value[i], log_capacity(j, rooms, j->option[i]), cb_take_string(c));
+            log_write(j->value[i], log_capacity(j, capacities, j->option[i]), cb_take_string(c));
             continue;
         }
         uint64_t told = cb_take_word(c);

@@ -91,19 +91,19 @@ EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
     return CUDA_SUCCESS;
 }
 
-/* Write up to *room handles of the nodes, or of the roots only; without an array, their number. */
-static CUresult nodes_list(struct graph *g, CUgraphNode *out, size_t *room, bool roots_only)
+/* Write up to *capacity handles of the nodes, or of the roots only; without an array, their number. */
+static CUresult nodes_list(struct graph *g, CUgraphNode *out, size_t *capacity, bool roots_only)
 {
     size_t n = 0;
-    if (!room) return CUDA_ERROR_INVALID_VALUE;
+    if (!capacity) return CUDA_ERROR_INVALID_VALUE;
     for (struct node *i = g->first; i; i = i->next) {
         if (roots_only && i->depend_count) continue;
-        if (out && n < *room) out[n] = (CUgraphNode)i;
+        if (out && n < *capacity) out[n] = (CUgraphNode)i;
         n++;
     }
-    for (size_t i = n; out && i < *room; i++)
+    for (size_t i = n; out && i < *capacity; i++)
         out[i] = NULL;
-    *room = out && *room < n ? *room : n;
+    *capacity = out && *capacity < n ? *capacity : n;
     return CUDA_SUCCESS;
 }
 

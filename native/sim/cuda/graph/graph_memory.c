@@ -18,11 +18,11 @@ CUresult graph_memory_new(struct device *d, size_t bytes, struct graph_memory **
     if (bytes == 0 || bytes > 1ull << 46) return CUDA_ERROR_INVALID_VALUE;
     struct graph_memory *m = calloc(1, sizeof *m);
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t room = sim_round_up(bytes, SIM_LARGE_UNIT);
+    uint64_t capacity = sim_round_up(bytes, SIM_LARGE_UNIT);
     memory_lock();
-    uint64_t base = space_take(room, 0, 0);
-    struct range *r = base ? range_add(base, bytes, room, MEMORY_GRAPH) : NULL;
-    if (base && !r) space_give(base, room);
+    uint64_t base = space_take(capacity, 0, 0);
+    struct range *r = base ? range_add(base, bytes, capacity, MEMORY_GRAPH) : NULL;
+    if (base && !r) space_give(base, capacity);
     if (r) {
         r->device = d;
         r->owner = m;
@@ -42,7 +42,7 @@ CUresult graph_memory_new(struct device *d, size_t bytes, struct graph_memory **
 static void graph_memory_uncharge(struct graph_memory *m)
 {
     if (!m->range->charged) return;
-    memory_blank(m->range->base, m->range->room);
+    memory_blank(m->range->base, m->range->capacity);
     sim_refund(&process.sim, m->device->index, m->range->charged, false);
     m->device->graph_reserved -= m->range->charged;
     m->range->charged = 0;

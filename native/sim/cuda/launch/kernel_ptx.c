@@ -189,12 +189,12 @@ static void launch_touch(const struct context *c, const struct routine *f, struc
 
 CUresult kernel_ptx_prepare(struct function *f, const struct launch_shape *shape, void **kernelParams,
                             void **extra, struct context *c, struct work *w, unsigned char *buffer,
-                            size_t room)
+                            size_t capacity)
 {
     struct ptx_launch *l = (struct ptx_launch *)buffer;
     const struct routine *r = f->routine;
     const struct placed *placed;
-    if (sizeof *l + r->parameter_bytes > room) return CUDA_ERROR_NOT_SUPPORTED;
+    if (sizeof *l + r->parameter_bytes > capacity) return CUDA_ERROR_NOT_SUPPORTED;
     OK_OR_RETURN(launch_check(f, shape));
     *l = (struct ptx_launch){.function = f, .shape = *shape};
     l->shape.sm_count = c->device->profile->sm_count;

@@ -5,10 +5,10 @@
 #include "sim/cuda/module/module.h"
 #include "sim/cuda/stream/stream_work.h"
 
-/* Describe a launch as work; its parameters are passed as kernelParams or extra. `buffer` has `room` bytes. */
+/* Describe a launch as work; its parameters are passed as kernelParams or extra. `buffer` has `capacity` bytes. */
 CUresult kernel_ptx_prepare(struct function *f, const struct launch_shape *shape, void **kernelParams,
                             void **extra, struct context *c, struct work *w, unsigned char *buffer,
-                            size_t room);
+                            size_t capacity);
 /* Pointers to the parameters of such a launch. */
 void kernel_ptx_parameters(const struct work *w, void **out);
 bool kernel_ptx_is(const struct work *w);

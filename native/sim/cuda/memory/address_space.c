@@ -48,7 +48,7 @@ struct block {
 static uint64_t space_base, space_bytes;
 static struct block *block_table;
 static struct hole *holes;
-static size_t hole_count, hole_room;
+static size_t hole_count, hole_capacity;
 static struct small_block *small_blocks[GROUPS_MAX];
 static pthread_mutex_t space_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t space_once = PTHREAD_ONCE_INIT;
@@ -92,7 +92,7 @@ static void space_reserve(void)
         madvise(p, bytes + BLOCK, MADV_DONTDUMP);
         madvise(p, bytes + BLOCK, MADV_DONTFORK);
         block_table = t;
-        hole_room = 64;
+        hole_capacity = 64;
         space_base = sim_round_up((uint64_t)p, BLOCK);
         holes[0] = (struct hole){space_base, bytes};
         hole_count = 1;
@@ -120,11 +120,11 @@ void memory_unlock(void)
 
 static bool hole_insert(size_t at, struct hole h)
 {
-    if (hole_count == hole_room) {
-        struct hole *more = realloc(holes, 2 * hole_room * sizeof *holes);
+    if (hole_count == hole_capacity) {
+        struct hole *more = realloc(holes, 2 * hole_capacity * sizeof *holes);
         if (!more) return false;
         holes = more;
-        hole_room *= 2;
+        hole_capacity *= 2;
     }
     memmove(&holes[at + 1], &holes[at], (hole_count - at) * sizeof *holes);
     holes[at] = h;
@@ -215,17 +215,17 @@ static void blocks_set_range(uint64_t base, uint64_t bytes, struct range *r)
         block_table[i].range = r;
 }
 
-struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory memory)
+struct range *range_add(uint64_t base, uint64_t size, uint64_t capacity, enum memory memory)
 {
     struct range *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->base = base;
     r->size = size;
-    r->room = room;
+    r->capacity = capacity;
     r->memory = memory;
     r->file = -1;
     r->id = ++next_range_id;
-    if (space_holds(base)) blocks_set_range(base, room, r);
+    if (space_holds(base)) blocks_set_range(base, capacity, r);
     return r;
 }
 
@@ -233,7 +233,7 @@ void range_remove(struct range *r)
 {
     if (space_holds(r->base)) {
         struct block *b = &block_table[(r->base - space_base) / BLOCK];
-        if (b->range == r) blocks_set_range(r->base, r->room, NULL);
+        if (b->range == r) blocks_set_range(r->base, r->capacity, NULL);
     }
     free(r);
 }
@@ -295,7 +295,7 @@ struct range *small_range_take(uint32_t group, uint64_t size, enum memory memory
     if (!r) return NULL;
     r->base = b->base + first * UNIT;
     r->size = size;
-    r->room = count * UNIT;
+    r->capacity = count * UNIT;
     r->memory = memory;
     r->file = -1;
     r->id = ++next_range_id;
@@ -309,7 +309,7 @@ bool small_range_give(struct range *r, uint32_t group)
     struct block *t = &block_table[(r->base - space_base) / BLOCK];
     struct small_block *b = t->small;
     if (!b) return false;
-    units_mark(b, (uint32_t)((r->base - b->base) / UNIT), (uint32_t)(r->room / UNIT), NULL);
+    units_mark(b, (uint32_t)((r->base - b->base) / UNIT), (uint32_t)(r->capacity / UNIT), NULL);
     if (b->used_units == 0 && (small_blocks[group] != b || b->next)) { /* one empty block is kept */
         for (struct small_block **p = &small_blocks[group]; *p; p = &(*p)->next) {
             if (*p != b) continue;
@@ -344,14 +344,14 @@ void ranges_visit(void (*visit)(struct range *r, void *argument), void *argument
         struct range *r = block_table[block].range;
         struct small_block *b = block_table[block].small;
         if (r && r->base == address) {
-            block += r->memory == MEMORY_RESERVED ? 1 : sim_round_up(r->room, BLOCK) / BLOCK;
+            block += r->memory == MEMORY_RESERVED ? 1 : sim_round_up(r->capacity, BLOCK) / BLOCK;
             visit(r, argument);
             continue;
         }
         for (uint32_t i = 0; b && i < UNITS;) {
             struct range *s = b->owner[i];
             if (s) visit(s, argument);
-            i += s ? (uint32_t)(s->room / UNIT) : 1;
+            i += s ? (uint32_t)(s->capacity / UNIT) : 1;
         }
         block++;
     }

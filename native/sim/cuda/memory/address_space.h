@@ -23,7 +23,7 @@ enum memory {
 
 struct range {
     uint64_t base, size; /* as the program asked */
-    uint64_t room;       /* bytes taken of the address space */
+    uint64_t capacity;   /* bytes taken of the address space */
     uint64_t charged;
     enum memory memory;
     struct device *device; /* NULL: host */
@@ -52,7 +52,7 @@ void memory_lock(void);
 void memory_unlock(void);
 /* Requires the lock. The range that contains `address`, or NULL. */
 struct range *range_find(uint64_t address);
-struct range *range_add(uint64_t base, uint64_t size, uint64_t room, enum memory memory);
+struct range *range_add(uint64_t base, uint64_t size, uint64_t capacity, enum memory memory);
 void range_remove(struct range *r);
 /* Make `r` the range of [base, base + bytes) again. */
 void range_restore(struct range *r, uint64_t base, uint64_t bytes);

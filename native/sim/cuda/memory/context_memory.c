@@ -10,7 +10,7 @@
 struct of_context {
     struct context *context;
     struct range **found;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 static void context_range_collect(struct range *r, void *argument)
@@ -21,12 +21,12 @@ static void context_range_collect(struct range *r, void *argument)
     if (r->context != o->context || (r->owner && !array) || r->pending_free || r->memory == MEMORY_RESERVED ||
         r->memory == MEMORY_MAPPED)
         return;
-    if (o->count == o->room) {
-        size_t room = o->room ? 2 * o->room : 256;
-        struct range **more = realloc(o->found, room * sizeof *more);
+    if (o->count == o->capacity) {
+        size_t capacity = o->capacity ? 2 * o->capacity : 256;
+        struct range **more = realloc(o->found, capacity * sizeof *more);
         if (!more) return;
         o->found = more;
-        o->room = room;
+        o->capacity = capacity;
     }
     r->pending_free = true; /* makes a concurrent free by another thread fail */
     o->found[o->count++] = r;

@@ -25,7 +25,7 @@ struct handle { /* contents of the 64 bytes of a CUipcMemHandle */
     uint32_t magic;
     uint32_t file;
     uint64_t pid, inode;
-    uint64_t offset, size, room;
+    uint64_t offset, size, capacity;
     uint32_t device; /* index in the node file */
 };
 
@@ -36,19 +36,19 @@ static bool range_move_to_file(struct range *r)
 {
     int fd = memfd_create("simulated device memory", MFD_CLOEXEC);
     if (fd < 0) return false;
-    bool ok = ftruncate(fd, (off_t)r->room) == 0;
+    bool ok = ftruncate(fd, (off_t)r->capacity) == 0;
     for (uint64_t at = 0; ok && at < r->size;) {
         ssize_t n = pwrite(fd, (const char *)r->base + at, r->size - at, (off_t)at);
         ok = n > 0;
         at += ok ? (uint64_t)n : 0;
     }
-    ok = ok && mmap((void *)r->base, r->room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                    fd, 0) != MAP_FAILED;
+    ok = ok && mmap((void *)r->base, r->capacity, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED;
     if (!ok) {
         close(fd);
         return false;
     }
-    madvise((void *)r->base, r->room, MADV_DONTFORK);
+    madvise((void *)r->base, r->capacity, MADV_DONTFORK);
     r->file = fd;
     return true;
 }
@@ -69,8 +69,8 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
             /* it shares its block with other ranges; the call is recorded as unsupported below */
             result = CUDA_ERROR_NOT_SUPPORTED;
         else if ((r->file >= 0 || range_move_to_file(r)) && fstat(r->file, &st) == 0) {
-            struct handle h = {MAGIC,   (uint32_t)r->file, (uint64_t)getpid(), st.st_ino, 0,
-                               r->size, r->room,           r->device->index};
+            struct handle h = {MAGIC, (uint32_t)r->file, (uint64_t)getpid(), st.st_ino,
+                               0,     r->size,           r->capacity,        r->device->index};
             memset(pHandle, 0, sizeof *pHandle);
             memcpy(pHandle, &h, sizeof h);
             result = CUDA_SUCCESS;
@@ -89,8 +89,8 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     char path[64];
     OK_OR_RETURN(context_enter(&c));
     memcpy(&h, &handle, sizeof h);
-    if (!pdptr || (Flags & ~1u) || h.magic != MAGIC || h.room == 0 || h.room % SIM_LARGE_UNIT ||
-        h.size > h.room)
+    if (!pdptr || (Flags & ~1u) || h.magic != MAGIC || h.capacity == 0 || h.capacity % SIM_LARGE_UNIT ||
+        h.size > h.capacity)
         return CUDA_ERROR_INVALID_VALUE;
     if (h.device != c->device->index || h.pid == (uint64_t)getpid()) return CUDA_ERROR_INVALID_CONTEXT;
     snprintf(path, sizeof path, "/proc/%llu/fd/%u", (unsigned long long)h.pid, h.file);
@@ -98,15 +98,15 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle,
     if (fd < 0) return CUDA_ERROR_MAP_FAILED;
     struct range *r = NULL;
     memory_lock();
-    if (fstat(fd, &st) == 0 && st.st_ino == h.inode && (uint64_t)st.st_size >= h.room) {
-        uint64_t base = space_take(h.room, 0, 0);
-        if (base && mmap((void *)base, h.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                         fd, 0) != MAP_FAILED)
-            r = range_add(base, h.size, h.room, MEMORY_IMPORTED);
-        if (base && !r) space_give(base, h.room);
+    if (fstat(fd, &st) == 0 && st.st_ino == h.inode && (uint64_t)st.st_size >= h.capacity) {
+        uint64_t base = space_take(h.capacity, 0, 0);
+        if (base && mmap((void *)base, h.capacity, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED)
+            r = range_add(base, h.size, h.capacity, MEMORY_IMPORTED);
+        if (base && !r) space_give(base, h.capacity);
     }
     if (r) {
-        madvise((void *)r->base, r->room, MADV_DONTFORK);
+        madvise((void *)r->base, r->capacity, MADV_DONTFORK);
         r->device = c->device;
         r->context = context_home(c);
         r->file = fd;

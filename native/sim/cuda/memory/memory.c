@@ -54,9 +54,9 @@ CUresult memory_take(struct context *c, struct device *d, uint64_t bytes, enum m
     if (bytes < SIM_SMALL_BYTES) {
         r = small_range_take(block_group(d), bytes, memory);
     } else {
-        uint64_t room = sim_round_up(bytes, SIM_LARGE_UNIT), base = space_take(room, 0, 0);
-        if (base) r = range_add(base, bytes, room, memory);
-        if (base && !r) space_give(base, room);
+        uint64_t capacity = sim_round_up(bytes, SIM_LARGE_UNIT), base = space_take(capacity, 0, 0);
+        if (base) r = range_add(base, bytes, capacity, memory);
+        if (base && !r) space_give(base, capacity);
     }
     if (r) {
         r->device = d;
@@ -92,13 +92,13 @@ void memory_drop(struct range *r)
     memory_lock();
     if (!small_range_give(r, block_group(d))) {
         if (r->file >= 0) {
-            mmap((void *)r->base, r->room, PROT_READ | PROT_WRITE,
+            mmap((void *)r->base, r->capacity, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
             close(r->file);
             r->file = -1;
         }
-        memory_blank(r->base, r->room);
-        space_give(r->base, r->room);
+        memory_blank(r->base, r->capacity);
+        space_give(r->base, r->capacity);
         range_remove(r);
     }
     memory_unlock();

@@ -13,10 +13,10 @@ static size_t option_value(unsigned int count, const CUjit_option *options, void
 static void log_write(unsigned int count, const CUjit_option *options, void **values, CUjit_option buffer,
                       CUjit_option size, const char *text)
 {
-    size_t room = option_value(count, options, values, size), length = strlen(text), written = 0;
+    size_t capacity = option_value(count, options, values, size), length = strlen(text), written = 0;
     for (unsigned int i = 0; i < count; i++) {
-        if (options[i] != buffer || !values[i] || !room) continue;
-        size_t n = length < room ? length : room - 1;
+        if (options[i] != buffer || !values[i] || !capacity) continue;
+        size_t n = length < capacity ? length : capacity - 1;
         memcpy(values[i], text, n);
         ((char *)values[i])[n] = 0;
         written = n ? n + 1 : 0;

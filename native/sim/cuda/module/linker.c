@@ -20,7 +20,7 @@ struct link {
     struct object object;
     uint32_t sm;
     char *text;
-    size_t length, room;
+    size_t length, capacity;
     unsigned int count; /* the options of the creation: the log is written at completion */
     CUjit_option *option;
     void **value; /* the program's own array */
@@ -29,11 +29,11 @@ struct link {
 static bool text_append(struct link *l, const char *text, size_t length)
 {
     size_t need = l->length + length + sizeof UNIT_MARK;
-    if (need > l->room) {
+    if (need > l->capacity) {
         char *bigger = realloc(l->text, 2 * need);
         if (!bigger) return false;
         l->text = bigger;
-        l->room = 2 * need;
+        l->capacity = 2 * need;
     }
     if (l->length) {
         memcpy(l->text + l->length, UNIT_MARK, sizeof UNIT_MARK - 1);

@@ -247,10 +247,10 @@ CUresult module_global(struct module *m, struct context *c, const char *name, CU
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult module_functions(struct module *m, void **out, unsigned int room)
+CUresult module_functions(struct module *m, void **out, unsigned int capacity)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < m->image->entry_count && i < room && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 0; i < m->image->entry_count && i < capacity && result == CUDA_SUCCESS; i++) {
         struct function *f;
         result = function_get_or_make(m, i, &f);
         out[i] = f;

@@ -43,8 +43,8 @@ void module_limit_registers(struct module *m, uint32_t most);
 void module_unload(struct module *m);
 void module_drop_context(struct context *c);
 CUresult module_function(struct module *m, const char *name, struct function **out);
-/* Handles of the first `room` functions. */
-CUresult module_functions(struct module *m, void **out, unsigned int room);
+/* Handles of the first `capacity` functions. */
+CUresult module_functions(struct module *m, void **out, unsigned int capacity);
 CUresult module_global(struct module *m, struct context *c, const char *name, CUdeviceptr *address,
                        size_t *bytes);
 /* Read an image file; the caller frees it. */

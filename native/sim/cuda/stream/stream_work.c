@@ -33,7 +33,7 @@
 static uint64_t entry_post(struct stream *s, const struct work *w, uint64_t also)
 {
     struct context *c = s->context;
-    while (queue_room(&process.sim, c->queue) == 0) {
+    while (queue_free_entries(&process.sim, c->queue) == 0) {
         uint64_t target = QUEUE(c)->posted - LOW_WATER;
         pthread_mutex_unlock(&c->lock);
         queue_wait_through(&process.sim, c->queue, target);
@@ -190,7 +190,7 @@ static bool stream_thread_start(struct stream *s)
 /* ---- issuing ---- */
 
 static size_t dependencies_gather(struct stream *s, const struct depend *after, struct depend *out,
-                                  size_t room)
+                                  size_t capacity)
 {
     struct context *c = s->context;
     size_t n = 0;
@@ -201,7 +201,7 @@ static size_t dependencies_gather(struct stream *s, const struct depend *after, 
         if (l && l->finished < l->pushed) out[n++] = depend_on_all(l);
         return n;
     }
-    for (struct stream *o = c->streams; o && n < room; o = o->next) {
+    for (struct stream *o = c->streams; o && n < capacity; o = o->next) {
         if (o != s && stream_blocks(o) && o->finished < o->pushed) out[n++] = depend_on_all(o);
     }
     return n;
