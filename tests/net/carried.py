@@ -13,7 +13,7 @@ from typing import Self
 from calabash.adapters.links import namespaces
 from calabash.adapters.ovn.northbound import Northbound
 from calabash.controllers.appliances import processes
-from calabash.controllers.appliances import programs as appliances_programs
+from calabash.controllers.appliances import programs as appliance_programs
 from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
 from calabash.controllers.appliances.replica_state import ReplicaState
 from calabash.controllers.appliances.switch import HostSwitch
@@ -115,7 +115,7 @@ class KeptHost:
         self._appliances = Appliances(
             place,
             switch=self._switch,
-            tools=appliances_programs.cached(self.directory / "bin"),
+            tools=appliance_programs.cached(self.directory / "bin"),
             secrets=secrets.get,
         )
         self.states: list[ReplicaState] = []

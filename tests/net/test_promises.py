@@ -12,8 +12,7 @@ from tests.net.site import Site
 from tests.net.talking import Banner
 
 from calabash.adapters.links import namespaces
-from calabash.controllers.checks import external as checks_external
-from calabash.controllers.checks import probes
+from calabash.controllers.checks import external, probes
 from calabash.controllers.checks.probes import Probe
 from calabash.controllers.lab import namespaces as lab_namespaces
 from calabash.controllers.lab.lab import Lab
@@ -120,7 +119,7 @@ def made(site: Site, lab: Lab) -> Iterator[dict[str, Probe]]:
 
 
 def tried(site: Site, made: dict[str, Probe]) -> dict[str, bool | None]:
-    found = checks_external.beyond(site.networks, "red", made["red/a/client"], lambda *_: made["green/a/web"])
+    found = external.beyond(site.networks, "red", made["red/a/client"], lambda *_: made["green/a/web"])
     return {one.promise: one.held for one in found}
 
 
@@ -128,9 +127,7 @@ def test_what_cannot_be_told_from_inside_is_not_called_red(site: Site, made: dic
     shut = site.networks.put(Port(name="red/a/shut"))[0]
     shut = shut.put(Eip(name="red/e3", address=ip_address("198.51.100.73")))[0]
     shut = shut.put(NatRule(name="red/shut", kind=NatKind.FIP, eip="red/e3", port="red/a/shut"))[0]
-    (found,) = [
-        one for one in checks_external.translations(shut, "red", made["red/a/client"]) if "red/shut" in one.promise
-    ]
+    (found,) = [one for one in external.translations(shut, "red", made["red/a/client"]) if "red/shut" in one.promise]
     assert (found.held, found.detail) == (None, "no security group of red/a/shut admits traffic from outside")
 
 
@@ -150,18 +147,18 @@ def test_every_promise_holds_and_each_is_red_when_what_carries_it_out_is_gone(
     way_out = "gateway red/out leads to the outside"
     assert tried(site, made) == dict.fromkeys(PROMISES - {way_out}, False) | {way_out: True}
     lab.central.nbctl("--wait=hv", "lrp-del", "red:uplink:router")
-    assert [one.held for one in checks_external.gateways(site.networks, "red", probe)] == [False]
+    assert [one.held for one in external.gateways(site.networks, "red", probe)] == [False]
     lab.central.nbctl("--wait=hv", "--all", "destroy", "DHCP_Options")
     assert probe.dhcp_offer() == ""
 
 
 def test_a_bound_of_a_rate_is_seen_and_its_loss_is(site: Site, lab: Lab, made: dict[str, Probe]) -> None:
     policy, bound, free = QosPolicy(name="red/slow", egress_bits_per_s=BOUND), made["red/a/bound"], made["red/a/client"]
-    assert [(one.promise, one.held) for one in checks_external.rates(policy, bound, free)] == [
+    assert [(one.promise, one.held) for one in external.rates(policy, bound, free)] == [
         ("a port with red/slow sends at most 2 Mbit/s", True)
     ]
     lab.central.nbctl("--wait=hv", "qos-del", "cb-red/a")
     until(
-        lambda: [one.held for one in checks_external.rates(policy, bound, free)] == [False],
+        lambda: [one.held for one in external.rates(policy, bound, free)] == [False],
         what="the loss of the bound",
     )

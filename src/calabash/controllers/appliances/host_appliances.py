@@ -13,8 +13,7 @@ from typing import Protocol
 
 from calabash.adapters.links import interfaces, namespaces
 from calabash.adapters.links.interfaces import LinkEnd
-from calabash.controllers.appliances import processes
-from calabash.controllers.appliances import replica_state as appliances_health
+from calabash.controllers.appliances import processes, replica_state
 from calabash.controllers.appliances.programs import ApplianceTools
 from calabash.controllers.appliances.replica import ReplicaManager, ReplicaPlace
 from calabash.controllers.appliances.replica_state import ReplicaState
@@ -120,7 +119,7 @@ class Appliances:
             manager.reconcile(appliance, running.get(processes.inode_of(place.path), []))
         except (CalabashError, OSError) as error:
             failure = str(error)
-        return appliances_health.replica_state(appliance, place.path, place.directory, failure)
+        return replica_state.replica_state(appliance, place.path, place.directory, failure)
 
     def _remove_others(self, wanted: set[str], running: Mapping[int, list[processes.InNamespace]]) -> None:
         """Remove unwanted replicas, including those left by a killed process, and their switch ports."""

@@ -1,8 +1,7 @@
-"""Process of the appliances: ``python -I -m calabash.controllers.appliances``, for one gateway host or all gateway
-hosts of a lab.
+"""Process of the appliances, for one gateway host or all gateway hosts of a lab.
 
-The process may be killed at any point: the programs that it started continue, and the next process repairs what is missing. Of
-two processes for one host, the second waits for the first to end.
+Run it with ``python -I -m calabash.controllers.appliances``. It may be killed at any point: the programs that it started
+continue, and the next process repairs what is missing. Of two processes for one host, the second waits for the first to end.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import structlog
 
 from calabash.adapters.links import namespaces
 from calabash.adapters.pool.client import PoolClient, quoted
-from calabash.controllers.appliances import programs as tools
+from calabash.controllers.appliances import programs
 from calabash.controllers.appliances.host_appliances import ApplianceHost, Appliances
 from calabash.controllers.appliances.reporter import ApplianceReporter
 from calabash.controllers.appliances.switch import HostSwitch
@@ -58,7 +57,7 @@ class ApplianceSite:
 
     host: ApplianceHost
     switch: str
-    tools: tools.ApplianceTools
+    tools: programs.ApplianceTools
     lasting: Callable[[], AbstractContextManager[bool]] = lambda: contextlib.nullcontext(True)
 
 
@@ -212,13 +211,13 @@ def _lab_sites(prefix: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
             namespace=namespaces.path_of(host.namespace),
             directory=directory / "a",
         )
-        own = tools.cached(directory / "bin")
+        own = programs.cached(directory / "bin")
         sites.append(ApplianceSite(host=made, switch=host.ovs_socket, tools=own, lasting=lasting))
     return sites, lab.record.gateways
 
 
 def _host_site(name: str, switch: str) -> tuple[list[ApplianceSite], tuple[str, ...]]:
-    own = tools.ApplianceTools()
+    own = programs.ApplianceTools()
     if missing := own.missing():
         raise CalabashError(
             f"programs of appliances are missing on this host: {', '.join(missing)}",

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calabash.adapters.links import queues
-from calabash.controllers.lab import daemon_control as control
-from calabash.controllers.lab import namespaces
+from calabash.controllers.lab import daemon_control, namespaces
 from calabash.controllers.lab.central import ADDRESS, SOUTHBOUND_PORT, create_database, program_output, rundirs
 from calabash.controllers.lab.certificates import AUTHORITY
 from calabash.controllers.lab.daemons import LabDaemon
@@ -121,7 +120,7 @@ class LabHost:
 
     def appctl(self, daemon: str, *words: str, timeout_s: float = _CTL_S) -> str:
         """Return the reply of a daemon to a command, such as ``dpif/show``. Raises CalabashError."""
-        return control.ask(self.daemon(daemon).control, words[0], words[1:], timeout_s=timeout_s)
+        return daemon_control.ask(self.daemon(daemon).control, words[0], words[1:], timeout_s=timeout_s)
 
     def ofctl(self, *words: str) -> str:
         """Return the output of ``ovs-ofctl`` for bridges of this host, such as ``dump-flows br-int``. Raises CalabashError."""

@@ -11,18 +11,21 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from calabash.controllers.lab import daemons, namespaces, programs, starting, station
-from calabash.controllers.lab import links as wiring
+from calabash.controllers.lab import daemons, links, namespaces, programs, station
 from calabash.controllers.lab.central import DAEMONS, LabCentral
+from calabash.controllers.lab.certificates import LabAuthority
 from calabash.controllers.lab.host import HOST_DAEMONS, LabHost
 from calabash.controllers.lab.record import LabRecord, exclusive, mark_going_down, register
 from calabash.controllers.lab.station import Station
 from calabash.controllers.lab.vlans import VlanSwitch
 from calabash.model.errors import CalabashError, Reason
+
+_CHASSIS_S = 60  # seconds to wait for each chassis
 
 
 class Lab:
@@ -129,7 +132,7 @@ class Lab:
     @property
     def central(self) -> LabCentral:
         return LabCentral(
-            directory=self.directory / "central", namespace=self._namespace(wiring.CENTRAL), programs=self.programs
+            directory=self.directory / "central", namespace=self._namespace(links.CENTRAL), programs=self.programs
         )
 
     @property
@@ -149,11 +152,11 @@ class Lab:
     def world(self) -> Station:
         """The provider's router and everything behind it. Callers add routes back to the VPCs."""
         return Station(
-            name=wiring.WORLD,
-            namespace=self._namespace(wiring.WORLD),
+            name=links.WORLD,
+            namespace=self._namespace(links.WORLD),
             card="x0",
             mac="",
-            addresses=wiring.WORLD_ADDRESSES,
+            addresses=links.WORLD_ADDRESSES,
         )
 
     def run(self, namespace: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -172,18 +175,18 @@ class Lab:
 
     def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
         """Create a router on the provider network, optionally on a VLAN: a site of a tenant, or another uplink."""
-        cables = self._namespace(wiring.FABRIC)
+        cables = self._namespace(links.FABRIC)
         made, device = station.attach_to_namespace(
             self._namespace(name), name=name, cables=cables, addresses=addresses, gateways=gateways
         )
         if vlan:
             switch = VlanSwitch(
-                namespace=cables, directory=self.directory / "vlans", outer=wiring.OUTSIDE, programs=self.programs
+                namespace=cables, directory=self.directory / "vlans", outer=links.OUTSIDE, programs=self.programs
             )
             switch.up()
             switch.join(device, vlan)
         else:
-            namespaces.ip([("link", "set", device, "master", wiring.OUTSIDE)], name=cables)
+            namespaces.ip([("link", "set", device, "master", links.OUTSIDE)], name=cables)
         return made
 
     def daemons(self) -> dict[str, int]:
@@ -208,7 +211,7 @@ class Lab:
         return "" if self.record.dummy else f"{self.record.prefix}-{name}"
 
     def _start(self) -> None:
-        starting.start(self.central, list(self.hosts.values()), keys=self.directory / "authority")
+        _start_lab(self.central, list(self.hosts.values()), keys=self.directory / "authority")
         self.record = self.record.with_phase("up")
         self.record.write(self.directory)
 
@@ -219,7 +222,7 @@ class Lab:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.record.write(self.directory)
         if not self.record.dummy:
-            wiring.make_links(self.record.prefix, list(self.hosts.values()))
+            links.make_links(self.record.prefix, list(self.hosts.values()))
 
     def remove(self) -> None:
         """Take the lab down. The caller holds the lock of the prefix."""
@@ -232,6 +235,31 @@ class Lab:
                 namespaces.ip([("netns", "del", name) for name in own])
         shutil.rmtree(self.directory, ignore_errors=True)
         (register() / f"{self.record.prefix}.lab").unlink(missing_ok=True)
+
+
+def _start_lab(central: LabCentral, hosts: Sequence[LabHost], *, keys: Path) -> None:
+    """Start the lab; return when every host is a chassis.
+
+    ``keys``: directory of the certificate authority. Raises CalabashError.
+    """
+    if central.namespace:
+        authority = LabAuthority(keys)
+        authority.issue(central.keys, "central")
+        for host in hosts:
+            authority.issue(host.keys, host.name)
+    with ThreadPoolExecutor(max_workers=len(hosts) + 1) as pool:
+        ready = pool.submit(central.up)
+        started = [pool.submit(_start_host, host, ready) for host in hosts]
+    for outcome in (ready, *started):
+        outcome.result()
+    for host in hosts:
+        central.sbctl("wait-until", "Chassis", host.name, timeout_s=_CHASSIS_S)
+
+
+def _start_host(host: LabHost, central: Future[None]) -> None:
+    host.up_switch()
+    central.result()  # ovn-controller retries a failed connection only after a second
+    host.start("ovn-controller")
 
 
 def _refuse_other(lab: Lab, known: Lab | None) -> None:
