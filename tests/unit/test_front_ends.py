@@ -28,7 +28,7 @@ from calabash.kubernetes.claims.requests import request_of
 from calabash.kubernetes.dialects.pod import pod_of
 from calabash.kubernetes.dialects.translate import translate, with_least_isolation
 from calabash.kubernetes.pod_request import read_request, write_request
-from calabash.model.compute import settled, with_compute, with_policy
+from calabash.model.compute import reapply_compute_defaults, with_compute, with_policy
 from calabash.model.errors import CalabashError
 from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeName
 from calabash.scenario.reader import parse_scenario
@@ -238,7 +238,7 @@ def test_mode_and_policy_set_later_have_the_same_result_as_set_at_once(named: Na
     amounts = GpuRequest(memory_mib=named.memory_mib, mode=ModeName(named.mode))
     before = with_compute(GpuRequest(memory_mib=named.memory_mib), core_percent=named.cores, policy=None)
     before = replace(before, mode=amounts.mode)
-    assert settled(before) == with_compute(amounts, core_percent=named.cores, policy=None)
+    assert reapply_compute_defaults(before) == with_compute(amounts, core_percent=named.cores, policy=None)
     for policy in ComputePolicy:
         try:
             at_once = with_compute(amounts, core_percent=named.cores, policy=policy)

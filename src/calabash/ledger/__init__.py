@@ -18,7 +18,7 @@ The package uses no clock, file, socket, log or database, and no floating-point 
 """
 
 from calabash.ledger.calendar import Period, TimeWindow, month_period
-from calabash.ledger.credits import OpenCredit, credit_note, settle
+from calabash.ledger.credits import OpenCredit, credit_note, settle_with_credits
 from calabash.ledger.guarantees import GuaranteeChange
 from calabash.ledger.intervals import Usage, UsageInterval
 from calabash.ledger.invoices import Invoice, InvoiceKind, Settlement, TaxLine, invoice, reverse
@@ -51,5 +51,5 @@ __all__ = [
     "rate",
     "rate_itemised",
     "reverse",
-    "settle",
+    "settle_with_credits",
 ]

@@ -80,7 +80,7 @@ def credit_note(issued: Invoice, *, amount: Decimal, reason: str, credited: Deci
     return replace(note, kind=InvoiceKind.CREDIT, credits=issued.number, reason=reason)
 
 
-def settle(total: Decimal, notes: Sequence[OpenCredit], currency: str) -> tuple[Settlement, ...]:
+def settle_with_credits(total: Decimal, notes: Sequence[OpenCredit], currency: str) -> tuple[Settlement, ...]:
     """Return the settlements that pay an invoice with credit notes, in the order of the notes, up to the total."""
     left, found = Fraction(total), []
     for note in notes:

@@ -29,7 +29,7 @@ class GuaranteeChange:
     guarantee_milli: int
 
 
-def borrowed(usage: Usage, changes: Sequence[GuaranteeChange]) -> list[int]:
+def borrowed_quantities(usage: Usage, changes: Sequence[GuaranteeChange]) -> list[int]:
     """Return the borrowed quantity of each interval, in units of 2^-40 percent of a device for a microsecond.
 
     Args:

@@ -19,12 +19,12 @@ from decimal import Decimal
 import numpy as np
 
 from calabash.ledger.calendar import Period, window_edges, zone_of
-from calabash.ledger.guarantees import FRACTION_BITS, GuaranteeChange, borrowed
+from calabash.ledger.guarantees import FRACTION_BITS, GuaranteeChange, borrowed_quantities
 from calabash.ledger.intervals import Column, LineKey, Usage, exact_sums
 from calabash.ledger.money import divide_by_weights, with_item_digits
 from calabash.ledger.pricing import Bucket, price_buckets
 from calabash.ledger.rated import GPU, Measure, RatedLine
-from calabash.ledger.tariffs import Price, Tariff, in_force, same_terms
+from calabash.ledger.tariffs import Price, Tariff, same_terms, tariff_in_force
 
 _Class = tuple[int, Price | None, Measure]  # use with the same price: index of the tariff (-1 for none), price, measure
 
@@ -115,7 +115,7 @@ class _Rating:
         of_phase = np.array([number[condition] for _, condition in phases], dtype=np.int64)
         self._pieces = pieces = usage.within(period).split(edges)
         self._condition = of_phase[np.searchsorted(edges, pieces.from_us, side="right") - 1]
-        self._borrowed = borrowed(pieces, guarantees)
+        self._borrowed = borrowed_quantities(pieces, guarantees)
         buckets: dict[_Class, dict[LineKey, int]] = defaultdict(lambda: defaultdict(int))
         keys = len(pieces.keys)
         for (group, measure), quantity in self._sums(self._condition * keys + pieces.key, keys).items():
@@ -247,7 +247,7 @@ def _phases(tenant: str, tariffs: Sequence[Tariff], period: Period) -> list[tupl
     found: list[tuple[int, _Condition]] = []
     index = -1
     for at, until in zip(starts, [*starts[1:], period.to_us], strict=True):
-        tariff = in_force(tariffs, tenant=tenant, at_us=at)
+        tariff = tariff_in_force(tariffs, tenant=tenant, at_us=at)
         if tariff is None:
             index = -1
             found.append((at, _Condition(-1, frozenset())))

@@ -165,7 +165,7 @@ def same_terms(one: Tariff, other: Tariff) -> bool:
     )
 
 
-def in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:
+def tariff_in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:
     """Return the tariff of a tenant that is in force at a time; None if there is none.
 
     A tariff that names the tenant precedes one for all tenants. Otherwise the one with the latest begin is used.

@@ -74,7 +74,7 @@ _SCOPE: dict[Action, TokenScope] = {
 }
 
 
-def may(principal: Principal, action: Action, *, tenant: str = "", project: str = "", owner: str = "") -> bool:
+def is_allowed(principal: Principal, action: Action, *, tenant: str = "", project: str = "", owner: str = "") -> bool:
     """Return True if the principal may perform the action.
 
     Args:
@@ -100,21 +100,21 @@ def in_scope(principal: Principal, action: Action) -> bool:
     return not principal.scopes or _SCOPE[action] in principal.scopes
 
 
-def tenants_seen(principal: Principal) -> frozenset[str] | None:
+def visible_tenants(principal: Principal) -> frozenset[str] | None:
     """Return the tenants whose objects the principal may read, in addition to its own objects; None: all tenants."""
-    if may(principal, Action.SEE_PLATFORM):
+    if is_allowed(principal, Action.SEE_PLATFORM):
         return None
     if not in_scope(principal, Action.SEE):
         return frozenset()
     return frozenset({role.tenant for role in principal.roles if role.tenant} | ({principal.own} - {""}))
 
 
-def actions(principal: Principal, *, tenant: str = "", project: str = "") -> tuple[Action, ...]:
+def allowed_actions(principal: Principal, *, tenant: str = "", project: str = "") -> tuple[Action, ...]:
     """Return all actions that the principal may perform in a tenant or project, or on the platform if both are empty."""
-    return tuple(action for action in Action if may(principal, action, tenant=tenant, project=project))
+    return tuple(action for action in Action if is_allowed(principal, action, tenant=tenant, project=project))
 
 
-def memberships(principal: Principal) -> tuple[str, ...]:
+def requestable_tenants(principal: Principal) -> tuple[str, ...]:
     """Return the names of the tenants on whose account the principal may request slices, sorted."""
     found = {role.tenant for role in principal.roles if role.tenant and role.role in {Role.MEMBER, Role.TENANT_ADMIN}}
     return tuple(sorted(found))

@@ -55,13 +55,13 @@ class AuditHead:
     seal: str = FIRST_SEAL
 
 
-def sealed(line: AuditLine, after: AuditHead, key: bytes) -> AuditLine:
+def seal_line(line: AuditLine, after: AuditHead, key: bytes) -> AuditLine:
     """Return the line with its number and seal as the successor of ``after``."""
     line = replace(line, id=after.id + 1)
     return replace(line, seal=_seal(line, after.seal, key))
 
 
-def first_broken(lines: Iterable[AuditLine], after: AuditHead, key: bytes) -> tuple[AuditHead, str]:
+def verify_chain(lines: Iterable[AuditLine], after: AuditHead, key: bytes) -> tuple[AuditHead, str]:
     """Verify the chain of lines.
 
     Returns:

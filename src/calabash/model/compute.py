@@ -72,7 +72,7 @@ def with_policy(request: GpuRequest, policy: ComputePolicy) -> GpuRequest:
     return with_compute(request, core_percent=None if _unnamed(request) else request.core_percent, policy=policy)
 
 
-def settled(request: GpuRequest) -> GpuRequest:
+def reapply_compute_defaults(request: GpuRequest) -> GpuRequest:
     """Apply the rule again to a result of ``with_compute`` whose mode or isolation level was changed afterwards."""
     if _unnamed(request) and names_memory(request):
         return with_compute(request, core_percent=None, policy=None)

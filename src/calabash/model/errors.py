@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from calabash.model.mentions import plain
+from calabash.model.mentions import unmarked
 
 
 class Reason(StrEnum):
@@ -164,10 +164,10 @@ class CalabashError(Exception):
     """
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_REQUEST, hint: str = "") -> None:
-        super().__init__(plain(message))
-        self.message = plain(message)
+        super().__init__(unmarked(message))
+        self.message = unmarked(message)
         self.reason = reason
-        self.hint = plain(hint)
+        self.hint = unmarked(hint)
         self.marked_message = message
         self.marked_hint = hint
 

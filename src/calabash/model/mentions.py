@@ -50,10 +50,10 @@ def render(text: str, shown: Callable[[str, str], bool]) -> str:
     """
     if _BEGIN in text:
         text = _MENTION.sub(lambda found: (found[2] or "") if shown(found[1], found[2] or "") else ANOTHERS, text)
-    return _unmarked(text)
+    return _without_marks(text)
 
 
-def _unmarked(text: str) -> str:
+def _without_marks(text: str) -> str:
     """Return the text without marks that belong to no mention.
 
     Most texts have no marks, and searching for a mark is faster than translating the text.
@@ -61,7 +61,7 @@ def _unmarked(text: str) -> str:
     return text.translate(_MARKS) if _BEGIN in text or _BETWEEN in text or _END in text else text
 
 
-def plain(text: str) -> str:
+def unmarked(text: str) -> str:
     """Return the text with all names and without marks, for logs and administrators."""
     return render(text, lambda _kind, _name: True)
 
@@ -80,4 +80,4 @@ def render_lists(text: str, words: Callable[[list[tuple[str, str]]], str]) -> st
     """
     if _BEGIN in text:
         text = _RUN.sub(lambda run: words([(m[1], m[2] or "") for m in _MENTION.finditer(run[0])]), text)
-    return _unmarked(text)
+    return _without_marks(text)

@@ -35,7 +35,7 @@ from calabash.ledger import (
     rate,
     rate_itemised,
     reverse,
-    settle,
+    settle_with_credits,
 )
 from calabash.ledger.calendar import HOUR_US, window_edges
 from calabash.ledger.money import apportion
@@ -156,11 +156,11 @@ def test_invoice_is_paid_with_credit_notes_in_order_up_to_its_total() -> None:
     notes = [
         OpenCredit(number=f"C{i}", reason="r", amount=Decimal(amount)) for i, amount in enumerate(("3.00", "5.00"))
     ]
-    assert [(s.number, s.amount) for s in settle(Decimal("4.50"), notes, "EUR")] == [
+    assert [(s.number, s.amount) for s in settle_with_credits(Decimal("4.50"), notes, "EUR")] == [
         ("C0", Decimal("3.00")),
         ("C1", Decimal("1.50")),
     ]
-    assert settle(Decimal("0.00"), notes, "EUR") == settle(Decimal("4.50"), [], "EUR") == ()
+    assert settle_with_credits(Decimal("0.00"), notes, "EUR") == settle_with_credits(Decimal("4.50"), [], "EUR") == ()
 
 
 @given(usage=some, guarantees=changes, numbers=st.data())

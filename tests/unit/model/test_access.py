@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.model import access
-from calabash.model.access import Action, may
+from calabash.model.access import Action, is_allowed
 from calabash.model.errors import CalabashError
 from calabash.model.money import Money, parse_money
 from calabash.model.tenancy import (
@@ -52,8 +52,8 @@ def test_role_of_one_tenant_allows_nothing_in_another_tenant_or_on_the_platform(
     roles: list[Member], action: Action
 ) -> None:
     mine = principal(*(r for r in roles if r.tenant == "vision"))
-    assert not may(mine, action, tenant="speech")
-    assert not may(mine, action)
+    assert not is_allowed(mine, action, tenant="speech")
+    assert not is_allowed(mine, action)
 
 
 @given(role=of_platform | of_tenant | of_project, action=actions, scopes=scopes, tenant=st.sampled_from(("", *TENANTS)))
@@ -61,9 +61,9 @@ def test_token_never_extends_the_rights_of_its_user(
     role: Member, action: Action, scopes: tuple[TokenScope, ...], tenant: str
 ) -> None:
     narrowed = principal(role, token="t", kind=TokenKind.API, scopes=scopes)
-    if may(narrowed, action, tenant=tenant):
-        assert may(principal(role), action, tenant=tenant)
-        assert not scopes or any(may(principal(role, scopes=(s,)), action, tenant=tenant) for s in scopes)
+    if is_allowed(narrowed, action, tenant=tenant):
+        assert is_allowed(principal(role), action, tenant=tenant)
+        assert not scopes or any(is_allowed(principal(role, scopes=(s,)), action, tenant=tenant) for s in scopes)
 
 
 @given(roles=st.lists(of_platform | of_tenant), action=actions, tenant=st.sampled_from(("", *TENANTS)))
@@ -71,15 +71,15 @@ def test_login_code_gateway_token_and_unauthenticated_requester_may_do_nothing(
     roles: list[Member], action: Action, tenant: str
 ) -> None:
     for kind in (TokenKind.LOGIN, TokenKind.GATEWAY):
-        assert not may(principal(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
-    assert not may(NOBODY, action, tenant=tenant, owner=NOBODY.key)
+        assert not is_allowed(principal(*roles, token="t", kind=kind), action, tenant=tenant, owner="user ann")
+    assert not is_allowed(NOBODY, action, tenant=tenant, owner=NOBODY.key)
 
 
 @given(roles=st.lists(of_platform | of_tenant | of_project), more=of_platform | of_tenant, action=actions)
 def test_additional_role_removes_no_right(roles: list[Member], more: Member, action: Action) -> None:
     for tenant in ("", *TENANTS):
-        if may(principal(*roles), action, tenant=tenant):
-            assert may(principal(*roles, more), action, tenant=tenant)
+        if is_allowed(principal(*roles), action, tenant=tenant):
+            assert is_allowed(principal(*roles, more), action, tenant=tenant)
 
 
 @pytest.mark.parametrize(
@@ -92,31 +92,31 @@ def test_additional_role_removes_no_right(roles: list[Member], more: Member, act
 )
 def test_role_of_the_platform_applies_to_every_tenant(role: Role, allowed: set[Action]) -> None:
     who = principal(Member(user="ann", role=role))
-    assert set(access.actions(who)) == set(access.actions(who, tenant="speech")) == allowed
+    assert set(access.allowed_actions(who)) == set(access.allowed_actions(who, tenant="speech")) == allowed
 
 
 def test_member_of_a_project_may_request_slices_in_that_project_only() -> None:
     who = principal(Member(user="ann", role=Role.MEMBER, tenant="vision", project="train"))
-    assert may(who, Action.RUN, tenant="vision", project="train")
-    assert not may(who, Action.RUN, tenant="vision", project="serve")
-    assert not may(who, Action.RUN, tenant="vision")
-    assert not may(who, Action.STOP, tenant="vision", project="train")
-    assert access.memberships(who) == ("vision",)
+    assert is_allowed(who, Action.RUN, tenant="vision", project="train")
+    assert not is_allowed(who, Action.RUN, tenant="vision", project="serve")
+    assert not is_allowed(who, Action.RUN, tenant="vision")
+    assert not is_allowed(who, Action.STOP, tenant="vision", project="train")
+    assert access.requestable_tenants(who) == ("vision",)
 
 
 def test_user_may_stop_own_allocations_only() -> None:
     who = Principal(user="ann", uid=1001)
-    assert may(who, Action.STOP, tenant="vision", owner="1001")
-    assert not may(who, Action.STOP, tenant="vision", owner="1002")
-    assert not may(who, Action.RUN, tenant="vision", owner="1001")
-    assert not may(Principal(user="ann", uid=1001, scopes=(TokenScope.READ,)), Action.STOP, owner="1001")
+    assert is_allowed(who, Action.STOP, tenant="vision", owner="1001")
+    assert not is_allowed(who, Action.STOP, tenant="vision", owner="1002")
+    assert not is_allowed(who, Action.RUN, tenant="vision", owner="1001")
+    assert not is_allowed(Principal(user="ann", uid=1001, scopes=(TokenScope.READ,)), Action.STOP, owner="1001")
 
 
 def test_personal_tenant_needs_no_role() -> None:
     who = Principal(user="ann", uid=1001, own="ann")
-    assert access.actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP, Action.MANAGE_NETWORKS)
-    assert access.tenants_seen(who) == frozenset({"ann"})
-    assert access.tenants_seen(principal(Member(user="ann", role=Role.VIEWER))) is None
+    assert access.allowed_actions(who, tenant="ann") == (Action.SEE, Action.RUN, Action.STOP, Action.MANAGE_NETWORKS)
+    assert access.visible_tenants(who) == frozenset({"ann"})
+    assert access.visible_tenants(principal(Member(user="ann", role=Role.VIEWER))) is None
 
 
 @pytest.mark.parametrize(

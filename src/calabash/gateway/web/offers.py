@@ -6,7 +6,7 @@ An offer is a convenience: whatever a page offers, or does not, the pool decides
 from __future__ import annotations
 
 from calabash.api.tenancy import Me
-from calabash.model.access import Action, actions
+from calabash.model.access import Action, allowed_actions
 from calabash.model.tenancy import Member, Principal, Role, TokenScope
 
 
@@ -29,7 +29,7 @@ def offered(me: Me | None) -> frozenset[str]:
     principal = visitor(me)
     found = {str(action) for action in me.may}
     for tenant, project in {(r.tenant, r.project) for r in me.roles} | {(me.own, "")}:
-        found |= {str(action) for action in actions(principal, tenant=tenant, project=project)}
+        found |= {str(action) for action in allowed_actions(principal, tenant=tenant, project=project)}
     return frozenset(found)
 
 
@@ -37,7 +37,7 @@ def may(me: Me | None, action: str, tenant: str = "") -> bool:
     """Whether the visitor may do that in that tenant; without one: on the platform."""
     if me is None:
         return False
-    return action in me.may or (bool(tenant) and Action(action) in actions(visitor(me), tenant=tenant))
+    return action in me.may or (bool(tenant) and Action(action) in allowed_actions(visitor(me), tenant=tenant))
 
 
 def named(me: Me | None) -> str:

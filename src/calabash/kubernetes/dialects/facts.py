@@ -11,7 +11,7 @@ from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.quantity import mib_of, parse_quantity
 from calabash.kubernetes.pod_request import GangSource, isolation_named
-from calabash.model.compute import settled, with_policy
+from calabash.model.compute import reapply_compute_defaults, with_policy
 from calabash.model.errors import CalabashError
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, ComputePolicy, GpuRequest, ModeName
@@ -78,7 +78,7 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
         gang_size=facts.gang_size,
         run_time_s=facts.run_time_s,
     )
-    return with_policy(complete, named) if named is not None else settled(complete)
+    return with_policy(complete, named) if named is not None else reapply_compute_defaults(complete)
 
 
 def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:

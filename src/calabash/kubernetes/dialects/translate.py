@@ -13,7 +13,7 @@ from calabash.kubernetes.dialects.registry import dialect_of, is_ours_to_transla
 from calabash.kubernetes.objects.plan import MEMORY_MIB_MAX
 from calabash.kubernetes.objects.quantity import Written, parse_quantity
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
-from calabash.model.compute import settled
+from calabash.model.compute import reapply_compute_defaults
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, Isolation
@@ -142,7 +142,7 @@ def with_least_isolation(asked: PodRequest, least: Isolation) -> PodRequest:
         if part.request.isolation >= least:
             parts.append(part)
             continue
-        request = settled(replace(part.request, isolation=least))
+        request = reapply_compute_defaults(replace(part.request, isolation=least))
         require_possible(request)
         parts.append(replace(part, request=request))
     return replace(asked, containers=tuple(parts))

@@ -92,7 +92,7 @@ class Permission:
 
     def administrator(self, who: Principal) -> bool:
         """Whether no bound of fair use holds it back."""
-        return access.may(who, Action.MANAGE_TENANTS)
+        return access.is_allowed(who, Action.MANAGE_TENANTS)
 
     def require_served(self, who: Principal) -> None:
         """Raises NOT_PERMITTED for other local users where the pool serves its own user only."""
@@ -105,7 +105,7 @@ class Permission:
 
     def require(self, who: Principal, action: Action, what: str, *, tenant: str = "", project: str = "") -> None:
         """Raises NOT_PERMITTED unless the principal may do that there; ``what`` follows "may not"."""
-        if access.may(who, action, tenant=tenant, project=project):
+        if access.is_allowed(who, action, tenant=tenant, project=project):
             return
         if not access.in_scope(who, action):
             raise CalabashError(
@@ -138,9 +138,9 @@ class Permission:
         Raises NOT_FOUND where it may not even know of it.
         """
         owner = who.key if self.owns(who, uid=uid, user=user) else ""
-        if access.may(who, Action.STOP, tenant=tenant, project=queue.removeprefix(f"{tenant}/"), owner=owner):
+        if access.is_allowed(who, Action.STOP, tenant=tenant, project=queue.removeprefix(f"{tenant}/"), owner=owner):
             return
-        if not owner and not access.may(who, Action.SEE, tenant=tenant):
+        if not owner and not access.is_allowed(who, Action.SEE, tenant=tenant):
             raise not_found(allocation)
         self.require(who, Action.STOP, f"touch {allocation}, which belongs to {user}", tenant=tenant)
 
@@ -156,7 +156,7 @@ class Permission:
 
     def tenant(self, who: Principal, wanted: str, project: str = "") -> str:
         """The tenant that a request is accounted to. Raises NOT_PERMITTED for a tenant of others."""
-        there = access.memberships(who)
+        there = access.requestable_tenants(who)
         if wanted in {"", DEFAULT_TENANT}:
             if who.own or len(there) == 1:
                 return who.own or there[0]
@@ -165,7 +165,7 @@ class Permission:
                 reason=Reason.NOT_PERMITTED,
                 hint="name the one that pays with --tenant" if there else "ask an administrator to be made a member",
             )
-        if not access.may(who, Action.RUN, tenant=wanted, project=project):
+        if not access.is_allowed(who, Action.RUN, tenant=wanted, project=project):
             mine = ", ".join(there) or who.own
             raise CalabashError(
                 f"user {who.user} may not ask on the account of tenant {wanted}",
@@ -178,7 +178,11 @@ class Permission:
 
     def listed(self, who: Principal, users: Sequence[str], groups: Sequence[str]) -> bool:
         """Whether an access list names it; operators are on every list."""
-        if access.may(who, Action.OPERATE) or who.user in users or (who.uid >= 0 and user_name(who.uid) in users):
+        if (
+            access.is_allowed(who, Action.OPERATE)
+            or who.user in users
+            or (who.uid >= 0 and user_name(who.uid) in users)
+        ):
             return True
         return bool(groups) and not self._groups_now(who.uid).isdisjoint(groups)
 

@@ -54,14 +54,14 @@ class Sight:
         listed: Callable[[QueueRecord], bool],
     ) -> None:
         self.who = who
-        self.all = access.may(who, Action.SEE_PLATFORM)
+        self.all = access.is_allowed(who, Action.SEE_PLATFORM)
         self._people = people
         self._live = live
         self._queues = {q.name: q for q in queues}
         self._owner = owner
         self._listed = listed
         self._remembered: dict[str, bool] = {}
-        self._tenants = access.tenants_seen(who) or frozenset()
+        self._tenants = access.visible_tenants(who) or frozenset()
 
     def sees(self, *, tenant: str, uid: int, user: str) -> bool:
         """Whether what that user has on that tenant's account is shown."""

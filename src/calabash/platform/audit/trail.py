@@ -18,7 +18,7 @@ import structlog
 
 from calabash.adapters.clock import Clock
 from calabash.adapters.store.audit import AuditTable
-from calabash.model.audit import AuditHead, AuditLine, first_broken, sealed
+from calabash.model.audit import AuditHead, AuditLine, seal_line, verify_chain
 from calabash.model.errors import CalabashError, Reason
 
 KEY_FILE, HEAD_FILE = "audit.key", "audit.head"
@@ -86,7 +86,7 @@ class AuditTrail:
         if head is not None and head.id == at.id:
             known = head.seal == at.seal
         while lines := self._table.lines(after=at.id, limit=PAGE):
-            at, wrong = first_broken(lines, at, self._key)
+            at, wrong = verify_chain(lines, at, self._key)
             if wrong:
                 return at, wrong
             known = known or any(head is not None and (line.id, line.seal) == (head.id, head.seal) for line in lines)
@@ -130,7 +130,7 @@ class AuditTrail:
         head = self._table.end()
         chain: list[AuditLine] = []
         for line in lines:
-            chain.append(sealed(line, head, self._key))
+            chain.append(seal_line(line, head, self._key))
             head = AuditHead(id=chain[-1].id, seal=chain[-1].seal)
         self._table.add(chain)
         if chain:

@@ -9,7 +9,7 @@ from decimal import Decimal
 import msgspec
 
 from calabash.adapters.store.billing.documents import BillRecord
-from calabash.ledger import InvoiceKind, OpenCredit, credit_note, settle
+from calabash.ledger import InvoiceKind, OpenCredit, credit_note, settle_with_credits
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.billing.documents import invoice_of, record_of
 
@@ -35,7 +35,7 @@ def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]
 
 def settled(draft: BillRecord, bills: Sequence[BillRecord]) -> BillRecord:
     """The draft with the credit notes that it is paid with as it is issued."""
-    parts = settle(Decimal(draft.total), open_credits(bills, draft.currency), draft.currency)
+    parts = settle_with_credits(Decimal(draft.total), open_credits(bills, draft.currency), draft.currency)
     return replace(draft, document={**draft.document, "settled": msgspec.to_builtins(parts)})
 
 

@@ -28,7 +28,7 @@ from calabash.ledger import (
 )
 from calabash.ledger.calendar import HOUR_US, SECOND_US, zone_of
 from calabash.ledger.intervals import Column, LineKey
-from calabash.ledger.tariffs import in_force
+from calabash.ledger.tariffs import tariff_in_force
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.billing.documents import draft_number, record_of, settings_of, tariff_of
 from calabash.platform.billing.evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
@@ -255,7 +255,7 @@ def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
 
 def _zone(tenant: str, month: str, tariffs: Sequence[Tariff]) -> str:
     end_us = month_period(month, zone_of("UTC")).to_us
-    last = in_force(tariffs, tenant=tenant, at_us=end_us - ZONE_US)
+    last = tariff_in_force(tariffs, tenant=tenant, at_us=end_us - ZONE_US)
     mine = [tariff for tariff in tariffs if not tariff.tenants or tenant in tariff.tenants]
     return last.time_zone if last else mine[-1].time_zone if mine else "UTC"
 

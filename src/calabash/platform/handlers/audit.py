@@ -8,7 +8,7 @@ from litestar import get
 
 from calabash.api import audit as shapes
 from calabash.api import requests
-from calabash.model.access import Action, may
+from calabash.model.access import Action, is_allowed
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, caller_of, operations_of, work
@@ -19,8 +19,8 @@ async def list_audit(request: Asked) -> shapes.AuditList:
     who = caller_of(request).principal
     page = requests.decode_query(dict(request.query_params), shapes.AuditPage)
     tenants = None
-    if not may(who, Action.SEE_AUDIT):
-        tenants = {r.tenant for r in who.roles if r.tenant and may(who, Action.SEE_AUDIT, tenant=r.tenant)}
+    if not is_allowed(who, Action.SEE_AUDIT):
+        tenants = {r.tenant for r in who.roles if r.tenant and is_allowed(who, Action.SEE_AUDIT, tenant=r.tenant)}
         if not tenants:
             raise CalabashError(
                 f"user {who.user} may not see the audit log",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from calabash.model.access import memberships
+from calabash.model.access import requestable_tenants
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Principal
@@ -86,7 +86,7 @@ def _tenant(path: str, principal: Principal) -> str:
     """Whose matter it is: the tenant that the path names, or the only one that the user is in."""
     if path.startswith(_TENANTS):
         return _plain(path.removeprefix(_TENANTS).partition("/")[0])
-    mine = memberships(principal)
+    mine = requestable_tenants(principal)
     return mine[0] if len(mine) == 1 else principal.own
 
 

@@ -37,9 +37,9 @@ def _sight(request: Asked) -> _Sight:
     who = caller_of(request).principal
     if not access.in_scope(who, Action.SEE):
         return _Sight(user="", tenants=frozenset(), drafts=False)
-    if access.may(who, Action.SEE_PLATFORM) and access.may(who, Action.SEE_BILLS):
+    if access.is_allowed(who, Action.SEE_PLATFORM) and access.is_allowed(who, Action.SEE_BILLS):
         return _Sight(user=who.user, tenants=None, drafts=True)
-    theirs = {role.tenant for role in who.roles if access.may(who, Action.SEE_BILLS, tenant=role.tenant)}
+    theirs = {role.tenant for role in who.roles if access.is_allowed(who, Action.SEE_BILLS, tenant=role.tenant)}
     return _Sight(user=who.user, tenants=frozenset((theirs | {who.own}) - {""}), drafts=False)
 
 
@@ -60,7 +60,7 @@ async def usage(request: Asked) -> billing.UsageSums:
 @get("/v1/tariffs")
 async def list_tariffs(request: Asked) -> billing.TariffList:
     who, sight = caller_of(request).principal, _sight(request)
-    mine = sight.tenants if sight.tenants is None else sight.tenants | set(access.memberships(who))
+    mine = sight.tenants if sight.tenants is None else sight.tenants | set(access.requestable_tenants(who))
     return billing.TariffList(items=await work(request, operations_of(request).billing.tariffs, tenants=mine))
 
 

@@ -6,7 +6,7 @@ from litestar import get
 
 from calabash.api import requests
 from calabash.api.changes import ChangeList, ChangePage
-from calabash.model.access import tenants_seen
+from calabash.model.access import visible_tenants
 from calabash.platform.handlers.request import Asked, caller_of, operations_of
 from calabash.platform.http.change_feed import PoolChanges, Trace
 
@@ -17,7 +17,7 @@ _KEPT = "calabash_changes"
 async def list_changes(request: Asked) -> ChangeList:
     who, operations = caller_of(request).principal, operations_of(request)
     page = requests.decode_query(dict(request.query_params), ChangePage)
-    seen = tenants_seen(who)
+    seen = visible_tenants(who)
 
     def visible(kind: str, trace: Trace) -> bool:
         if seen is None or kind == "devices" or trace.tenant in seen:

@@ -133,7 +133,7 @@ async def delete_member(request: Asked) -> Named:
 @get("/v1/tokens")
 async def list_tokens(request: Asked) -> shapes.TokenList:
     who, operations = caller_of(request).principal, operations_of(request)
-    everybody = access.may(who, Action.MANAGE_USERS)
+    everybody = access.is_allowed(who, Action.MANAGE_USERS)
     found = [t for t in operations.tokens.everybody() if everybody or t.user == who.user]
     return shapes.TokenList(items=[views.shown_token(t, operations.tokens.now_s()) for t in found])
 

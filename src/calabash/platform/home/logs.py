@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from calabash.adapters.host.log_stream import log_stream
-from calabash.model.mentions import plain
+from calabash.model.mentions import unmarked
 
 LOG_FILE = "pool.log"
 LINES_MAX = 20
@@ -61,7 +61,7 @@ def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
     """A structlog processor that renders mentions: the log is the administrator's."""
     for key, value in line.items():
         if isinstance(value, str):
-            line[key] = plain(value)
+            line[key] = unmarked(value)
     return line
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from calabash.adapters.store.networks import StoredNetworkObject
-from calabash.model.access import Action, may
+from calabash.model.access import Action, is_allowed
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, render
 from calabash.model.network import NetworkKind, NetworkObject, Vpc, kind_of, vpc_of
@@ -53,7 +53,7 @@ class NetworkRights:
 
     def platform(self, who: Principal) -> bool:
         """Whether it changes what networks share."""
-        return may(who, Action.MANAGE_UPLINKS)
+        return is_allowed(who, Action.MANAGE_UPLINKS)
 
     def require_platform(self, who: Principal, what: str) -> None:
         self._permission.require(who, Action.MANAGE_UPLINKS, what)
@@ -65,8 +65,8 @@ class NetworkRights:
 
     def sees(self, who: Principal, kept: StoredNetworkObject) -> bool:
         if kept.kind == NetworkKind.UPLINK:
-            return may(who, Action.SEE_PLATFORM)
-        return may(who, Action.SEE, tenant=kept.tenant)
+            return is_allowed(who, Action.SEE_PLATFORM)
+        return is_allowed(who, Action.SEE, tenant=kept.tenant)
 
     def found(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> StoredNetworkObject:
         """The object. Raises NOT_FOUND where there is none, as far as it may know."""

@@ -15,7 +15,7 @@ from calabash.adapters.notify import new_secret
 from calabash.adapters.notify.mail import checked_address
 from calabash.adapters.store.notices import NoticeTables
 from calabash.api import notifications as shapes
-from calabash.model.access import Action, may
+from calabash.model.access import Action, is_allowed
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.notices import Delivery, Notice, NoticeChannel, NoticeKind, Notification, NotificationState
 from calabash.model.tenancy import Principal
@@ -54,7 +54,7 @@ class NoticeBook:
     def seen(self, who: Principal) -> list[shapes.NotificationView]:
         """Those that one administers."""
         found = self._tables.notifications()
-        return [_shown(one, state) for one, state in found if may(who, Action.MANAGE_NOTICES, tenant=one.tenant)]
+        return [_shown(one, state) for one, state in found if is_allowed(who, Action.MANAGE_NOTICES, tenant=one.tenant)]
 
     def show(self, who: Principal, name: str, tenant: str | None) -> shapes.NotificationView:
         """One of them."""
@@ -167,9 +167,9 @@ class NoticeBook:
     def _place(self, who: Principal, tenant: str | None) -> str:
         """Whose notification is meant. Raises NOT_PERMITTED, NOT_FOUND."""
         if tenant is None:
-            mine = sorted({r.tenant for r in who.roles if may(who, Action.MANAGE_NOTICES, tenant=r.tenant)})
-            tenant = "" if may(who, Action.MANAGE_NOTICES) or len(mine) != 1 else mine[0]
-        if tenant and (tenant not in self._tenancy.people().tenants or not may(who, Action.SEE, tenant=tenant)):
+            mine = sorted({r.tenant for r in who.roles if is_allowed(who, Action.MANAGE_NOTICES, tenant=r.tenant)})
+            tenant = "" if is_allowed(who, Action.MANAGE_NOTICES) or len(mine) != 1 else mine[0]
+        if tenant and (tenant not in self._tenancy.people().tenants or not is_allowed(who, Action.SEE, tenant=tenant)):
             raise missing("tenant", tenant)
         self._permission.require(who, Action.MANAGE_NOTICES, "set notifications", tenant=tenant)
         return tenant

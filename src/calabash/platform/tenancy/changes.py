@@ -174,7 +174,7 @@ class TenancyChanges:
         """Nobody comes in with it from now on. Raises NOT_FOUND for those of others, too."""
         record = self._tokens.find(token)
         mine = record is not None and record.user == who.user
-        if record is None or not (mine or access.may(who, Action.MANAGE_USERS)):
+        if record is None or not (mine or access.is_allowed(who, Action.MANAGE_USERS)):
             raise missing("token", token[:40])
         if not self._tokens.revoke(token):
             raise CalabashError(
@@ -223,7 +223,7 @@ class TenancyChanges:
 
     def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
         """Of tenants that it may not see, nobody hears whether they are there."""
-        if tenant not in self._tenancy.people().tenants or not access.may(who, Action.SEE, tenant=tenant):
+        if tenant not in self._tenancy.people().tenants or not access.is_allowed(who, Action.SEE, tenant=tenant):
             raise missing("tenant", tenant)
         self._permission.require(who, action, what, tenant=tenant)
 

@@ -105,7 +105,7 @@ def _only_models(request: GpuRequest, tenant: Tenant, devices: Sequence[Device])
 
 def _only_project(who: Principal, tenant: str) -> str:
     """The project that it is a member of, where it is one of no more of the tenant than that."""
-    if access.may(who, access.Action.RUN, tenant=tenant):
+    if access.is_allowed(who, access.Action.RUN, tenant=tenant):
         return ""
     found = {role.project for role in who.roles if role.tenant == tenant and role.project}
     return found.pop() if len(found) == 1 else ""

@@ -16,14 +16,14 @@ from calabash.platform.tenancy.store import missing
 
 def tenants(people: People, who: Principal) -> list[Tenant]:
     """Those that it may see, by name."""
-    seen = access.tenants_seen(who)
+    seen = access.visible_tenants(who)
     return [t for name, t in sorted(people.tenants.items()) if seen is None or name in seen]
 
 
 def tenant(people: People, who: Principal, name: str) -> Tenant:
     """One. Raises NOT_FOUND where there is none or it may not see it."""
     found = people.tenants.get(name)
-    if found is None or not access.may(who, Action.SEE, tenant=name):
+    if found is None or not access.is_allowed(who, Action.SEE, tenant=name):
         raise missing("tenant", name)
     return found
 
@@ -69,7 +69,7 @@ def users(people: People, who: Principal) -> list[shapes.UserView]:
 def user(people: People, who: Principal, name: str) -> shapes.UserView | None:
     """One; None where there is none that it may know of. Of others it is shown no more than name and roles."""
     known = people.users.get(name)
-    seen = access.tenants_seen(who)
+    seen = access.visible_tenants(who)
     mine = name == who.user
     roles = [
         m for m in (who.roles if mine else people.members.get(name, ())) if mine or seen is None or m.tenant in seen
@@ -115,7 +115,7 @@ def quota(
         whole = found.get(one.name)
         if whole is None:
             continue
-        billed = one.budget is not None and access.may(who, Action.SEE_BILLS, tenant=one.name)
+        billed = one.budget is not None and access.is_allowed(who, Action.SEE_BILLS, tenant=one.name)
         shown.append(_quota(one, "", whole, spent=str((billed and spent(one.name)) or "")))
         parts = [q for q in found.values() if q.parent == one.name and project_of(one.name, q.name)]
         shown += [_quota(one, project_of(one.name, q.name), q) for q in parts]
@@ -147,6 +147,6 @@ def me(who: Principal) -> shapes.Me:
         scopes=[str(scope) for scope in who.scopes],
         own=who.own,
         roles=shown_members(who.roles),
-        may=[str(action) for action in access.actions(who)],
-        tenants=list(access.memberships(who)),
+        may=[str(action) for action in access.allowed_actions(who)],
+        tenants=list(access.requestable_tenants(who)),
     )

@@ -50,7 +50,7 @@ def _permitted(pool: Pool, waiting: WaitingRequest, queue: str, caller: Caller) 
     people, explicit = pool.tenancy.people(), pool.queues.explicit()
     other = queue.partition("/")[0]
     if other in people.tenants and other != tenant and queue not in explicit:
-        if not access.may(who, Action.SEE, tenant=other):
+        if not access.is_allowed(who, Action.SEE, tenant=other):
             pool.queues.require_explicit(queue)  # to whoever does not see that tenant there is no such queue
         raise CalabashError(
             f"queue {queue} is on the account of tenant {other}, {waiting.id} on that of {tenant}",
@@ -59,7 +59,7 @@ def _permitted(pool: Pool, waiting: WaitingRequest, queue: str, caller: Caller) 
         )
     found, _ = queue_of(people, explicit, who, tenant, queue=queue, project="")
     project = project_of(tenant, found) if tenant in people.tenants and found not in explicit else ""
-    if access.may(who, Action.OPERATE):
+    if access.is_allowed(who, Action.OPERATE):
         if not project:
             pool.queues.require_explicit(found)
     elif project:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from calabash.model.allocation import QueueRecord
-from calabash.model.mentions import ANOTHERS, Mentioned, mention, plain
+from calabash.model.mentions import ANOTHERS, Mentioned, mention, unmarked
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant
 from calabash.platform.access.visibility import Held, Sight
@@ -67,7 +67,7 @@ def test_hidden_mention_is_replaced_and_unknown_name_likewise(kind: Mentioned) -
     for name in (HIDDEN[kind], "nobodys"):
         text = f"it waits for {mention(kind, name)}, and goes on"
         assert sight(ANN).text(text) == f"it waits for {ANOTHERS}, and goes on"
-        assert sight(ROOT).text(text) == plain(text) == f"it waits for {name}, and goes on"
+        assert sight(ROOT).text(text) == unmarked(text) == f"it waits for {name}, and goes on"
 
 
 @pytest.mark.parametrize("kind", SHOWN)

@@ -18,7 +18,7 @@ from tests.unit.node.mps_world import CARD, ONE, TWO, Told
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import plain
+from calabash.model.mentions import unmarked
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import FaultClass, MpsRules
@@ -114,13 +114,13 @@ def test_everybody_hit_is_told_of_its_own_clients_and_of_whose_fault_it_was() ->
     news.fault(7, clients)
     events = dict(told.of("mps_fault"))
     assert set(events) == {ONE, TWO}
-    assert "a fatal fault of allocation one (process 7) on device 0 hit its clients 8, 9:" in plain(events[TWO])
+    assert "a fatal fault of allocation one (process 7) on device 0 hit its clients 8, 9:" in unmarked(events[TWO])
     assert told.notes[ONE] == events[ONE]
     assert told.health == []  # not under the locks that are held here
     news.report()
     ((event, cause, tenants),) = told.health
     assert (event, tenants) == (HealthEvent.APP_FAULT, frozenset({ONE, TWO}))
-    assert plain(cause).startswith("a fatal fault of allocation one")
+    assert unmarked(cause).startswith("a fatal fault of allocation one")
 
 
 @pytest.mark.parametrize(("culprit", "by"), [(-1, "a client"), (55, "process 55")])

@@ -12,7 +12,7 @@ from tests.unit.node.mps_world import BOUND_S, ONE, SERVED, TWO, Pretended, Slee
 
 from calabash.adapters.host.processes import identify
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.mentions import plain
+from calabash.model.mentions import unmarked
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mps import daemon as mps_daemon
 from calabash.node.modes.mps import service as mps_service
@@ -159,7 +159,7 @@ def test_whoever_slips_in_on_anothers_share_is_parted_from_the_card_and_told(car
     assert own not in card.control.terminated
     told = card.told.of("mps_slipped_in")
     assert {allocation for allocation, _ in told} == {TWO, ""}
-    assert all("the share of allocation one was set" in plain(message) for _, message in told)
+    assert all("the share of allocation one was set" in unmarked(message) for _, message in told)
 
 
 def test_who_may_have_more_than_that_share_anyway_stays(card: Card) -> None:
@@ -188,7 +188,7 @@ def test_a_fault_is_told_to_all_whom_it_hit_and_programs_are_served_when_they_ha
     card.service.look()
     told = dict(card.told.of("mps_fault"))
     assert set(told) == {ONE, TWO}
-    assert f"allocation one (process {culprit})" in plain(told[TWO])
+    assert f"allocation one (process {culprit})" in unmarked(told[TWO])
     assert str(victim) in told[TWO]
     assert not card.service.serves
     assert [(event, tenants) for event, _, tenants in card.told.health] == [
