@@ -119,7 +119,7 @@ class Appliances:
             manager.reconcile(appliance, running.get(processes.inode_of(place.path), []))
         except (CalabashError, OSError) as error:
             failure = str(error)
-        return replica_state.replica_state(appliance, place.path, place.directory, failure)
+        return replica_state.current_state(appliance, place.path, place.directory, failure)
 
     def _remove_others(self, wanted: set[str], running: Mapping[int, list[processes.InNamespace]]) -> None:
         """Remove unwanted replicas, including those left by a killed process, and their switch ports."""

@@ -62,7 +62,7 @@ class ApplianceSite:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run until the process is told to stop; return the exit status.
+    """Run until the process is current to stop; return the exit status.
 
     Errors at the start are printed as two lines on stderr; the exit status is then 1.
     """
@@ -107,8 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
     waiting.register(ended, select.POLLIN)
     if arguments.supervised:
         waiting.register(0, select.POLLIN | select.POLLHUP)
-    active, reporter, gone = False, None, threading.Event()
-    while not waiting.poll(EVERY_S * 1000) and not gone.is_set():
+    active, reporter, host_removed = False, None, threading.Event()
+    while not waiting.poll(EVERY_S * 1000) and not host_removed.is_set():
         networks.follow()
         if not active and (arguments.host or networks.has_appliances or _has_leftover_appliances(arguments.lab)):
             active = True
@@ -116,7 +116,11 @@ def _run(arguments: argparse.Namespace) -> int:
             reporter = ApplianceReporter(source.report, hosts=len(sites), all_hosts=not arguments.host)
             for site in sites:
                 work = (site, networks, named or hosts, closed)
-                also = {"secrets": lambda name: _certificate(pool, name), "reporter": reporter, "gone": gone}
+                also = {
+                    "secrets": lambda name: _certificate(pool, name),
+                    "reporter": reporter,
+                    "host_removed": host_removed,
+                }
                 threading.Thread(target=_manage_host, args=work, kwargs=also, name=site.host.name, daemon=True).start()
         if reporter is not None:
             reporter.send()
@@ -158,14 +162,14 @@ def _manage_host(
     *,
     secrets: Callable[[str], bytes | None],
     reporter: ApplianceReporter,
-    gone: threading.Event,
+    host_removed: threading.Event,
 ) -> None:
-    """Manage one host until it is removed, then set ``gone``."""
+    """Manage one host until it is removed, then set ``host_removed``."""
     appliances = Appliances(site.host, switch=HostSwitch(site.switch), tools=site.tools, secrets=secrets)
-    said: object = None
+    logged: object = None
     pause = threading.Event()
     with contextlib.ExitStack() as held:
-        held.callback(gone.set)
+        held.callback(host_removed.set)
         with site.lasting() as there:
             if not there:
                 return
@@ -181,12 +185,12 @@ def _manage_host(
                 try:
                     states = appliances.reconcile(networks.known.networks, hosts, closed)
                     reporter.update(site.host.name, states)
-                    told = [(state.replica or state.item, state.active, state.failure) for state in states]
+                    current = [(state.replica or state.item, state.active, state.failure) for state in states]
                 except (CalabashError, OSError) as error:
-                    told = [("", False, str(error))]
-            if told != said:
-                said = told
-                for replica, active, failure in told:
+                    current = [("", False, str(error))]
+            if current != logged:
+                logged = current
+                for replica, active, failure in current:
                     log.info("appliance", host=site.host.name, replica=replica, active=active, failure=failure)
 
 

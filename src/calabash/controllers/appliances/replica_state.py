@@ -40,7 +40,7 @@ class ReplicaState:
     failure: str = ""
 
 
-def replica_state(appliance: Appliance, namespace: Path, directory: Path, failure: str) -> ReplicaState:
+def current_state(appliance: Appliance, namespace: Path, directory: Path, failure: str) -> ReplicaState:
     """Return the current state of a replica."""
     healthy: Mapping[str, bool] = {}
     if (directory / "haproxy.ctl").exists():

@@ -106,9 +106,9 @@ def _daemons(connection: NetworkConnection) -> Iterator[NetworkFinding]:
     dead = [name for name, pid in lab.daemons().items() if not pid]
     restarts = read_restarts(lab.directory)
     recent = [
-        f"{name} ({told.count})"
-        for name, told in restarts.items()
-        if time.time() - told.last_s < RECENT_S and told.count
+        f"{name} ({restart.count})"
+        for name, restart in restarts.items()
+        if time.time() - restart.last_s < RECENT_S and restart.count
     ]
     if dead:
         yield NetworkFinding(check="daemons", result="fail", text=f"not controller_pid: {_named(dead)}", hint=hint)
@@ -241,9 +241,11 @@ def _tunnels(chassis: tuple[Chassis, ...]) -> Iterator[NetworkFinding]:
 def _rows(
     connection: NetworkConnection, northbound: Northbound, southbound: Southbound, networks: Networks
 ) -> NetworkFinding:
-    told = {one.name for one in southbound.chassis() if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")}
+    announced = {
+        one.name for one in southbound.chassis() if "enable-chassis-as-gw" in one.told.get("ovn-cms-options", "")
+    }
     gateways = tuple(connection.gateways) or tuple(
-        sorted({*told, *northbound.gateways(), *northbound.known_gateways()})
+        sorted({*announced, *northbound.gateways(), *northbound.known_gateways()})
     )
     hosts = NetworkHosts(gateways=gateways, resting=northbound.resting())
     around = Surroundings(hosts=hosts, protected=connection.ranges(), closed=northbound.closed())

@@ -74,9 +74,9 @@ class StatusTracker:
         chassis = self._southbound.chassis()
         found = self._gateways
         if not found:
-            told = {one.name for one in chassis if _is_gateway(one.told)}
+            announced = {one.name for one in chassis if _is_gateway(one.told)}
             rows = self._northbound
-            found = tuple(sorted({*told, *self.hosts.gateways, *rows.gateways(), *rows.known_gateways()}))
+            found = tuple(sorted({*announced, *self.hosts.gateways, *rows.gateways(), *rows.known_gateways()}))
         if not self._active:
             self._restore(found, now_s)
         else:
@@ -207,5 +207,5 @@ class StatusTracker:
         self._last_port_hosts, self._last_dead = port_hosts, dead
 
 
-def _is_gateway(told: dict[str, str]) -> bool:
-    return "enable-chassis-as-gw" in told.get("ovn-cms-options", "").split(",")
+def _is_gateway(external_ids: dict[str, str]) -> bool:
+    return "enable-chassis-as-gw" in external_ids.get("ovn-cms-options", "").split(",")

@@ -22,11 +22,11 @@ _NOBODY = 65534
 _STATISTICS_MAX = 1 << 20
 
 
-def check_path(path: str, whose: str) -> str:
+def check_path(path: str, subject: str) -> str:
     """Return the path of a health check. Raises CalabashError if it contains characters that are not valid in a URL."""
     if not _PATH.fullmatch(path):
         raise CalabashError(
-            f"{whose}: {path[:80]!r} is not a valid path",
+            f"{subject}: {path[:80]!r} is not a valid path",
             hint="use a path such as /healthz: at most 256 letters, digits and URL punctuation",
         )
     return path
@@ -85,12 +85,12 @@ def parse_states(statistics: str) -> Mapping[str, bool]:
     }
 
 
-def _check_lines(check: HealthCheck, whose: str) -> list[str]:
+def _check_lines(check: HealthCheck, subject: str) -> list[str]:
     if check.kind is not CheckKind.HTTP:
         return []
     return [
         "    option httpchk",
-        f"    http-check send meth GET uri '{check_path(check.path, whose)}' ver HTTP/1.1 hdr Host localhost",
+        f"    http-check send meth GET uri '{check_path(check.path, subject)}' ver HTTP/1.1 hdr Host localhost",
         "    http-check expect status 200-399",
     ]
 

@@ -167,10 +167,10 @@ def _balancer(networks: NetworkObjects, balancer: LoadBalancer, rank: int) -> Ba
     )
 
 
-def _required(networks: NetworkObjects, of: type[T], name: str, whose: str) -> T:
-    found = networks.find(of, name)
+def _required(networks: NetworkObjects, object_type: type[T], name: str, subject: str) -> T:
+    found = networks.find(object_type, name)
     if found is None:
-        raise CalabashError(f"{whose}: {of.__name__.lower()} {name} does not exist", reason=Reason.NOT_FOUND)
+        raise CalabashError(f"{subject}: {object_type.__name__.lower()} {name} does not exist", reason=Reason.NOT_FOUND)
     return found
 
 

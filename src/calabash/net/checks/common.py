@@ -58,7 +58,7 @@ def conflict_error(message: str, hint: str = "") -> CalabashError:
     return CalabashError(message, reason=Reason.CONFLICT, hint=hint)
 
 
-def require_object(objects: VpcObjects, of: type[T], name: str, subject: str) -> T:
+def require_object(objects: VpcObjects, object_type: type[T], name: str, subject: str) -> T:
     """Return an object of the VPC by its name.
 
     Args:
@@ -67,9 +67,9 @@ def require_object(objects: VpcObjects, of: type[T], name: str, subject: str) ->
     Raises:
         CalabashError: NOT_FOUND.
     """
-    found = objects.all(of).get(name)
+    found = objects.all(object_type).get(name)
     if found is None:
-        kind = KINDS[of]
+        kind = KINDS[object_type]
         example = "/".join((*("VPC", "SUBNET")[: PATH_PARTS[kind] - 1], "NAME"))
         raise CalabashError(
             f"{subject}: there is no {describe_kind(kind, repr(name)[:200])} in its VPC",

@@ -53,12 +53,12 @@ def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
         return
     into.part(item, f"Vpc {into.space(own)}")
     side = 0 if own < other else 1
-    here, there = peering_interfaces(item.number, side), peering_interfaces(item.number, 1 - side)
-    connect = ",".join(str(interface) for interface in here)
+    own_interfaces, peer_interfaces = peering_interfaces(item.number, side), peering_interfaces(item.number, 1 - side)
+    connect = ",".join(str(interface) for interface in own_interfaces)
     vpc.setdefault("vpcPeerings", []).append({"remoteVpc": into.space(other), "localConnectIP": connect})
     subnets = into.networks.of_vpc(other).all(Subnet).values()
     for prefix in item.routes or [cidr for subnet in subnets for cidr in subnet.cidrs]:
-        next_hop = next(interface.ip for interface in there if interface.version == prefix.version)
+        next_hop = next(interface.ip for interface in peer_interfaces if interface.version == prefix.version)
         route = {"policy": "policyDst", "cidr": str(prefix), "nextHopIP": str(next_hop)}
         vpc.setdefault("staticRoutes", []).append(route)
 

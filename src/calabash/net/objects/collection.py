@@ -30,9 +30,9 @@ class VpcObjects:
     addresses: Mapping[int, str] = field(default_factory=dict)
     macs: Mapping[str, str] = field(default_factory=dict)
 
-    def all(self, of: type[T]) -> Mapping[str, T]:
+    def all(self, object_type: type[T]) -> Mapping[str, T]:
         """Return all objects of one class, by name."""
-        return cast(Mapping[str, T], self.kinds.get(KINDS[of], {}))
+        return cast(Mapping[str, T], self.kinds.get(KINDS[object_type], {}))
 
     def __iter__(self) -> Iterator[NetworkObject]:
         for kind in NetworkKind:
@@ -91,18 +91,18 @@ class NetworkObjects:
     def get(self, kind: NetworkKind, name: str) -> NetworkObject | None:
         return self._objects_of(kind, name).kinds.get(kind, {}).get(name)
 
-    def find(self, of: type[T], name: str) -> T | None:
+    def find(self, object_type: type[T], name: str) -> T | None:
         """Return the object of that class and name, or None."""
-        return cast(T | None, self.get(KINDS[of], name))
+        return cast(T | None, self.get(KINDS[object_type], name))
 
     def items(self, kind: NetworkKind | None = None) -> Iterator[NetworkObject]:
         """Yield all objects, or those of one kind: by VPC in order of creation, then by kind, then in order of creation."""
         for objects in self.vpcs.values():
             yield from objects if kind is None else objects.kinds.get(kind, {}).values()
 
-    def all(self, of: type[T]) -> Iterator[T]:
+    def all(self, object_type: type[T]) -> Iterator[T]:
         """Yield all objects of one class, in the order of ``items``."""
-        return cast(Iterator[T], self.items(KINDS[of]))
+        return cast(Iterator[T], self.items(KINDS[object_type]))
 
     def of_vpc(self, vpc: str) -> VpcObjects:
         """Return the objects of a VPC including the VPC itself; empty if the VPC does not exist."""

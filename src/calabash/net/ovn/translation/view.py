@@ -44,9 +44,9 @@ class View:
         """Objects of the VPC."""
         return self.networks.of_vpc(self.vpc.name)
 
-    def all(self, of: type[T]) -> Mapping[str, T]:
+    def all(self, object_type: type[T]) -> Mapping[str, T]:
         """Return the objects of one class in the VPC, by name."""
-        return self.objects.all(of)
+        return self.objects.all(object_type)
 
     def subnet_of(self, port: Port) -> Subnet:
         """Return the subnet of a port."""
