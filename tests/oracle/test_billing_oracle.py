@@ -201,7 +201,7 @@ def seeds(part: int) -> Iterator[int]:
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("part", range(PARTS))
-def test_histories_come_to_what_the_documentation_says(part: int) -> None:
+def test_invoices_of_random_histories_equal_the_documented_ones(part: int) -> None:
     for seed in seeds(part):
         try:
             _history(seed)
@@ -259,7 +259,7 @@ def _record(use: Use, number: int) -> UsageRecord:
 
 
 @pytest.mark.parametrize("seed", range(IN_DATABASE))
-def test_histories_in_a_database_come_to_what_the_documentation_says(tmp_path: Path, seed: int) -> None:
+def test_invoices_of_random_histories_in_a_database_equal_the_documented_ones(tmp_path: Path, seed: int) -> None:
     history, account = BillingHistory(10_000_000 + seed), Account()
     store = open_store(f"sqlite:///{tmp_path}/pool.db")
     clock = VirtualClock(now_s=month_of(history.months[-1], ZoneInfo(history.zone))[1] / 1_000_000 + 86_400)
@@ -304,7 +304,7 @@ def test_histories_in_a_database_come_to_what_the_documentation_says(tmp_path: P
     store.close()
 
 
-def test_recomputation_finds_a_ledger_that_counts_the_tiers_of_each_version_anew() -> None:
+def test_oracle_detects_a_ledger_that_restarts_tiers_with_each_version() -> None:
     tier = [{"above": "100", "price": "1.00"}]
     price = {"name": "gpu", "measure": "borrowed", "price": "2.00", "tiers": tier}
     terms = {

@@ -175,11 +175,11 @@ def check(seed: int) -> int:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_evictions_are_those_of_the_plain_search(part: int) -> None:
+def test_evictions_equal_those_of_the_plain_search(part: int) -> None:
     count = examples(80) // PARTS
     assert sum(check(seed) for seed in range(part * count, (part + 1) * count)) > count
 
 
-def test_plain_evictions_have_the_same_questions() -> None:
+def test_plain_evictions_have_the_same_methods() -> None:
     names = [name for name in vars(Eviction) if not name.startswith("_")]
     assert names == [name for name in vars(PlainEviction) if not name.startswith("_")]

@@ -54,7 +54,7 @@ def test_random_histories_break_no_rule_of_the_ledger(part: int) -> None:
 
 
 @pytest.mark.hypothesis
-def test_random_histories_with_a_limit_per_cycle_break_no_rule_either() -> None:
+def test_random_histories_with_a_limit_per_cycle_break_no_rule_of_the_ledger() -> None:
     for seed in seeds(0):
         try:
             assert History(seed, limited=True).run(CYCLES) > 0
@@ -64,7 +64,7 @@ def test_random_histories_with_a_limit_per_cycle_break_no_rule_either() -> None:
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("limited", [False, True])
-def test_random_histories_with_changes_by_callers_break_no_rule_either(*, limited: bool) -> None:
+def test_random_histories_with_changes_by_callers_break_no_rule_of_the_ledger(*, limited: bool) -> None:
     for seed in seeds(0):
         try:
             assert History(seed, limited=limited, changing=True).run(CYCLES // 2) > 0
@@ -73,7 +73,7 @@ def test_random_histories_with_changes_by_callers_break_no_rule_either(*, limite
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_history_that_once_broke_a_rule_breaks_none(seed: int) -> None:
+def test_history_of_a_fixed_fault_breaks_no_rule(seed: int) -> None:
     assert History(seed).run(FOUND_CYCLES) > 0
 
 

@@ -76,7 +76,7 @@ def check_order(seed: int) -> tuple[int, int]:
     return len(promised), overtakers
 
 
-def test_no_backfilled_request_delays_the_first_that_found_no_room() -> None:
+def test_backfilled_requests_never_delay_the_reserved_request() -> None:
     count = examples(150)
     outcomes = [check_order(seed) for seed in range(count)]
     assert sum(promises for promises, _ in outcomes) > count
@@ -85,11 +85,11 @@ def test_no_backfilled_request_delays_the_first_that_found_no_room() -> None:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=examples(40), deadline=None)
-def test_the_same_for_any_line(seed: int) -> None:
+def test_backfilled_requests_never_delay_the_reserved_request_for_any_queue(seed: int) -> None:
     check_order(seed)
 
 
-def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:
+def test_large_gang_does_not_starve_behind_a_stream_of_small_requests() -> None:
     scheduler = Scheduler(cluster_of(4), [QueueSpec(name="q")], options=NEVER_EVICT)
     scheduler.submit(Request(id="s0", shape=whole(1), queue="q", run_time_s=10.0, submitted_at_s=0.0))
     scheduler.cycle(0.0)
@@ -109,7 +109,7 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_ones() -> None:
     assert started_at_s == 10.0
 
 
-def test_an_estimate_that_is_exceeded_is_stretched_and_never_in_the_past() -> None:
+def test_exceeded_run_time_estimate_is_extended_into_the_future() -> None:
     request = Request(id="a", shape=whole(1), queue="q", run_time_s=100.0)
     running = Running(request=request, placement=NodePlacement(node=0), node="n0", started_at_s=0.0)
     assert estimated_end_s(running, 50.0, 1000.0) == 100.0
@@ -127,7 +127,7 @@ def test_an_estimate_that_is_exceeded_is_stretched_and_never_in_the_past() -> No
     began_s=st.floats(0.0, 2e9),
     elapsed=st.lists(st.floats(0.0, 100.0), min_size=2, max_size=8),
 )
-def test_estimate_stands_until_it_is_exceeded(run_time_s: float, began_s: float, elapsed: list[float]) -> None:
+def test_estimated_end_is_constant_until_it_has_passed(run_time_s: float, began_s: float, elapsed: list[float]) -> None:
     request = Request(id="x", shape=whole(1), queue="q", run_time_s=run_time_s)
     running = Running(request=request, placement=NodePlacement(node=0), node="n0", started_at_s=began_s)
     end_s = began_s
@@ -141,7 +141,7 @@ def test_estimate_stands_until_it_is_exceeded(run_time_s: float, began_s: float,
         end_s = found_s
 
 
-def test_newcomer_gets_the_device_of_a_held_node_on_which_it_delays_nobody() -> None:
+def test_backfilled_request_gets_the_device_of_a_held_node_where_it_delays_no_reservation() -> None:
     """The best place would be the device that the promised request waits for."""
     node = NodeSpec(
         name="n",
@@ -160,7 +160,7 @@ def test_newcomer_gets_the_device_of_a_held_node_on_which_it_delays_nobody() -> 
     assert [r.request_ids for r in scheduler.state.reservations] == [("promised",)]
 
 
-def test_cordons_of_held_nodes_do_not_outlive_the_cycle() -> None:
+def test_held_nodes_are_schedulable_again_after_the_cycle() -> None:
     scheduler = Scheduler(cluster_of(4, 4), [QueueSpec(name="q")], options=NEVER_EVICT)
     for i in range(2):
         scheduler.adopt(Request(id=f"r{i}", shape=whole(3), queue="q", run_time_s=50.0 + i), started_at_s=0.0)

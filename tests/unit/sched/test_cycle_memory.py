@@ -121,7 +121,7 @@ def step_of(rng: random.Random, number: int) -> Step:
 
 @settings(max_examples=examples(320))
 @given(seed=st.integers(0, 1 << 40))
-def test_random_histories_are_decided_as_without_skipping(seed: int) -> None:
+def test_random_histories_are_decided_as_without_skipped_cycles(seed: int) -> None:
     pair = made(random.Random(seed), CycleMemory), made(random.Random(seed), NoMemory)
     rng, now_s = random.Random(-seed), 0.0
     for number in range(60):
@@ -431,7 +431,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rule_of_time_is_acted_on_at_its_time(name: str, runs: list[int]) -> None:
+def test_decision_that_depends_on_time_is_made_at_that_time(name: str, runs: list[int]) -> None:
     rule = RULES[name]
     scheduler = rule.world()
     scheduler._memory = CycleMemory(scheduler.state, age_max_s=math.inf)
@@ -468,7 +468,7 @@ def test_cycle_that_is_due_is_not_skipped(rule: str, runs: list[int]) -> None:
     assert len(runs) == before + 1
 
 
-def test_gang_is_promised_a_start_again_when_others_may_no_longer_pass_it(runs: list[int]) -> None:
+def test_gang_gets_another_reservation_when_the_pause_has_ended(runs: list[int]) -> None:
     scheduler = lapsing()
     scheduler.cycle(21.0)
     scheduler.finished("y")
@@ -480,7 +480,7 @@ def test_gang_is_promised_a_start_again_when_others_may_no_longer_pass_it(runs: 
     assert len(scheduler.state.reservations) == 1
 
 
-def test_request_too_long_for_a_hole_no_longer_hides_a_shorter_one(runs: list[int]) -> None:
+def test_shorter_request_is_backfilled_once_a_longer_one_before_it_has_a_reservation(runs: list[int]) -> None:
     """While both would end before the first promised start they fare alike, and the first may have no promise."""
     scheduler = made_of(node("a", 2), node("b", 4), reservations=2)
     scheduler.adopt(ask("r", run_time_s=100.0, evictable=False), node="a", started_at_s=0.0)
@@ -498,7 +498,7 @@ def test_request_too_long_for_a_hole_no_longer_hides_a_shorter_one(runs: list[in
     assert [r.request_ids for r in scheduler.state.reservations] == [("x",), ("p2",)]
 
 
-def test_cycles_are_skipped_until_an_exceeded_estimate_is_stretched_again(runs: list[int]) -> None:
+def test_cycles_are_skipped_until_an_exceeded_estimate_is_extended_again(runs: list[int]) -> None:
     scheduler = made_of(node("a", 2), reservations=1)
     for name, run_time_s in (("r1", 20.0), ("r2", 100.0)):
         scheduler.adopt(ask(name, run_time_s=run_time_s, evictable=False), started_at_s=0.0)
@@ -516,18 +516,18 @@ def test_cycles_are_skipped_until_an_exceeded_estimate_is_stretched_again(runs: 
     assert seen == [0, 1, 0, 0, 1, 0]
 
 
-def test_cycle_after_one_that_only_makes_a_promise_is_skipped(runs: list[int]) -> None:
+def test_cycle_after_one_that_only_made_a_reservation_is_skipped(runs: list[int]) -> None:
     scheduler = half_full(reservations=1)
     assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 1, 1]
     assert len(scheduler.state.reservations) == 1
 
 
-def test_cycle_after_one_that_lets_a_promise_lapse_is_not_skipped(runs: list[int]) -> None:
+def test_cycle_after_one_in_which_a_reservation_expired_is_not_skipped(runs: list[int]) -> None:
     scheduler = half_full(reservations=1, reservation_hold_s=0.0)  # it lapses at once, and others may pass
     assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 2, 2]
 
 
-def test_cycle_after_one_that_drops_a_promise_is_not_skipped(runs: list[int]) -> None:
+def test_cycle_after_one_that_dropped_a_reservation_is_not_skipped(runs: list[int]) -> None:
     scheduler = half_full(reservations=1)
     gang = scheduler.registry.gang_of("r").key
     scheduler.state.reservations = [Reservation(gang=gang, start_s=90.0, requests_on={})]
@@ -535,7 +535,7 @@ def test_cycle_after_one_that_drops_a_promise_is_not_skipped(runs: list[int]) ->
 
 
 @pytest.mark.parametrize("restored", [True, False])
-def test_cycle_is_skipped_only_if_the_coming_profiles_are_those_that_the_last_one_began_with(
+def test_cycle_is_skipped_only_if_the_waiting_mig_profiles_are_unchanged(
     restored: bool, runs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler, run = half_full(), Cycle.run
@@ -572,7 +572,7 @@ def test_cycle_after_one_that_failed_is_not_skipped(runs: list[int], monkeypatch
 
 
 @pytest.mark.parametrize("policy", ["random", "pgb-online"])
-def test_no_cycle_is_skipped_where_answers_change_all_the_time(policy: str, runs: list[int]) -> None:
+def test_no_cycle_is_skipped_with_past_use_or_random_policies(policy: str, runs: list[int]) -> None:
     options = Options(reservations=0, half_life_s=0.0 if policy == "random" else 60.0)
     scheduler = Scheduler([node("a", 1)], [QueueSpec(name="q")], policy=policy, options=options)
     scheduler.submit(ask("x", 2))
@@ -581,7 +581,7 @@ def test_no_cycle_is_skipped_where_answers_change_all_the_time(policy: str, runs
     assert len(runs) == 5
 
 
-def test_everything_is_looked_at_again_after_the_greatest_age(runs: list[int]) -> None:
+def test_cycle_is_not_skipped_after_the_longest_age_of_the_memory(runs: list[int]) -> None:
     scheduler = half_full()
     settled(scheduler, runs, 1.0)
     before = len(runs)

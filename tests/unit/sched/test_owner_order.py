@@ -65,7 +65,7 @@ class Looks:
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 8))
 @settings(max_examples=examples(60), deadline=None)
-def test_owners_who_still_wait_hold_alike(counts: list[int], gpus: int) -> None:
+def test_owners_with_waiting_requests_hold_equal_amounts(counts: list[int], gpus: int) -> None:
     scheduler = scheduler_of(gpus)
     for owner, count in enumerate(counts):
         for i in range(count):
@@ -78,7 +78,7 @@ def test_owners_who_still_wait_hold_alike(counts: list[int], gpus: int) -> None:
         assert sum(held.values()) == gpus
 
 
-def test_a_request_of_another_owner_is_decided_without_a_look_at_thousands_that_wait(
+def test_request_of_another_owner_is_decided_without_attempts_of_thousands_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scheduler = scheduler_of(3)
@@ -103,7 +103,7 @@ def test_equal_shapes_are_refused_once_while_nothing_changes(monkeypatch: pytest
     assert looks.count < 10
 
 
-def test_what_was_freed_goes_to_who_has_the_right_to_it_and_not_to_the_newcomer() -> None:
+def test_freed_devices_go_to_the_first_waiting_request_not_to_a_new_one() -> None:
     scheduler = scheduler_of(1)
     scheduler.submit(ask("first", "ann", at_s=0.0))
     scheduler.cycle(0.0)
@@ -114,7 +114,7 @@ def test_what_was_freed_goes_to_who_has_the_right_to_it_and_not_to_the_newcomer(
     assert bound(scheduler.decide("third", 2.0)) == ["second"]
 
 
-def test_a_newcomer_is_bound_by_the_reservation_of_who_came_before() -> None:
+def test_new_request_is_bound_by_the_reservation_of_an_earlier_one() -> None:
     scheduler = scheduler_of(4)
     scheduler.adopt(ask("old", "ann"), started_at_s=0.0)
     scheduler.submit(ask("all", "bob", shape=Shape(gpu_count=4, gpu_milli=1000), at_s=1.0))
@@ -129,7 +129,7 @@ def test_a_newcomer_is_bound_by_the_reservation_of_who_came_before() -> None:
     assert bound(scheduler.cycle(scheduler.wake_at_s() or 0.0)) == ["one"]
 
 
-def test_a_bind_that_failed_keeps_the_turn_of_its_owner() -> None:
+def test_failed_bind_does_not_change_the_rank_of_its_owner() -> None:
     scheduler = scheduler_of(1)
     scheduler.submit(ask("a", "ann", at_s=0.0))
     scheduler.submit(ask("b", "bob", at_s=1.0))
@@ -174,7 +174,7 @@ def test_deciding_one_by_one_with_the_cycles_that_are_due_starts_what_whole_cycl
         running.extend(bound(by_one))
 
 
-def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_of_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_max = 20
     for module in (charges, engine, placer, verdicts):
         monkeypatch.setattr(module, "SHAPES_KEPT_MAX", kept_max)
@@ -191,7 +191,7 @@ def test_shapes_that_nobody_asks_for_again_do_not_fill_the_memory(monkeypatch: p
 
 @settings(max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
-def test_portions_come_in_the_order_of_turns_whatever_starts_and_is_evicted_meanwhile(seed: int) -> None:
+def test_portions_follow_the_ranks_of_owners_over_random_starts_and_evictions(seed: int) -> None:
     chance, use = random.Random(seed), OwnerUse()
     owners = [f"o{number}" for number in range(chance.randrange(2, 6))]
     gangs = []

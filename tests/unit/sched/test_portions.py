@@ -24,7 +24,7 @@ def member(name: str, *, min_member: int) -> Request:
     return Request(id=name, queue="q", shape=card(), gang="g", min_member=min_member, submitted_at_s=float(name[1:]))
 
 
-def test_equal_shapes_of_what_waits_are_one_object() -> None:
+def test_equal_shapes_of_waiting_requests_are_one_object() -> None:
     world = scheduler(1)
     first, second = card(), card()
     assert first is not second
@@ -33,7 +33,7 @@ def test_equal_shapes_of_what_waits_are_one_object() -> None:
     assert world.registry.request("a").shape is world.registry.request("b").shape
 
 
-def test_what_is_alike_follows_the_gang_even_where_a_portion_was_made_before_it_changed() -> None:
+def test_equivalence_key_of_an_old_portion_follows_changes_of_its_gang() -> None:
     world = scheduler(1)
     for i in range(3):
         world.submit(member(f"m{i}", min_member=1))
@@ -44,7 +44,7 @@ def test_what_is_alike_follows_the_gang_even_where_a_portion_was_made_before_it_
     assert [p.equivalence_key for p in surplus] == [("q", 0, card(), 0)] * 2
 
 
-def test_a_core_of_several_and_a_gang_that_is_not_there_yet_are_unlike_any_other() -> None:
+def test_core_of_several_members_and_incomplete_gang_have_no_equivalence_key() -> None:
     world = scheduler(1)
     world.submit(member("m0", min_member=2))
     assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
@@ -52,7 +52,7 @@ def test_a_core_of_several_and_a_gang_that_is_not_there_yet_are_unlike_any_other
     assert [p.equivalence_key for p in portions_of(world.registry.gang_of("m0"))] == [None]
 
 
-def test_who_is_promised_a_start_is_told_so_and_others_alike_are_not() -> None:
+def test_only_the_reserved_request_of_equivalent_ones_has_an_estimated_start() -> None:
     world = scheduler(1)
     world.submit(Request(id="r", queue="q", shape=card(), run_time_s=100.0))
     assert [d.id for d in world.cycle(0.0) if isinstance(d, Bind)] == ["r"]

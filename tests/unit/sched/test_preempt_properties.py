@@ -165,14 +165,14 @@ def run_cases(count: int, start: int) -> int:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_worlds_end_within_bounds_and_with_true_books(part: int) -> None:
+def test_evictions_of_random_worlds_end_and_keep_the_state_consistent(part: int) -> None:
     count = DEFAULT_CASES // PARTS
     assert run_cases(count, part * count) > count // 20
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_million_random_worlds() -> None:
+def test_evictions_of_a_million_random_worlds_end() -> None:
     count = int(os.environ.get("CALABASH_CASES", str(examples(500))))
     start = int(os.environ.get("CALABASH_SEED", "100000"))
     assert run_cases(count, start) > 0

@@ -99,7 +99,7 @@ def finish_round(scheduler: Scheduler, now_s: float, cycles_max: int = 1000) -> 
     raise AssertionError("cycles are due without an end")
 
 
-def test_a_cycle_ends_when_its_time_is_over_and_the_next_goes_on(costs: Costs) -> None:
+def test_cycle_ends_at_its_time_limit_and_the_next_continues_the_round(costs: Costs) -> None:
     scheduler = limited(costs)
     backlog(scheduler, 100)
     costs.attempts.clear()
@@ -110,7 +110,7 @@ def test_a_cycle_ends_when_its_time_is_over_and_the_next_goes_on(costs: Costs) -
     assert costs.attempted == [f"q0-{number}" for number in range(100)]
 
 
-def test_every_request_is_told_why_it_waits_in_the_cycle_that_looks_at_it(costs: Costs) -> None:
+def test_request_gets_its_reason_in_the_cycle_that_attempts_it(costs: Costs) -> None:
     scheduler = limited(costs)
     backlog(scheduler, 30)
     told = [[d.id for d in scheduler.cycle(1.0) if isinstance(d, Defer)] for _ in range(2)]
@@ -118,7 +118,7 @@ def test_every_request_is_told_why_it_waits_in_the_cycle_that_looks_at_it(costs:
     assert len({name for ids in told for name in ids}) == 30
 
 
-def test_a_newcomer_does_not_wait_behind_hard_requests_of_another_queue(costs: Costs) -> None:
+def test_new_request_does_not_wait_for_expensive_requests_of_another_queue(costs: Costs) -> None:
     scheduler = limited(costs, devices=2)
     for number in range(50):
         name = f"hard{number}"
@@ -133,7 +133,7 @@ def test_a_newcomer_does_not_wait_behind_hard_requests_of_another_queue(costs: C
 
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
-def test_no_queue_uses_more_time_than_another_one_that_waits(data: st.DataObject) -> None:
+def test_queues_with_waiting_requests_use_equal_time(data: st.DataObject) -> None:
     """Each request is looked at once per round, a cycle exceeds its limit by one attempt at most, and while something in a
     queue has not been looked at, no queue is ahead of it by more than the time of one cycle and one attempt."""
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6), label="requests of each queue")
@@ -169,14 +169,14 @@ def test_no_queue_uses_more_time_than_another_one_that_waits(data: st.DataObject
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_decisions_are_those_without_a_limit_where_the_time_suffices(seed: int) -> None:
+def test_decisions_equal_those_without_a_limit_if_the_time_suffices(seed: int) -> None:
     with_limit, without = History(seed), History(seed)
     with_limit.scheduler._limit = CycleLimit(clock=lambda: 0.0, limit_s=math.inf)
     assert with_limit.run(60) == without.run(60) > 0
     assert with_limit.scheduler.snapshot() == without.scheduler.snapshot()
 
 
-def test_what_is_held_for_a_gang_binds_others_in_cycles_that_do_not_look_at_it(costs: Costs) -> None:
+def test_reservation_binds_others_in_cycles_that_do_not_attempt_its_gang(costs: Costs) -> None:
     scheduler = limited(costs, devices=2, limit_s=1.0)
     ask(scheduler, "half")
     finish_round(scheduler, 0.0)
@@ -193,7 +193,7 @@ def test_what_is_held_for_a_gang_binds_others_in_cycles_that_do_not_look_at_it(c
     assert scheduler.wake_at_s() != 2.0
 
 
-def test_a_complete_round_of_several_cycles_is_not_repeated_while_nothing_changes(costs: Costs) -> None:
+def test_complete_round_of_several_cycles_is_not_repeated_without_a_change(costs: Costs) -> None:
     scheduler = limited(costs)
     scheduler.state.options = Options(reservations=0)
     backlog(scheduler, 50)
@@ -205,7 +205,7 @@ def test_a_complete_round_of_several_cycles_is_not_repeated_while_nothing_change
     assert costs.attempts == []
 
 
-def test_a_change_between_the_cycles_of_a_round_lets_another_round_follow(costs: Costs) -> None:
+def test_change_between_the_cycles_of_a_round_causes_another_round(costs: Costs) -> None:
     scheduler = limited(costs)
     backlog(scheduler, 50)
     scheduler.cycle(1.0)

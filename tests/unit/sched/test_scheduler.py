@@ -165,7 +165,7 @@ Life.TestCase.settings = settings(max_examples=examples(60), stateful_step_count
 TestLife = Life.TestCase
 
 
-def test_surplus_of_a_gang_is_decided_after_the_members_that_start_together() -> None:
+def test_surplus_member_is_attempted_after_the_core_of_its_gang() -> None:
     scheduler = Scheduler([node("n")], [QueueSpec(name="q")])
     scheduler.cycle(0.0)
     for name, priority in (("m1", 0), ("m2", 0), ("m3", 1), ("m4", 1)):
@@ -176,7 +176,7 @@ def test_surplus_of_a_gang_is_decided_after_the_members_that_start_together() ->
     assert scheduler.wake_at_s() is None
 
 
-def test_surplus_of_a_gang_that_does_not_fit_is_told_so() -> None:
+def test_surplus_member_of_a_gang_that_does_not_fit_gets_that_explanation() -> None:
     scheduler = Scheduler([node("n", gpus=1)], [QueueSpec(name="q")])
     scheduler.cycle(0.0)
     for name, priority in (("m1", 0), ("m2", 1), ("m3", 1)):
@@ -187,7 +187,7 @@ def test_surplus_of_a_gang_that_does_not_fit_is_told_so() -> None:
     assert all(r.request_ids == ("m2", "m3") for r in scheduler.state.reservations)
 
 
-def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> None:
+def test_cycle_does_not_evict_what_it_started_but_makes_another_cycle_due() -> None:
     queues = [QueueSpec(name=name, deserved=Amount(1000)) for name in "ab"]
     scheduler = Scheduler([node("n", gpus=2)], queues, policy="bestfit", options=Options(reservations=0))
     for name, queue, count, priority in (("big", "a", 4, 1), ("a1", "a", 1, 0), ("b1", "b", 1, 1), ("b2", "b", 1, 0)):
@@ -199,7 +199,7 @@ def test_what_a_cycle_starts_it_does_not_evict_but_another_cycle_is_due() -> Non
     assert scheduler.wake_at_s() == BORROW_PAUSE_S
 
 
-def test_another_cycle_is_due_when_what_started_puts_a_promised_gang_over_the_limit_of_its_queue() -> None:
+def test_start_that_puts_a_reserved_gang_over_its_queue_limit_makes_another_cycle_due() -> None:
     queues = [QueueSpec(name="a", limit=Amount(4000)), QueueSpec(name="b")]
     scheduler = Scheduler([node("n", gpus=4)], queues, options=Options(reservations=1))
     scheduler.submit(Request(id="runs", queue="b", shape=whole(2), run_time_s=100.0))
@@ -253,7 +253,7 @@ def test_many_starts_make_one_more_cycle_due_each_second() -> None:
     assert due_s == [2.5, 3.5, 3.5]
 
 
-def test_no_other_cycle_is_due_after_a_start_where_nothing_waits() -> None:
+def test_start_makes_no_other_cycle_due_if_nothing_waits() -> None:
     scheduler = Scheduler([node("n", gpus=4)], [QueueSpec(name="q")])
     scheduler.submit(Request(id="x", queue="q", shape=whole(1)))
     scheduler.cycle(0.0)
@@ -261,7 +261,7 @@ def test_no_other_cycle_is_due_after_a_start_where_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("policy", ["random", "pgb-online"])
-def test_a_cycle_is_due_each_second_where_answers_change_all_the_time(policy: str) -> None:
+def test_cycle_is_due_each_second_if_decisions_depend_on_past_use(policy: str) -> None:
     options = Options(reservations=0, half_life_s=0.0 if policy == "random" else 60.0)
     scheduler = Scheduler([node("n", gpus=1)], [QueueSpec(name="q")], policy=policy, options=options)
     scheduler.submit(Request(id="big", queue="q", shape=whole(8)))
@@ -272,7 +272,7 @@ def test_a_cycle_is_due_each_second_where_answers_change_all_the_time(policy: st
     assert found == [2.0, 3.0, 4.5]
 
 
-def test_adopting_the_impossible_changes_nothing() -> None:
+def test_failed_adoption_changes_nothing() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
     scheduler.adopt(Request(id="x", queue="a", shape=whole(1)), started_at_s=0.0)
     with pytest.raises(CalabashError):
@@ -284,7 +284,7 @@ def test_adopting_the_impossible_changes_nothing() -> None:
     assert scheduler.tree.waiting("a") == Amount()
 
 
-def test_an_id_is_unique_while_it_lives() -> None:
+def test_request_id_in_use_is_refused() -> None:
     scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
     scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     with pytest.raises(CalabashError) as caught:
@@ -294,7 +294,7 @@ def test_an_id_is_unique_while_it_lives() -> None:
     scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
 
 
-def test_nobody_explains_what_runs_or_is_unknown() -> None:
+def test_running_and_unknown_requests_are_not_explained() -> None:
     scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
     scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     scheduler.cycle(0.0)
@@ -304,7 +304,7 @@ def test_nobody_explains_what_runs_or_is_unknown() -> None:
         scheduler.why("z", 0.0)
 
 
-def test_a_bind_that_failed_waits_again_and_keeps_its_place_in_the_order() -> None:
+def test_failed_bind_waits_again_with_its_former_position() -> None:
     scheduler = Scheduler([node("n0", gpus=1)], [QueueSpec(name="a")])
     scheduler.submit(Request(id="x", queue="a", shape=whole(1), submitted_at_s=1.0))
     scheduler.submit(Request(id="y", queue="a", shape=whole(1), submitted_at_s=2.0))
@@ -313,7 +313,7 @@ def test_a_bind_that_failed_waits_again_and_keeps_its_place_in_the_order() -> No
     assert [d.id for d in scheduler.cycle(4.0) if isinstance(d, Bind)] == ["x"]
 
 
-def test_a_removed_node_is_no_capacity_any_more() -> None:
+def test_removed_node_does_not_count_as_capacity() -> None:
     scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")])
     assert scheduler.tree.capacity.gpu_milli == 8000
     scheduler.remove_node("n1")
@@ -322,7 +322,7 @@ def test_a_removed_node_is_no_capacity_any_more() -> None:
         scheduler.cordon("n1", schedulable=True)
 
 
-def test_a_node_that_comes_back_takes_the_row_of_one_that_is_gone_whatever_it_had() -> None:
+def test_added_node_takes_the_row_of_a_removed_node_of_any_size() -> None:
     scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")], gpus_per_node_max=8)
     scheduler.submit(Request(id="x", queue="a", shape=whole(4), submitted_at_s=0.0))
     gone = next(d.node for d in scheduler.cycle(0.0) if isinstance(d, Bind))
@@ -341,14 +341,14 @@ def test_a_node_that_comes_back_takes_the_row_of_one_that_is_gone_whatever_it_ha
     assert other != gone
 
 
-def test_an_explanation_does_not_count_nodes_that_are_gone() -> None:
+def test_explanation_does_not_count_removed_nodes() -> None:
     scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")])
     scheduler.remove_node("n1")
     scheduler.submit(Request(id="x", queue="a", shape=whole(5)))
     assert scheduler.why("x", 0.0).summary.startswith("0/1 nodes are available")
 
 
-def test_labels_and_taints_of_a_node_change_where_it_stands() -> None:
+def test_labels_and_taints_of_a_node_can_be_changed_in_place() -> None:
     scheduler = Scheduler([node("n0")], [QueueSpec(name="a")])
     scheduler.submit(Request(id="x", queue="a", shape=replace(whole(1), selector=("pool=fast",))))
     assert not [d for d in scheduler.cycle(0.0) if isinstance(d, Bind)]

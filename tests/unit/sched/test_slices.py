@@ -124,7 +124,7 @@ def test_placement_beyond_the_slices_of_a_device_is_refused_with_nothing_changed
     assert scheduler.cluster.gpu_slices[0, 0] == 0
 
 
-def test_more_slices_than_a_device_takes_are_not_asked_for() -> None:
+def test_shape_with_more_slices_than_a_device_takes_is_refused() -> None:
     with pytest.raises(CalabashError, match="65 slices of one device"):
         dust(slices=65)
 
@@ -186,7 +186,7 @@ def test_reclaim_of_whole_devices_evicts_the_fewest_slices(seed: int) -> None:
         assert sum(scheduler.registry.request(name).shape.gpu_count for name in evicted) == fewest
 
 
-def test_guarantee_is_met_although_the_only_device_that_can_be_freed_is_on_the_last_of_many_nodes() -> None:
+def test_reclaim_finds_the_only_freeable_device_on_the_last_of_many_nodes() -> None:
     queues = [QueueSpec(name="prod", deserved=Amount(gpu_milli=1000)), QueueSpec(name="batch")]
     scheduler = Scheduler([node(f"n{i}", 1) for i in range(400)], queues)
     free = scheduler.cluster.row("n7")
@@ -207,7 +207,7 @@ def test_guarantee_is_met_although_the_only_device_that_can_be_freed_is_on_the_l
     assert [d.node for d in decisions if isinstance(d, Bind)] == ["n7"]
 
 
-def test_dust_within_a_guarantee_keeps_no_more_devices_than_it_would_fill() -> None:
+def test_small_slices_in_quota_keep_no_more_devices_than_they_would_fill() -> None:
     deserved = {"prod": 7000, "batch": 1000}
     queues = [QueueSpec(name=name, deserved=Amount(gpu_milli=milli)) for name, milli in deserved.items()]
     scheduler = Scheduler([node("a", 8)], queues)
@@ -226,7 +226,7 @@ def test_dust_within_a_guarantee_keeps_no_more_devices_than_it_would_fill() -> N
     assert "d0" not in {d.id for d in decisions if isinstance(d, Evict)}
 
 
-def test_two_queues_do_not_evict_slices_that_both_would_borrow_again_and_again() -> None:
+def test_two_borrowing_queues_do_not_evict_each_other_in_a_loop() -> None:
     """On a second device, for which their slices are too small, both queues borrow."""
     queues = [QueueSpec(name=name, deserved=Amount(WHOLE_MILLI)) for name in "ab"]
     scheduler = Scheduler([node("n", 2)], [*queues, QueueSpec(name="c")], options=Options(reservations=0))
@@ -250,7 +250,7 @@ def test_two_queues_do_not_evict_slices_that_both_would_borrow_again_and_again()
 
 
 @pytest.mark.parametrize("best", ["own", "other"])
-def test_small_slice_takes_back_room_beside_the_slices_of_its_queue(best: str) -> None:
+def test_small_slice_reclaims_on_a_device_with_slices_of_its_queue(best: str) -> None:
     """Borrowers are on two devices; on one of them the queue has a slice in quota, on the other a second one would be
     borrowed."""
     scheduler = Scheduler(

@@ -90,18 +90,18 @@ def check_random(seed: int) -> bool:
     return True
 
 
-def test_moves_are_bounded_allowed_and_lose_nobody() -> None:
+def test_moves_are_within_bounds_allowed_and_complete() -> None:
     count = examples(1500)
     assert sum(check_random(seed) for seed in range(count)) > 40 * count / 1500
 
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=examples(100), deadline=None)
-def test_the_same_for_any_world(seed: int) -> None:
+def test_search_holds_in_generated_clusters(seed: int) -> None:
     check_random(seed)
 
 
-def test_the_cheapest_node_is_emptied() -> None:
+def test_cheapest_node_is_chosen_for_moves() -> None:
     world = World(4, 4, 4)
     world.place("big", whole(2), 0)
     world.place("small", part(300), 1)
@@ -112,7 +112,7 @@ def test_the_cheapest_node_is_emptied() -> None:
     assert moves.placement.node == 1
 
 
-def test_the_cost_of_a_request_is_capped() -> None:
+def test_moves_above_the_highest_cost_are_not_made() -> None:
     world = World(4, 4)
     world.place("a", whole(1), 0)
     world.place("b", whole(1), 1)
@@ -120,7 +120,7 @@ def test_the_cost_of_a_request_is_capped() -> None:
     assert world.find(whole(4), cost_max_milli=1200) is not None
 
 
-def test_a_request_of_the_same_size_is_never_moved() -> None:
+def test_request_for_as_many_devices_is_never_moved() -> None:
     world = World(4, 4)
     world.place("a", whole(2), 0)
     world.place("b", part(500), 0)

@@ -105,7 +105,7 @@ def gang_of(shapes: Sequence[Shape], queue: str = "q") -> list[Request]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_gang_of_unlike_members_starts_exactly_where_there_is_any_way_to_place_it(part: int) -> None:
+def test_gang_of_different_shapes_starts_exactly_if_it_can_be_placed(part: int) -> None:
     count = DEFAULT_CASES // PARTS
     fitted = 0
     for seed in range(part * count, (part + 1) * count):
@@ -125,7 +125,7 @@ def test_gang_of_unlike_members_starts_exactly_where_there_is_any_way_to_place_i
 
 
 @pytest.mark.parametrize("policy", ["pgb-online", "bestfit", "fgd"])
-def test_nobody_is_evicted_for_a_gang_of_unlike_members_that_fits_in_free_room(policy: str) -> None:
+def test_gang_of_different_shapes_that_fits_on_free_devices_evicts_nothing(policy: str) -> None:
     nodes = [
         NodeSpec(name=z, cpu_milli=4000, memory_mib=1 << 20, gpus=(GpuSpec(model="T4"),) * 3, labels={"zone": z})
         for z in "ba"
@@ -143,7 +143,7 @@ def test_nobody_is_evicted_for_a_gang_of_unlike_members_that_fits_in_free_room(p
     assert not [d for d in decided if isinstance(d, Evict)]
 
 
-def test_gang_with_more_ways_than_are_tried_is_told_so() -> None:
+def test_explanation_says_that_not_all_placements_of_a_gang_were_tried() -> None:
     """No device has room for three, and one member more than twice the devices waits for all others."""
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=1000 + i, memory_mib=1 << 20, gpus=(GpuSpec(),) * 2) for i in range(8)]
     scheduler = Scheduler(nodes, [QueueSpec(name="q")], options=Options(reservations=0))
@@ -155,7 +155,7 @@ def test_gang_with_more_ways_than_are_tried_is_told_so() -> None:
     assert "not all ways to place them together were tried" in scheduler.why("m0", 0.0).summary
 
 
-def test_search_leaves_the_transaction_as_it_was_when_nothing_is_found() -> None:
+def test_failed_search_leaves_the_transaction_unchanged() -> None:
     scheduler = Scheduler(
         [NodeSpec(name="n", cpu_milli=4000, memory_mib=8192, gpus=(GpuSpec(),) * 2)], [QueueSpec(name="q")]
     )

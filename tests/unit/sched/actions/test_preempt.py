@@ -140,14 +140,14 @@ def check_against_brute_force(seed: int) -> None:
         assert not (unit.core and kept), f"seed {seed}: surplus outlives its core"
 
 
-def test_never_more_than_a_fifth_above_the_least_that_would_do() -> None:
+def test_evicted_amount_is_at_most_a_fifth_above_the_minimum() -> None:
     for seed in range(examples(1200)):
         check_against_brute_force(seed)
 
 
 @given(st.integers(min_value=0, max_value=10**9))
 @settings(max_examples=examples(150), deadline=None)
-def test_the_same_for_any_world(seed: int) -> None:
+def test_search_holds_in_generated_clusters(seed: int) -> None:
     check_against_brute_force(seed)
 
 
@@ -155,7 +155,7 @@ def whole(count: int) -> Shape:
     return Shape(gpu_count=count, gpu_milli=1000)
 
 
-def test_the_youngest_goes_when_several_would_do() -> None:
+def test_youngest_of_equal_units_is_evicted() -> None:
     transaction = transaction_of(4)
     pool = pool_of(transaction, [run_gang(transaction, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
     plan = find_victims(transaction, [Request(id="a", shape=whole(1), queue="q")], pool, budgets={}, asked=Amount(1000))
@@ -163,7 +163,7 @@ def test_the_youngest_goes_when_several_would_do() -> None:
     assert [m.request.id for u in plan.evicted for m in u.members] == ["g3.0"]
 
 
-def test_a_budget_protects_a_queue() -> None:
+def test_queue_never_loses_more_than_its_budget() -> None:
     transaction = transaction_of(4)
     pool = pool_of(transaction, [run_gang(transaction, f"g{i}", [whole(1)], started_at_s=10.0 * i) for i in range(4)])
     request = Request(id="a", shape=whole(2), queue="q")
@@ -173,7 +173,7 @@ def test_a_budget_protects_a_queue() -> None:
     assert find_victims(transaction, [request], pool, budgets={"q": 2000.0}, asked=Amount(2000)) is not None
 
 
-def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
+def test_plan_above_the_eviction_ratio_is_refused() -> None:
     transaction = transaction_of(8)
     pool = pool_of(transaction, [run_gang(transaction, "g", [whole(8)], started_at_s=0.0)])
     request = Request(id="a", shape=whole(2), queue="q")
@@ -186,7 +186,9 @@ def test_a_borrowed_place_is_not_worth_more_than_the_ratio() -> None:
     st.lists(st.tuples(st.integers(1, 8), st.integers(0, 3), st.integers(0, 100)), max_size=8),
     st.integers(0, 24),
 )
-def test_in_quota_marks_never_exceed_what_is_guaranteed(runs: list[tuple[int, int, int]], guaranteed: int) -> None:
+def test_units_marked_in_quota_never_exceed_the_guaranteed_amount(
+    runs: list[tuple[int, int, int]], guaranteed: int
+) -> None:
     units = []
     for i, (gpus, priority, started_at_s) in enumerate(runs):
         request = Request(id=f"r{i}", shape=whole(gpus), queue="q", priority=priority)
@@ -204,7 +206,7 @@ def test_in_quota_marks_never_exceed_what_is_guaranteed(runs: list[tuple[int, in
     assert not any(u.in_quota for u in unmanaged)
 
 
-def test_a_rolled_back_transaction_is_the_same_to_the_last_integer() -> None:
+def test_rollback_restores_the_arrays_exactly() -> None:
     transaction = transaction_of(4, 2)
     cluster = cluster_of(transaction)
     run_gang(transaction, "g", [Shape(gpu_count=1, gpu_milli=300), whole(2)], started_at_s=0.0)
@@ -217,7 +219,7 @@ def test_a_rolled_back_transaction_is_the_same_to_the_last_integer() -> None:
         assert np.array_equal(getattr(cluster, name), value), name
 
 
-def test_victims_of_one_queue_and_priority_are_sought_once_where_there_are_none(
+def test_missing_victims_are_searched_once_per_queue_and_priority(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2

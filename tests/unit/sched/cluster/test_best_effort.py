@@ -64,7 +64,7 @@ def test_four_slices_share_a_device_before_an_idle_one_is_taken(policy: str) -> 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_slices_beyond_that_are_spread_evenly(policy: str) -> None:
+def test_further_best_effort_slices_are_spread_evenly(policy: str) -> None:
     engine = Engine(Cluster(nodes(4), order_seed=None), policy_named(policy))
     found = Counter(started(engine, BEST_EFFORT, 40))
     assert set(found.values()) == {10}
@@ -78,7 +78,7 @@ def test_slices_are_spread_over_nodes_as_over_devices(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_device_whose_compute_is_promised_is_not_preferred(policy: str) -> None:
+def test_device_with_allocated_compute_is_not_preferred_for_best_effort(policy: str) -> None:
     engine = Engine(Cluster(nodes(2), order_seed=None), policy_named(policy))
     promised = started(engine, share(90), 1)
     found = started(engine, BEST_EFFORT, 8)
@@ -97,7 +97,7 @@ def test_a_device_takes_no_more_slices_than_its_mode_admits_and_no_more_memory_t
     assert Counter(started(engine, large, 9)) == {(0, 0): 2, (0, 1): 2}
 
 
-def test_a_slice_fits_where_all_of_the_compute_is_promised() -> None:
+def test_best_effort_slice_fits_on_a_device_without_free_compute() -> None:
     engine = Engine(Cluster(nodes(1), order_seed=None), policy_named("pgb-online"))
     started(engine, share(100), 1)
     assert started(engine, BEST_EFFORT, 1) == [(0, 0)]
@@ -109,7 +109,7 @@ def test_whole_devices_stay_free_while_slices_can_share() -> None:
     assert len(started(engine, WHOLE, 4)) == 3
 
 
-def test_several_devices_for_one_request_are_those_of_which_most_can_be_expected() -> None:
+def test_request_for_several_devices_gets_those_with_most_expected_compute() -> None:
     cluster = Cluster(nodes(3), order_seed=None)
     engine = Engine(cluster, policy_named("pgb-online"))
     cluster.place(share(90), NodePlacement(node=0, devices=(0,)))
@@ -124,7 +124,7 @@ def test_several_devices_for_one_request_are_those_of_which_most_can_be_expected
 
 
 @given(st.lists(st.sampled_from([BEST_EFFORT, share(30), share(70, 4096), WHOLE]), max_size=60), st.integers(0, 2**32))
-def test_whatever_starts_and_ends_the_counts_return_to_nothing(shapes: list[Shape], seed: int) -> None:
+def test_best_effort_counts_return_to_zero_after_random_starts_and_ends(shapes: list[Shape], seed: int) -> None:
     cluster = Cluster(nodes(3, 2))
     engine = Engine(cluster, policy_named("pgb-online"))
     held: list[tuple[Shape, NodePlacement]] = []

@@ -75,7 +75,7 @@ shapes = st.one_of(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(shapes, st.integers(0, 5)), max_size=40))
-def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
+def test_placements_never_over_commit_and_releases_restore_the_arrays(
     requests: list[tuple[Shape, int]],
 ) -> None:
     cluster = mixed_cluster()
@@ -110,7 +110,7 @@ def test_nothing_is_ever_over_committed_and_release_restores_every_bit(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(shapes, max_size=25))
-def test_what_fits_by_the_vectors_is_what_can_be_placed(requests: list[Shape]) -> None:
+def test_shape_fits_by_vectors_exactly_where_it_can_be_placed(requests: list[Shape]) -> None:
     cluster = mixed_cluster()
     for shape in requests:
         compiled = CompiledShape(cluster, shape)
@@ -144,13 +144,13 @@ def test_placing_more_than_is_free_is_refused_and_changes_nothing() -> None:
         assert state_of(cluster) == before
 
 
-def test_a_release_of_what_was_never_placed_is_refused() -> None:
+def test_release_of_a_placement_that_was_never_taken_is_refused() -> None:
     cluster = mixed_cluster()
     with pytest.raises(CalabashError, match="never"):
         cluster.release(Shape(gpu_count=1, gpu_milli=100), NodePlacement(node=cluster.row("a"), devices=(0,)))
 
 
-def test_a_shared_card_keeps_its_mode_until_its_last_user_leaves() -> None:
+def test_shared_device_keeps_its_mode_until_its_last_placement_is_released() -> None:
     cluster = mixed_cluster()
     row = cluster.row("a")
     vgpu = Shape(gpu_count=1, gpu_milli=200, mode="vgpu")
@@ -164,7 +164,7 @@ def test_a_shared_card_keeps_its_mode_until_its_last_user_leaves() -> None:
     assert cluster.gpu_users[row, 0] == 1
 
 
-def test_an_unhealthy_device_and_a_cordoned_node_take_nothing_new() -> None:
+def test_unhealthy_device_and_cordoned_node_take_no_new_placements() -> None:
     cluster = mixed_cluster()
     compiled = CompiledShape(cluster, Shape(gpu_count=4, gpu_milli=WHOLE_MILLI))
     row = cluster.row("a")
@@ -179,7 +179,7 @@ def test_an_unhealthy_device_and_a_cordoned_node_take_nothing_new() -> None:
     assert compiled.fitting()[row]
 
 
-def test_the_change_log_tells_exactly_the_changed_rows_and_admits_when_it_forgot() -> None:
+def test_change_log_returns_exactly_the_changed_rows_or_none_if_truncated() -> None:
     cluster = mixed_cluster()
     shape, start = Shape(cpu_milli=1), cluster.position
     cluster.place(shape, NodePlacement(node=2))
@@ -230,7 +230,7 @@ def test_label_expressions_select_as_kubernetes_does(selector: tuple[str, ...], 
     assert {cluster.names[row] for row in np.flatnonzero(fitting)} == names
 
 
-def test_a_taint_keeps_away_all_but_those_who_tolerate_it() -> None:
+def test_tainted_node_takes_only_requests_that_tolerate_the_taint() -> None:
     cluster = Cluster([NodeSpec(name="a", cpu_milli=1, memory_mib=1, taints=("team=ml:NoSchedule",))])
     assert not CompiledShape(cluster, Shape()).fitting()[0]
     assert counts(CompiledShape(cluster, Shape())) == {Reason.TAINTED: 1}
@@ -238,7 +238,7 @@ def test_a_taint_keeps_away_all_but_those_who_tolerate_it() -> None:
         assert CompiledShape(cluster, Shape(tolerations=frozenset((toleration,)))).fitting()[0], toleration
 
 
-def test_cards_of_one_request_come_from_the_smallest_island_that_has_room() -> None:
+def test_devices_of_one_request_come_from_the_smallest_island_that_suffices() -> None:
     gpus = tuple(GpuSpec(island=island) for island in (0, 0, 0, 0, 1, 1))
     cluster = Cluster([NodeSpec(name="a", cpu_milli=9, memory_mib=9, gpus=gpus)])
     pair = Shape(gpu_count=2, gpu_milli=WHOLE_MILLI, topology=Topology.NVLINK)
@@ -261,7 +261,7 @@ def test_cards_of_one_request_come_from_the_smallest_island_that_has_room() -> N
         {"selector": ("a b c",)},
     ],
 )
-def test_a_shape_that_makes_no_sense_is_refused_with_a_hint(bad: dict[str, object]) -> None:
+def test_inconsistent_shape_is_refused_with_a_hint(bad: dict[str, object]) -> None:
     with pytest.raises(CalabashError) as refused:
         Shape(**bad)  # type: ignore[arg-type]
     assert refused.value.hint

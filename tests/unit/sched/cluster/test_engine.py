@@ -78,7 +78,7 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
     history=st.lists(st.tuples(st.integers(0, len(SHAPES) - 1), st.booleans()), max_size=120),
     name=st.sampled_from(TESTED),
 )
-def test_the_largest_that_was_kept_track_of_is_the_first_largest(history: list[tuple[int, bool]], name: str) -> None:
+def test_tracked_first_row_is_the_first_with_the_largest_score(history: list[tuple[int, bool]], name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("calabash.sched.cluster.engine._MANY_ROWS", 0)
         cluster = cluster_of()
@@ -97,7 +97,7 @@ def test_the_largest_that_was_kept_track_of_is_the_first_largest(history: list[t
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_decision_can_always_be_placed_and_none_means_that_nothing_fits(name: str) -> None:
+def test_engine_returns_a_free_placement_and_none_only_if_nothing_fits(name: str) -> None:
     cluster = cluster_of(memory_mib=16_384)
     engine = Engine(cluster, policy_named(name, demand=DEMAND, seed=3))
     rng = np.random.default_rng(1)
@@ -116,7 +116,7 @@ def test_a_decision_can_always_be_placed_and_none_means_that_nothing_fits(name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_decides_the_same(name: str) -> None:
+def test_equal_seeds_give_equal_decisions(name: str) -> None:
     def run() -> list[tuple[int, tuple[int, ...]] | None]:
         cluster = cluster_of(seed=5)
         engine = Engine(cluster, policy_named(name, demand=DEMAND, seed=5))
@@ -131,7 +131,7 @@ def test_the_same_seed_decides_the_same(name: str) -> None:
     assert run() == run()
 
 
-def test_a_shape_that_fits_nowhere_is_not_scored_again_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_that_fits_nowhere_is_not_scored_again_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of()
     engine = Engine(cluster, policy_named("pgb", demand=DEMAND))
     impossible = Shape(gpu_count=16, gpu_milli=WHOLE_MILLI)
@@ -167,7 +167,7 @@ def test_equal_nodes_are_filled_in_row_order() -> None:
     assert cluster.names != sorted(cluster.names)
 
 
-def test_a_share_goes_to_the_gap_that_wastes_least() -> None:
+def test_slice_is_placed_into_the_gap_that_wastes_least() -> None:
     cluster = Cluster([NodeSpec(name="n", cpu_milli=96_000, memory_mib=1, gpus=(GpuSpec(),) * 3)])
     cluster.place(Shape(gpu_count=1, gpu_milli=530), NodePlacement(node=0, devices=(1,)))
     demand = Demand({Shape(gpu_count=1, gpu_milli=470): 50, Shape(gpu_count=1, gpu_milli=WHOLE_MILLI): 50})
@@ -177,7 +177,7 @@ def test_a_share_goes_to_the_gap_that_wastes_least() -> None:
         assert placement.devices == (1,), name
 
 
-def test_scores_are_renewed_when_a_node_with_the_label_comes() -> None:
+def test_scores_are_renewed_when_a_matching_node_is_added() -> None:
     cluster = cluster_of()
     engine = Engine(cluster, policy_named("pgb", demand=DEMAND))
     wish = Shape(cpu_milli=1000, selector=("pool=a",))

@@ -132,7 +132,7 @@ def test_maxima_of_different_nodes_refuse_only_where_few_nodes_are_open(
 
 @given(st.integers(0, 2**32), st.sampled_from(("pgb-online", "fgd", "bestfit", "random")))
 @settings(max_examples=examples(30), deadline=None)
-def test_engine_that_asks_maxima_first_answers_as_one_that_never_does(seed: int, policy: str) -> None:
+def test_engine_gives_equal_results_with_and_without_maxima(seed: int, policy: str) -> None:
     rng = random.Random(seed)
     cluster = random_cluster(rng)
     changes = Changes(rng, cluster)
@@ -208,7 +208,7 @@ def test_request_that_is_refused_without_an_attempt_is_one_that_an_attempt_refus
     assert len(refused) > 20
 
 
-def test_new_shape_is_scored_only_on_the_few_nodes_with_something_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_shape_is_scored_only_on_nodes_with_free_compute_if_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = (GpuSpec(model="A100", memory_mib=40960),) * 2
     cluster = Cluster([NodeSpec(name=f"n{i}", cpu_milli=64_000, memory_mib=1024, gpus=gpus) for i in range(300)])
     engine = Engine(cluster, policy_named("pgb-online"))

@@ -46,7 +46,7 @@ def test_instances_never_overlap_nor_exceed_the_card(model: str, picks: list[int
     assert state == MigState()
 
 
-def test_a_small_instance_goes_where_the_large_profiles_stay_possible() -> None:
+def test_small_instance_is_placed_where_large_profiles_stay_possible() -> None:
     found = best_start(SEVEN, "1g.10gb", MigState())
     assert found is not None
     profile = SEVEN.profile("1g.10gb")
@@ -68,7 +68,7 @@ def test_seven_small_instances_fill_a_card_and_the_eighth_is_refused() -> None:
     assert best_start(SEVEN, profile.name, state) is None
 
 
-def test_two_threes_strand_a_compute_slice_but_leave_no_memory() -> None:
+def test_two_3g_instances_leave_one_compute_slice_and_no_memory() -> None:
     state = MigState()
     three, one = SEVEN.profile("3g.40gb"), SEVEN.profile("1g.10gb")
     assert three is not None
@@ -91,6 +91,6 @@ def test_two_threes_strand_a_compute_slice_but_leave_no_memory() -> None:
         ("Tesla T4", 16_384, None),
     ],
 )
-def test_a_model_is_known_by_the_name_its_driver_gives(model: str, memory_mib: int, expected: str | None) -> None:
+def test_geometry_is_found_by_the_model_name_of_the_driver(model: str, memory_mib: int, expected: str | None) -> None:
     geometry: MigGeometry | None = geometry_of(model, memory_mib)
     assert geometry is (GEOMETRIES[expected] if expected else None)

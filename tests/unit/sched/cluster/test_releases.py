@@ -73,7 +73,7 @@ def columns(cluster: Cluster) -> dict[str, list[object]]:
 
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=examples(60), deadline=None)
-def test_first_releases_at_once_leave_what_releases_one_by_one_leave(seed: int, mig: bool) -> None:
+def test_releasing_many_at_once_equals_releasing_one_by_one(seed: int, mig: bool) -> None:
     nodes = random_nodes(random.Random(seed), mig=mig)
     clusters = [Cluster(nodes, order_seed=None) for _ in range(2)]
     taken, _ = (fill(random.Random(seed), cluster, mig=mig) for cluster in clusters)
@@ -107,7 +107,7 @@ def test_first_releases_at_once_leave_what_releases_one_by_one_leave(seed: int, 
 
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=examples(60), deadline=None)
-def test_count_of_a_shape_is_at_least_what_a_node_takes(seed: int, mig: bool) -> None:
+def test_count_of_a_shape_is_an_upper_bound_of_its_placements_on_a_node(seed: int, mig: bool) -> None:
     rng = random.Random(seed)
     cluster = Cluster(random_nodes(rng, mig=mig), order_seed=None)
     fill(rng, cluster, mig=mig)
@@ -130,7 +130,7 @@ def test_count_of_a_shape_is_at_least_what_a_node_takes(seed: int, mig: bool) ->
             assert len(placed) == count or not compiled.counted
 
 
-def test_count_of_a_shape_that_asks_for_nothing_is_not_bounded() -> None:
+def test_count_of_a_shape_without_amounts_is_unbounded() -> None:
     cluster = Cluster([NodeSpec(name="n", cpu_milli=1000, memory_mib=1000)])
     assert CompiledShape(cluster, Shape()).count(np.arange(1)).tolist() == [1 << 30]
     cluster.cordon(0)
@@ -171,7 +171,7 @@ def tried_one_by_one(
 
 @given(st.integers(0, 2**32), st.booleans())
 @settings(max_examples=examples(80), deadline=None)
-def test_earliest_start_is_that_of_trials_alone(seed: int, mig: bool) -> None:
+def test_earliest_start_equals_that_of_a_search_by_trials(seed: int, mig: bool) -> None:
     rng = random.Random(seed)
     options = Options(fraction_memory_mib=CARD_MIB, default_run_time_s=500.0)
     nodes = random_nodes(rng, mig=mig)

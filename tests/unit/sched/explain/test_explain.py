@@ -131,5 +131,5 @@ def test_counts_add_up_and_proposed_changes_help() -> None:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=examples(80), deadline=None)
-def test_the_same_for_any_cluster(seed: int) -> None:
+def test_counts_add_up_and_proposed_changes_help_in_generated_clusters(seed: int) -> None:
     check(seed)

@@ -50,7 +50,7 @@ def varied(rng: random.Random, shape: Shape) -> Shape:
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=examples(60), deadline=None)
-def test_verdict_of_equal_ranks_is_that_of_a_look_at_all_nodes(seed: int) -> None:
+def test_verdict_shared_by_equal_ranks_equals_a_verdict_of_all_nodes(seed: int) -> None:
     rng = random.Random(seed)
     room = room_of(random_cluster(rng))
     verdicts = Verdicts(room)
@@ -62,7 +62,7 @@ def test_verdict_of_equal_ranks_is_that_of_a_look_at_all_nodes(seed: int) -> Non
             assert verdicts.verdict(shape) == one_by_one(room, shape)
 
 
-def test_verdicts_of_many_full_nodes_look_at_the_nodes_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_on_many_shapes_judge_full_nodes_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[CompiledShape] = []
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
     room = full_room()

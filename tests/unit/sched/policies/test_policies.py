@@ -76,7 +76,7 @@ def decided_on(engine: Engine, shape: Shape, row: int) -> NodePlacement | None:
     return placement
 
 
-def test_best_fit_takes_the_node_that_has_least_left() -> None:
+def test_bestfit_takes_the_node_with_the_least_left() -> None:
     cluster = cluster_with((WHOLE, 1, (0,)), nodes=[node("a"), node("b"), node("c", 8, 128_000)])
     assert goes_to("bestfit", cluster, WHOLE) == ("b", (1,))
     # 1 - (87/128 + 6/8)/2 of a hundred, cut off
@@ -85,7 +85,7 @@ def test_best_fit_takes_the_node_that_has_least_left() -> None:
     )
 
 
-def test_dot_product_prefers_what_is_little_aligned_with_the_request() -> None:
+def test_dotproduct_prefers_the_node_least_aligned_with_the_request() -> None:
     cluster = cluster_with(nodes=[node("a", 8), node("b", 2)])
     assert goes_to("dotproduct", cluster, WHOLE)[0] == "b"
 
@@ -99,18 +99,18 @@ def test_packing_prefers_a_shared_device_then_a_used_node_then_an_empty_one() ->
     assert goes_to("packing", full, WHOLE)[0] != "empty"
 
 
-def test_clustering_puts_like_to_like() -> None:
+def test_clustering_prefers_nodes_with_requests_of_the_same_kind() -> None:
     cluster = cluster_with((WHOLE, 0, (0,)), (part(500), 1, (0,)), nodes=[node("cards"), node("shares"), node("empty")])
     assert goes_to("clustering", cluster, part(300))[0] == "shares"
     assert goes_to("clustering", cluster, WHOLE)[0] == "cards"
 
 
-def test_spread_takes_the_emptiest_node_and_device() -> None:
+def test_spread_takes_the_node_and_device_with_most_free() -> None:
     cluster = cluster_with((part(500), 0, (0,)), (part(100), 1, (0,)), nodes=[node("a", 2), node("b", 2)])
     assert goes_to("spread", cluster, part(300)) == ("b", (1,))
 
 
-def test_random_draws_among_all_that_fit_and_only_those() -> None:
+def test_random_chooses_among_exactly_the_fitting_nodes() -> None:
     cluster = cluster_with((WHOLE, 0, (0,)), nodes=[node("a", 2), node("b", 1, 1_000), node("c", 1)])
     engine = Engine(cluster, policy_named("random", seed=3))
     found = {(p.node, p.devices) for p in (engine.decide(part(500)) for _ in range(60)) if p is not None}
@@ -202,17 +202,17 @@ def test_priced_gaps_score_is_the_growth_of_the_potential(
         assert scores[row] == pytest.approx(before - after, abs=0.02)
 
 
-def test_a_share_completes_a_gap_rather_than_opening_a_card() -> None:
+def test_pgb_places_a_slice_into_a_gap_before_an_idle_device() -> None:
     cluster = cluster_with((part(770), 1, (0,)), nodes=[node("idle"), node("begun")])
     assert goes_to("pgb", cluster, part(230)) == ("begun", (0,))
 
 
-def test_whole_nodes_are_kept_for_large_requests() -> None:
+def test_pgb_keeps_idle_nodes_for_large_requests() -> None:
     cluster = cluster_with((WHOLE, 1, (0,)), nodes=[node("whole"), node("broken")])
     assert goes_to("pgb", cluster, WHOLE)[0] == "broken"
 
 
-def test_cards_that_others_insist_on_are_left_to_them() -> None:
+def test_pgb_leaves_scarce_models_to_requests_that_require_them() -> None:
     scarce = Demand(
         {WHOLE: 50, Shape(cpu_milli=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"T4"})): 50}
     )
@@ -220,7 +220,7 @@ def test_cards_that_others_insist_on_are_left_to_them() -> None:
     assert goes_to(policy_named("pgb", demand=scarce), cluster, WHOLE)[0] == "other"
 
 
-def test_memory_and_compute_are_kept_in_balance_when_both_are_known() -> None:
+def test_pgb_balances_free_memory_and_compute_of_devices() -> None:
     cards = tuple(GpuSpec(model="H100", memory_mib=80_000) for _ in range(2))
     cluster = Cluster([NodeSpec(name="n", cpu_milli=96_000, memory_mib=1 << 20, gpus=cards)], order_seed=None)
     hungry = Shape(gpu_count=1, gpu_milli=200, gpu_memory_mib=60_000)
@@ -229,7 +229,7 @@ def test_memory_and_compute_are_kept_in_balance_when_both_are_known() -> None:
     assert goes_to(policy_named("pgb", demand=Demand({hungry: 1, busy: 1})), cluster, busy) == ("n", (0,))
 
 
-def test_online_learning_sees_arrivals_and_nothing_else() -> None:
+def test_online_learning_uses_arrived_requests_only() -> None:
     """Until it has seen enough it scores as without any demand; afterwards as with exactly what it saw."""
     cluster = cluster_with((part(770), 0, (0,)), nodes=[node("a"), node("b", 2, 104_000, "T4")])
     online = Engine(cluster, policy_named("pgb-online"))
@@ -245,20 +245,20 @@ def test_online_learning_sees_arrivals_and_nothing_else() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ combinations
-def test_a_small_weight_of_topology_decides_among_equals_of_packing() -> None:
+def test_small_topology_weight_decides_among_equal_scores() -> None:
     islands = tuple(GpuSpec(model="G2", island=i // 4) for i in range(8))
     cluster = Cluster([NodeSpec(name="n", cpu_milli=96_000, memory_mib=1 << 20, gpus=islands)], order_seed=None)
     assert goes_to("bestfit:1+topology:0.2", cluster, WHOLE) == ("n", (0,))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_combination_fits_where_its_parts_fit(name: str) -> None:
+def test_combined_policy_fits_where_its_parts_fit(name: str) -> None:
     cluster = cluster_with((WHOLE, 0, (0,)), nodes=[node("a", 1), node("b", 1)])
     assert goes_to(f"{name}:1+spread:0.5", cluster, part(500)) == ("b", (0,))
 
 
 @pytest.mark.parametrize("text", ["magic", "pgb:much", "pgb:0", "pgb:-1+fgd:1", "pgb:nan", "pgb:inf", "", "pgb:1+"])
-def test_a_policy_that_is_none_is_refused_with_a_hint(text: str) -> None:
+def test_unknown_policy_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(CalabashError) as caught:
         policy_named(text)
     assert caught.value.hint
@@ -286,7 +286,7 @@ def test_pgb_scores_one_row_as_it_scores_all_rows_together(demand: Demand | None
     assert scored > 100
 
 
-def test_growth_by_a_share_is_the_same_with_and_without_a_table_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_by_a_slice_is_equal_with_and_without_a_table_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(1)
     for _ in range(12):
         cluster = random_cluster(rng)

@@ -56,11 +56,11 @@ def test_usable_is_the_largest_sum_of_sizes_that_a_gap_holds(sizes: list[int], m
     assert found.tolist() == [max(s for s in sums if s <= gap) * STEP_MILLI for gap in range(most + 1)]
 
 
-def test_a_size_between_two_steps_is_rounded_up_so_that_nothing_is_promised_that_does_not_fit() -> None:
+def test_size_between_two_steps_is_rounded_up() -> None:
     assert usable([8_050], 16_200)[[80, 81, 161, 162]].tolist() == [0, 8_100, 8_100, 16_200]
 
 
-def test_cpu_has_a_price_only_while_it_is_what_runs_out() -> None:
+def test_spare_cpu_has_a_value_only_if_cpu_is_scarce() -> None:
     plenty = Cluster([node("a", 128_000), node("b", 128_000)])
     tight = Cluster([node("a", 101_000), node("b", 101_000)])
     short = Cluster([node("a", 96_000), node("b", 96_000)])
@@ -71,7 +71,7 @@ def test_cpu_has_a_price_only_while_it_is_what_runs_out() -> None:
     assert learn_spare(Demand({HEAVY: 12, LIGHT: 4}), Cluster([node("a", 40_000)])) is None
 
 
-def test_what_is_learned_is_the_need_of_light_requests_and_the_ratio_of_memory_hungry_ones() -> None:
+def test_learned_parameters_are_the_need_of_light_requests_and_the_ratio_of_memory_intensive_ones() -> None:
     spare = learn_spare(DEMAND, Cluster([node("a", 96_000), node("b", 96_000)]))
     assert spare is not None
     assert spare.card_cpu_milli == 3_000
@@ -80,7 +80,7 @@ def test_what_is_learned_is_the_need_of_light_requests_and_the_ratio_of_memory_h
     assert spare.usable_milli[[79, 80, 125, 160, 205]].tolist() == [0, 8_000, 12_500, 16_000, 20_500]
 
 
-def test_a_request_without_devices_goes_where_the_rest_can_still_be_filled() -> None:
+def test_request_without_devices_is_placed_where_the_remaining_cpu_can_be_used() -> None:
     # Cards are spent on both. From 20.5 vCPU the 12.5 leaves room for an 8; from 17 it would leave a sliver of 4.5.
     cluster = Cluster([node("sliver", 17_000, 1), node("exact", 20_500, 1)], order_seed=None)
     for row in (0, 1):
@@ -100,7 +100,7 @@ def test_a_request_without_devices_leaves_free_cards_their_cpu() -> None:
     assert cluster.names[placement.node] == "spent"
 
 
-def test_where_host_memory_is_the_lesser_it_is_what_counts_as_spare() -> None:
+def test_host_memory_limits_spare_cpu_if_it_is_scarcer() -> None:
     spare = learn_spare(DEMAND, Cluster([node("a", 96_000), node("b", 96_000)]))
     assert spare is not None
     cpu, memory, total = np.array([30_000, 30_000]), np.array([200_000, 20_000]), np.array([0, 0])
@@ -110,9 +110,7 @@ def test_where_host_memory_is_the_lesser_it_is_what_counts_as_spare() -> None:
 
 @settings(max_examples=examples(15), deadline=None)
 @given(arrivals=st.lists(st.sampled_from(list(DEMAND.counts)), max_size=60), seed=st.integers(0, 9))
-def test_with_priced_cpu_nothing_is_placed_that_does_not_fit_and_all_of_it_comes_back(
-    arrivals: list[Shape], seed: int
-) -> None:
+def test_placements_with_valued_cpu_fit_and_are_released_exactly(arrivals: list[Shape], seed: int) -> None:
     cluster = Cluster([node("a", 96_000), node("b", 60_000), node("c", 104_000, 2)], order_seed=seed)
     engine = Engine(cluster, PgbPolicy(demand=Demand({**DEMAND.counts, SMALL: 40})))
     before = [getattr(cluster, name).copy() for name in ("cpu_free_milli", "memory_free_mib", "gpu_free_milli")]
@@ -133,7 +131,7 @@ def test_with_priced_cpu_nothing_is_placed_that_does_not_fit_and_all_of_it_comes
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def test_while_cpu_is_plentiful_the_price_changes_nothing() -> None:
+def test_plentiful_cpu_changes_no_decision() -> None:
     nodes, workload = generate.cluster(40, seed=1), generate.workload(400, seed=1)
     assert cpu_pressure(workload.demand, Cluster(nodes)) < 0.97
     priced = simulate(nodes, workload, PgbPolicy(demand=workload.demand), 3)
@@ -142,7 +140,7 @@ def test_while_cpu_is_plentiful_the_price_changes_nothing() -> None:
     assert priced.cpu_only_admitted_ratio == plain.cpu_only_admitted_ratio
 
 
-def test_where_cpu_is_short_the_price_gives_out_more_devices_and_refuses_no_more_requests_without() -> None:
+def test_value_of_scarce_cpu_allocates_more_devices_and_refuses_no_more_other_requests() -> None:
     nodes, plain = generate.cluster(100, seed=1), generate.workload(700, seed=1)
     workload = scarce(plain, 4)
     assert cpu_pressure(workload.demand, Cluster(nodes)) > 1.0
@@ -158,7 +156,7 @@ def test_where_cpu_is_short_the_price_gives_out_more_devices_and_refuses_no_more
     assert admitted[0] >= admitted[1]
 
 
-def test_whoever_asks_why_there_is_told_that_cpu_is_priced() -> None:
+def test_preference_text_says_that_cpu_is_short() -> None:
     demand = Demand({**DEMAND.counts, SMALL: 40})
     engine = Engine(Cluster([node("a", 96_000), node("b", 96_000)]), PgbPolicy(demand=demand))
     assert engine.preference == (
@@ -169,7 +167,7 @@ def test_whoever_asks_why_there_is_told_that_cpu_is_priced() -> None:
     assert plenty.preference == "pgb"
 
 
-def test_a_policy_that_learns_prices_cpu_once_enough_arrivals_say_that_it_runs_out() -> None:
+def test_learning_policy_values_cpu_once_enough_requests_have_arrived() -> None:
     """The mix by devices hardly drifts, so that the other tables stay; the requests without devices decide."""
     engine = Engine(Cluster([node("a", 96_000), node("b", 96_000)]), PgbPolicy())
     plenty = [HEAVY] * 130 + [LIGHT] * 70

@@ -30,14 +30,14 @@ NODES = [
 ]
 
 
-def test_a_share_that_nothing_can_join_is_worth_a_whole_card() -> None:
+def test_slice_that_no_other_slice_fits_beside_is_priced_as_a_whole_card() -> None:
     tables = learn(Demand({share(810): 50, WHOLE: 50}), Cluster(NODES))
     assert tables.gap_value[WHOLE_MILLI] - tables.gap_value[190] == pytest.approx(tables.gap_value[WHOLE_MILLI])
     assert tables.gap_value[810] == pytest.approx(tables.gap_value[WHOLE_MILLI])
     assert tables.fluid_limit == pytest.approx((0.81 * 50 + 50) / 100)
 
 
-def test_two_shares_that_fill_a_card_are_worth_half_each() -> None:
+def test_two_slices_that_fill_a_card_are_priced_half_a_card_each() -> None:
     tables = learn(Demand({share(500): 80, WHOLE: 20}), Cluster(NODES))
     assert tables.gap_value[500] == pytest.approx(tables.gap_value[WHOLE_MILLI] / 2)
     assert tables.gap_value[499] == 0
@@ -56,7 +56,7 @@ def test_gap_values_never_fall_as_the_gap_grows() -> None:
         assert value[WHOLE_MILLI] <= 1.0 + 1e-9
 
 
-def test_more_sizes_than_can_be_enumerated_are_learned_all_the_same() -> None:
+def test_demand_with_too_many_sizes_for_enumeration_is_learned() -> None:
     demand = Demand({share(milli): 1 for milli in range(10, 1000, 7)})
     value = learn(demand, Cluster(NODES)).gap_value
     assert value[WHOLE_MILLI] > 0
@@ -69,7 +69,7 @@ def test_the_share_of_demand_that_cpu_can_feed_rises_to_all_of_it() -> None:
     assert fed[-1] == pytest.approx(1.0)
 
 
-def test_a_model_that_more_insist_on_than_there_is_has_scarcity_one() -> None:
+def test_model_with_more_demand_than_supply_has_scarcity_one() -> None:
     picky = Shape(gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"T4"}))
     nodes = [*NODES, NodeSpec(name="t", cpu_milli=9, memory_mib=9, gpus=(GpuSpec(model="T4"),) * 2)]
     scarcity = learn(Demand({picky: 50, WHOLE: 50}), Cluster(nodes)).scarcity
@@ -91,7 +91,7 @@ def test_patterns_are_full_and_distinct() -> None:
         assert 0 <= WHOLE_MILLI - used < min(sizes)
 
 
-def test_distance_of_demands_is_zero_for_the_same_mix_and_one_for_strangers() -> None:
+def test_distance_of_demands_is_zero_for_the_same_mix_and_one_for_disjoint_shapes() -> None:
     one, other = Demand({share(500): 10, WHOLE: 5}), Demand({share(500): 20, WHOLE: 10})
     assert one.distance(other) == pytest.approx(0.0)
     assert one.distance(Demand({share(300): 3})) == pytest.approx(1.0)
@@ -104,7 +104,7 @@ def test_typical_demand_covers_95_percent_and_adds_up_to_one() -> None:
     assert [key[1] for key, _ in typical] == [500, WHOLE_MILLI]
 
 
-def test_what_is_learned_of_thousands_of_shapes_is_bounded_and_weighs_the_same() -> None:
+def test_tables_of_thousands_of_shapes_are_bounded_and_keep_their_total_weight() -> None:
     """Placement tables have a row for each distinct amount of CPU; each tenant may ask for as many as it likes."""
     several = {Shape(gpu_count=2 + i % 7, gpu_milli=WHOLE_MILLI, cpu_milli=1 + 7 * i): 1 + i % 3 for i in range(4000)}
     hosts = {Shape(cpu_milli=1 + i): 1 for i in range(4000)}

@@ -43,7 +43,7 @@ def seen(engine: Engine) -> None:
         engine.observe(SMALL)
 
 
-def test_a_cluster_that_only_takes_fills_and_one_where_as_much_departs_does_not() -> None:
+def test_cluster_without_departures_fills_and_one_with_equal_departures_does_not() -> None:
     cluster = cluster_of(4)
     turnover = Turnover(cluster)
     look(turnover)
@@ -58,7 +58,7 @@ def test_a_cluster_that_only_takes_fills_and_one_where_as_much_departs_does_not(
     assert not turnover.fills
 
 
-def test_what_is_only_tried_between_two_looks_is_neither_taken_nor_given_back() -> None:
+def test_what_if_placements_between_two_samples_have_no_effect() -> None:
     cluster = cluster_of(2)
     turnover = Turnover(cluster)
     cluster.place(MIDDLE, NodePlacement(node=0, devices=()))
@@ -70,7 +70,7 @@ def test_what_is_only_tried_between_two_looks_is_neither_taken_nor_given_back() 
     assert turnover.fills
 
 
-def test_a_cluster_that_was_emptied_fills_again_once_enough_was_taken() -> None:
+def test_emptied_cluster_fills_again_once_enough_cpu_was_taken() -> None:
     cluster = cluster_of(8)
     turnover = Turnover(cluster)
     places = [NodePlacement(node=row, devices=()) for row in range(8) for _ in range(12)]
@@ -99,7 +99,7 @@ def test_a_cluster_that_was_emptied_fills_again_once_enough_was_taken() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
-def test_it_fills_exactly_while_little_of_what_was_taken_came_back(steps: list[tuple[bool, int]]) -> None:
+def test_cluster_fills_exactly_if_little_of_the_taken_cpu_was_given_back(steps: list[tuple[bool, int]]) -> None:
     """One change between two looks, so that each is seen; less than one filling in all, so that none is forgotten."""
     cluster = cluster_of(6)
     capacity = int(cluster.cpu_milli.sum())
@@ -126,9 +126,7 @@ def test_it_fills_exactly_while_little_of_what_was_taken_came_back(steps: list[t
     after=st.lists(st.sampled_from(SHAPES), max_size=12),
     kept=st.integers(1, 6),
 )
-def test_with_departures_the_policy_prefers_what_it_prefers_without_the_price(
-    arrivals: list[Shape], after: list[Shape], kept: int
-) -> None:
+def test_departures_disable_the_value_of_spare_cpu(arrivals: list[Shape], after: list[Shape], kept: int) -> None:
     cluster = cluster_of(4)
     priced = Engine(cluster, PgbPolicy(demand=DEMAND))
     plain = Engine(cluster, PgbPolicy(demand=DEMAND, weights=PgbWeights(spare=0.0)))
@@ -151,7 +149,7 @@ def test_with_departures_the_policy_prefers_what_it_prefers_without_the_price(
             cluster.place(shape, placement)
 
 
-def test_in_a_cluster_that_fills_spare_cpu_keeps_its_price_to_the_end() -> None:
+def test_spare_cpu_keeps_its_value_while_the_cluster_fills() -> None:
     cluster = cluster_of(4)
     engine = Engine(cluster, PgbPolicy(demand=DEMAND))
     began = engine.preference

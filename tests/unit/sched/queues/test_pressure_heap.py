@@ -35,7 +35,7 @@ def expected(tree: QueueTree, amounts: dict[str, Amount]) -> str:
 
 @given(st.integers(0, 1 << 30))
 @settings(max_examples=examples(60), deadline=None)
-def test_first_queue_is_the_one_of_least_pressure_after_any_changes(seed: int) -> None:
+def test_first_queue_has_the_least_pressure_after_random_changes(seed: int) -> None:
     rng = random.Random(seed)
     tree = random_tree(rng)
     fairest, amounts = PressureHeap(tree), dict.fromkeys(tree.form.leaves, AMOUNTS[0])

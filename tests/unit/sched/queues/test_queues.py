@@ -22,7 +22,7 @@ amounts = st.integers(0, 64)
 
 
 @given(st.integers(0, 200), st.lists(st.tuples(amounts, st.sampled_from([0.0, 0.5, 1.0, 3.0])), min_size=1, max_size=8))
-def test_pouring_gives_out_all_that_can_be_taken_and_no_more(available: int, glasses: list[tuple[int, float]]) -> None:
+def test_water_filling_distributes_exactly_what_can_be_taken(available: int, glasses: list[tuple[int, float]]) -> None:
     caps, weights = [float(c) for c, _ in glasses], [w for _, w in glasses]
     given_out = water_fill(available, caps, weights)
     can_take = sum(c for c, w in glasses if w > 0)
@@ -69,7 +69,7 @@ def test_shares_add_up_and_stay_within_demand_and_capacity(case: tuple[FairShare
 
 
 @given(trees())
-def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(
+def test_demanded_deserved_amounts_are_guaranteed_if_the_capacity_suffices(
     case: tuple[FairShareInput, list[float]],
 ) -> None:
     tree, capacity = case
@@ -83,7 +83,7 @@ def test_what_is_deserved_and_asked_is_guaranteed_while_there_is_enough(
 
 
 @given(trees())
-def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[FairShareInput, list[float]]) -> None:
+def test_no_surplus_is_left_while_a_weighted_queue_has_unmet_demand(case: tuple[FairShareInput, list[float]]) -> None:
     tree, capacity = case
     division = divide(tree, capacity)
     for parent, kids in enumerate(tree.children):
@@ -93,7 +93,7 @@ def test_nothing_is_left_while_somebody_with_a_weight_wants_it(case: tuple[FairS
             assert left <= 1e-6 or not hungry
 
 
-def test_the_past_narrows_but_never_starves() -> None:
+def test_past_use_lowers_a_share_but_never_to_zero() -> None:
     weights = corrected_weights([1.0, 1.0], [1000.0, 0.0], [True, True])
     assert weights[1] > weights[0] > 0
     assert corrected_weights([1.0, 3.0], [0.0, 0.0], [True, True]) == [1.0, 3.0]
@@ -111,7 +111,7 @@ def run(tree: QueueTree, name: str, amount: Amount) -> None:
     tree.use.start(name, amount)
 
 
-def test_use_is_counted_in_all_ancestors_and_returned_exactly() -> None:
+def test_use_is_counted_in_all_ancestors_and_subtracted_exactly() -> None:
     tree = tree_of(QueueSpec(name="org"), QueueSpec(name="a", parent="org"), QueueSpec(name="b", parent="org"))
     tree.use.add_waiting("a", Amount(3000, 5, 7))
     tree.use.start("a", Amount(3000, 5, 7))
@@ -124,7 +124,7 @@ def test_use_is_counted_in_all_ancestors_and_returned_exactly() -> None:
     assert tree.used("org") == tree.waiting("org") == Amount()
 
 
-def test_the_decayed_past_halves_in_a_half_life() -> None:
+def test_past_use_halves_in_a_half_life() -> None:
     tree = tree_of(QueueSpec(name="a"), half_life_s=100.0)
     run(tree, "a", Amount(8000))
     tree.advance(100.0)
@@ -134,7 +134,7 @@ def test_the_decayed_past_halves_in_a_half_life() -> None:
     assert dict(tree.past())["a"] == pytest.approx(once / 2)
 
 
-def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
+def test_past_use_is_equal_after_one_or_many_steps_of_time() -> None:
     one, many = (tree_of(QueueSpec(name="a"), half_life_s=50.0) for _ in range(2))
     for tree in (one, many):
         run(tree, "a", Amount(4000))
@@ -144,7 +144,7 @@ def test_advancing_in_one_step_or_in_many_is_the_same() -> None:
     assert dict(one.past())["a"] == pytest.approx(dict(many.past())["a"])
 
 
-def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
+def test_borrowing_queue_comes_after_a_queue_in_quota() -> None:
     tree = tree_of(QueueSpec(name="a", deserved=Amount(4000)), QueueSpec(name="b", deserved=Amount(4000)))
     for name in ("a", "b"):
         tree.use.add_waiting(name, Amount(8000))
@@ -161,7 +161,7 @@ def test_a_queue_that_borrows_comes_after_one_in_its_quota() -> None:
         ([QueueSpec(name="a", parent="b"), QueueSpec(name="b", parent="a")], "cycle"),
     ],
 )
-def test_a_broken_tree_is_refused(specs: list[QueueSpec], what: str) -> None:
+def test_invalid_queue_tree_is_refused(specs: list[QueueSpec], what: str) -> None:
     with pytest.raises(CalabashError, match=what):
         QueueTree(specs)
 
@@ -188,13 +188,13 @@ def test_chain_of_thousands_of_queues_is_refused_in_any_order_without_a_recursio
         Scheduler([], chain(5000)[::order])
 
 
-def test_circle_of_thousands_of_queues_is_refused_without_a_recursion_error() -> None:
+def test_cycle_of_thousands_of_queues_is_refused_without_a_recursion_error() -> None:
     first, *others = chain(5000)
     with pytest.raises(CalabashError, match="cycle"):
         Scheduler([], [QueueSpec(name=first.name, parent="c5000"), *others])
 
 
-def test_levels_count_from_the_top_and_queues_of_and_below_a_circle_have_none() -> None:
+def test_levels_count_from_the_top_and_are_zero_in_and_below_a_cycle() -> None:
     parents = {"d": "c", "a": "", "c": "b", "b": "a", "lost": "nowhere", "x": "y", "y": "x", "z": "x"}
     assert levels(parents) == {"a": 1, "b": 2, "c": 3, "d": 4, "lost": 1, "x": 0, "y": 0, "z": 0}
 
@@ -211,7 +211,7 @@ def test_limit_of_each_queue_on_the_path_is_kept_and_the_nearest_one_is_named() 
     assert tree.over_limit("a", Amount(2000)) is None
 
 
-def test_bad_amounts_of_a_queue_are_refused() -> None:
+def test_invalid_amounts_of_a_queue_are_refused() -> None:
     with pytest.raises(CalabashError, match="limited to"):
         QueueSpec(name="a", deserved=Amount(2000), limit=Amount(1000, 0, 0))
     with pytest.raises(CalabashError, match="negative"):
@@ -220,7 +220,7 @@ def test_bad_amounts_of_a_queue_are_refused() -> None:
         QueueSpec(name="a", over_quota_weight=-1)
 
 
-def test_a_queue_with_jobs_cannot_vanish_and_a_changed_tree_keeps_its_books() -> None:
+def test_queue_with_jobs_cannot_be_removed_and_a_replaced_tree_keeps_its_use() -> None:
     tree = tree_of(QueueSpec(name="a"), QueueSpec(name="b"))
     run(tree, "a", Amount(1000))
     with pytest.raises(CalabashError) as caught:
@@ -244,7 +244,7 @@ def test_jobs_go_to_leaves_only() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("cdef"), st.integers(1, 3), st.booleans()), min_size=1, max_size=20))
-def test_pressure_after_any_changes_of_use_is_that_of_a_tree_that_was_never_asked(
+def test_cached_pressure_equals_that_of_a_new_tree_after_random_changes(
     changes: list[tuple[str, int, bool]],
 ) -> None:
     specs = [QueueSpec(name=name, deserved=Amount(2000)) for name in "ab"]

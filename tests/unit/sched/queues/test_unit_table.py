@@ -71,7 +71,7 @@ def assert_marks_are_true(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("changed_max", [5, registry_module.CHANGED_MAX])
-def test_table_is_true_after_any_changes(changed_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_table_equals_the_registry_after_random_changes(changed_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "CHANGED_MAX", changed_max)
     for seed in range(examples(12)):
         world, rng = World(seed), random.Random(seed)

@@ -164,7 +164,7 @@ class PromiseWorld:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_promised_start_within_a_guarantee_is_delayed_only_by_what_stands_before_it(part: int) -> None:
+def test_reserved_start_in_quota_is_delayed_only_by_requests_before_it(part: int) -> None:
     count = DEFAULT_CASES // PARTS
     kept = 0
     for seed in range(part * count, (part + 1) * count):
@@ -180,7 +180,7 @@ def whole(count: int, *models: str) -> Shape:
 
 
 @pytest.mark.parametrize("evictable", [True, False])
-def test_promise_within_a_guarantee_is_kept_whether_or_not_a_borrower_could_be_evicted(evictable: bool) -> None:
+def test_reservation_in_quota_is_kept_with_and_without_an_evictable_borrower(evictable: bool) -> None:
     nodes = [
         NodeSpec(name=name, cpu_milli=64_000, memory_mib=1 << 20, gpus=(GpuSpec(model=model),) * count)
         for name, model, count in (("n1", "T4", 2), ("n2", "P40", 1))
@@ -209,7 +209,7 @@ def test_promise_within_a_guarantee_is_kept_whether_or_not_a_borrower_could_be_e
 
 
 @pytest.mark.parametrize("evictable", [True, False])
-def test_promise_of_borrowed_devices_yields_to_what_is_guaranteed_with_or_without_an_eviction(evictable: bool) -> None:
+def test_reservation_of_a_borrower_yields_to_a_request_in_quota_with_and_without_an_eviction(evictable: bool) -> None:
     nodes = [
         NodeSpec(name=name, cpu_milli=64_000, memory_mib=1 << 20, gpus=(GpuSpec(model=model),) * count)
         for name, model, count in (("n1", "T4", 2), ("n2", "P40", 1))
