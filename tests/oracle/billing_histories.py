@@ -17,7 +17,7 @@ SECOND = 1_000_000
 
 
 class BillingHistory:
-    """All input of one history."""
+    """Input of one random history: tariffs, guarantees and usage of some months."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -98,7 +98,7 @@ class BillingHistory:
         return [{"of": name, "hours": str(rng.choice((0, 7, 50))), "price": self._money()} for name in chosen]
 
     def _tariffs(self) -> list[dict[str, Any]]:
-        """A tariff for all in versions, and sometimes one for the tenant alone, in versions of its own."""
+        """Return the versions of a tariff for all tenants, and sometimes those of a tariff for the tenant alone."""
         rng = self.rng
         found: list[dict[str, Any]] = []
         first = date.fromisoformat(f"{self.months[0]}-01")
@@ -120,7 +120,7 @@ class BillingHistory:
         return found
 
     def _change(self, terms: dict[str, Any]) -> None:
-        """Make the next version from the terms: nothing, or one part of it, changes."""
+        """Change at most one of the terms, for the next version of the tariff."""
         rng = self.rng
         what = rng.choice(("nothing", "price", "tiers", "commitments", "tax", "discount", "models", "gone", "currency"))
         price = rng.choice(terms["prices"]) if terms["prices"] else {}

@@ -46,7 +46,7 @@ def _device_shape(rng: random.Random, *, simple: bool) -> Shape:
 
 
 def random_shape(rng: random.Random, *, simple: bool) -> Shape:
-    """Return the shape of one request with what it asks of the host; ``simple`` takes one whole device and nothing else."""
+    """Return a random shape with host resources; ``simple`` returns one whole device without host resources."""
     shape = _device_shape(rng, simple=simple)
     if simple or not shape.gpu_count:
         return shape
@@ -57,7 +57,7 @@ class History:
     """One random cluster with its scheduler and its ledger.
 
     Args:
-        limited: let a cycle look at one to four requests only, on a clock that goes on with each look at it.
+        limited: let a cycle attempt a few requests only, on a clock that advances each time it is read.
         changing: also decide about single requests, adopt and unbind some, cordon nodes, and change queues.
     """
 
@@ -71,7 +71,7 @@ class History:
         self._total = 1000 * sum(len(node.gpus) for node in nodes)
         queues = self._queues(self._total)
         self.leaves = [q.name for q in queues if all(c.parent != q.name for c in queues)]
-        timed = seed % 7 == 3  # what starts rests for a while, and past use counts
+        timed = seed % 7 == 3  # with a minimum run time, and with past use
         self.options = Options(
             min_run_time_s=200.0 if timed and seed % 2 else 0.0,
             half_life_s=1000.0 if timed and seed % 3 == 1 else 0.0,
@@ -95,7 +95,7 @@ class History:
         return NodeSpec(name=f"n{self._next()}", cpu_milli=32_000, memory_mib=65_536, gpus=gpus)
 
     def _gpu(self, model: str) -> GpuSpec:
-        """Return a device; some of a model with MIG are kept in that mode, some may change into it."""
+        """Return a device; some devices of a model with MIG are pinned to that mode, some may change to it."""
         can_cut = not self.simple and model == "A100-80"
         kept = can_cut and self.rng.random() < 0.4
         geometry = geometry_of(model, CARD_MIB) if can_cut and not kept and self.rng.random() < 0.5 else None
@@ -166,7 +166,7 @@ class History:
             assert set(self.scheduler.remove_node(name)) == self.ledger.node_lost(name)
 
     def health(self) -> None:
-        """Lose a device, or bring one back."""
+        """Make a device unhealthy, or healthy again."""
         name = self.rng.choice(list(self.ledger.nodes))
         device = self.rng.randrange(len(self.ledger.nodes[name].gpus))
         healthy = (name, device) in self.ledger.unhealthy
@@ -174,7 +174,7 @@ class History:
         self.scheduler.set_health(name, device, healthy=healthy)
 
     def decide(self) -> None:
-        """Submit, and decide about one request that waits before the next cycle."""
+        """Submit a request, and call ``decide`` for the last waiting request."""
         self.submit()
         waiting = self.ledger.waiting()
         if waiting:
@@ -183,7 +183,7 @@ class History:
             self.ledger.decided(decisions, self.now_s, self.scheduler.wake_at_s())
 
     def adopt(self) -> None:
-        """Take on one request that runs already where it fits."""
+        """Adopt a running request at a placement where it fits."""
         if len(self.ledger.requests) >= REQUESTS_MAX:
             return
         shape, queue = random_shape(self.rng, simple=self.simple), self.rng.choice(self.leaves)
@@ -195,21 +195,21 @@ class History:
         self.ledger.adopted(request, running.node, running.placement, self.now_s)
 
     def unbind(self) -> None:
-        """Let a start come to nothing."""
+        """Unbind a random running request, as if its bind had failed."""
         if self.ledger.running:
             name = self.rng.choice(list(self.ledger.running))
             self.ledger.unbound(name)
             self.scheduler.unbind(name)
 
     def cordon(self) -> None:
-        """Cordon a node, or take it back into service."""
+        """Cordon a node, or make it schedulable again."""
         name = self.rng.choice(list(self.ledger.nodes))
         schedulable = name in self.ledger.cordoned
         self.ledger.cordon(name, schedulable=schedulable)
         self.scheduler.cordon(name, schedulable=schedulable)
 
     def change_queues(self) -> None:
-        """Give one queue another guarantee and another limit."""
+        """Change the deserved amount and the limit of one queue."""
         queues = list(self.ledger.queues.values())
         at = self.rng.randrange(len(queues))
         deserved = self.rng.randrange(0, self._total // len(queues) + 1, 500)
@@ -220,12 +220,12 @@ class History:
     # ---- cycles ---------------------------------------------------------------------------------------------------
 
     def cycle(self) -> bool:
-        """Run one cycle and check it; returns True if it acted."""
+        """Run and check one cycle; return True if it started, evicted or moved a request."""
         decisions = self.scheduler.cycle(self.now_s)
         return self.ledger.decided(decisions, self.now_s, self.scheduler.wake_at_s())
 
     def _settle(self) -> int:
-        """Run the cycles that are due at once or soon; returns how many acted."""
+        """Run the cycles that are due within LATE_MAX_S; return the number of those that acted."""
         acted = 0
         for _ in range(SETTLE_MAX):
             wake_at_s = self.scheduler.wake_at_s()
@@ -235,18 +235,18 @@ class History:
             did = self.cycle()
             acted += did
             if self.options.half_life_s and not did:
-                return acted  # a cycle is due each second, whatever the last one did
+                return acted  # with past use a cycle is due each second in any case
         raise ViolationError("loop", f"after {SETTLE_MAX} cycles without an event another one is due")
 
     def run(self, cycles: int) -> int:
-        """Run the history; returns how many cycles acted."""
+        """Run the history; return the number of cycles that acted."""
         acted = 0
         events: list[Callable[[], None]] = [self.submit] * 8 + [self.end] * 5 + [self.health] + [self.join, self.lose]
         if self._changing:
             events += [self.decide] * 4 + [self.adopt, self.unbind, self.cordon, self.change_queues]
         for step in range(cycles):
             self.now_s += self.rng.choice((0.0, 1.0, 30.0, 300.0, 700.0))
-            if step % 4 != 3:  # else nothing but time passes
+            if step % 4 != 3:  # else only time passes
                 for _ in range(self.rng.randint(1, 3)):
                     self.rng.choice(events)()
             acted += self.cycle() + self._settle()

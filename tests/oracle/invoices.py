@@ -1,9 +1,9 @@
-"""Invoices recomputed from docs/concepts/invoices.md and docs/how-to/send-invoices.md, without any code of the ledger.
+"""Reference computation of invoices from docs/concepts/invoices.md and docs/how-to/send-invoices.md, without ledger code.
 
-Theory of operation. Time is cut at every moment at which anything changes: a usage record, a guarantee, a tariff, a window, the
-month. In a part nothing changes, so what each record holds there is charged on its own, in exact fractions. The parts are
-summed by version of the tariff, price and what a line tells apart, and then divided by commitments and tiers. Nothing is
-rounded but what the page says is rounded.
+Theory of operation. Time is divided at every moment at which anything changes: a usage record, a guarantee, a tariff, a price
+window, the month. Within one interval nothing changes, so each record is charged on its own, in exact fractions. The amounts
+are summed by version of the tariff, price and attributes of a line, and then divided into commitments and tiers. Only the
+amounts that the documentation says are rounded are rounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Plain = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A usage record; times in microseconds since 1970."""
+    """A usage record; times in microseconds since 1970, busy and idle time in microseconds."""
 
     project: str
     model: str
@@ -39,7 +39,8 @@ class Use:
     idle: int
 
     @property
-    def told_apart(self) -> tuple[str, str, str, bool]:
+    def line_attributes(self) -> tuple[str, str, str, bool]:
+        """Return the attributes by which lines of an invoice differ."""
         return self.project, self.model, self.mode, self.preemptible
 
 
@@ -57,7 +58,7 @@ LineName = tuple[str, str, str, int, bool, str, str, str, bool, str, Fraction]
 
 @dataclass(slots=True, kw_only=True)
 class Month:
-    """What a month must come to. With several ``currencies`` it must be refused."""
+    """Expected lines of the invoice of a month. A month with several ``currencies`` must be refused."""
 
     currencies: set[str] = field(default_factory=set)
     lines: dict[LineName, Line] = field(default_factory=lambda: defaultdict(Line))
@@ -72,26 +73,29 @@ class Month:
 
 
 def instant(day: date, zone: ZoneInfo, minute: int = 0) -> int:
-    """A time of day as microseconds since 1970."""
+    """Return a time of day as microseconds since 1970."""
     day, minute = day + timedelta(days=minute // 1440), minute % 1440
     local = datetime(day.year, day.month, day.day, minute // 60, minute % 60, tzinfo=zone)
     return int(local.astimezone(UTC).timestamp()) * 1_000_000
 
 
 def month_of(month: str, zone: ZoneInfo) -> tuple[int, int]:
-    """The begin and the end of a month like 2026-11."""
+    """Return the begin and the end of a month like 2026-11, in microseconds since 1970."""
     year, number = int(month[:4]), int(month[5:])
     after = date(year + 1, 1, 1) if number == 12 else date(year, number + 1, 1)
     return instant(date(year, number, 1), zone), instant(after, zone)
 
 
 def minutes(text: str) -> int:
-    """22:30 -> 1350."""
+    """Return a time of day like 22:30 in minutes: 1350."""
     return int(text[:2]) * 60 + int(text[3:])
 
 
 def in_force(tariffs: Sequence[Plain], tenant: str, at: int) -> int:
-    """The tariff of a moment: one that names the tenant before one for all, a later one before an earlier; -1 for none."""
+    """Return the index of the tariff in force at a time; -1 if there is none.
+
+    A tariff that names the tenant precedes one for all tenants, and a later one precedes an earlier one.
+    """
     best, rank = -1, (False, -1)
     for index, tariff in enumerate(tariffs):
         zone = ZoneInfo(tariff["time_zone"])
@@ -106,14 +110,17 @@ def in_force(tariffs: Sequence[Plain], tenant: str, at: int) -> int:
     return best
 
 
-def alike(one: Plain, other: Plain) -> bool:
-    """Return True if the second version changes nothing but when it is valid."""
+def has_equal_terms(one: Plain, other: Plain) -> bool:
+    """Return True if two versions of a tariff differ in their validity only."""
     validity = {"valid_from", "valid_to"}
     return {k: v for k, v in one.items() if k not in validity} == {k: v for k, v in other.items() if k not in validity}
 
 
 def versions(tariffs: Sequence[Plain], tenant: str, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """Which tariff is in force from when to when; a version that follows another and changes nothing is that version."""
+    """Return (begin, end, index of the tariff in force) for a period.
+
+    A version that follows another one with equal terms counts as the same version.
+    """
     marks = {begin, end}
     for tariff in tariffs:
         zone = ZoneInfo(tariff["time_zone"])
@@ -123,14 +130,14 @@ def versions(tariffs: Sequence[Plain], tenant: str, begin: int, end: int) -> lis
     found: list[tuple[int, int, int]] = []
     for since, until in pairwise(sorted(mark for mark in marks if begin <= mark <= end)):
         index = in_force(tariffs, tenant, since)
-        if found and index >= 0 and found[-1][2] >= 0 and alike(tariffs[found[-1][2]], tariffs[index]):
+        if found and index >= 0 and found[-1][2] >= 0 and has_equal_terms(tariffs[found[-1][2]], tariffs[index]):
             index = found[-1][2]
         found.append((since, until, index))
     return found
 
 
 def is_open(window: Plain, at: int, zone: ZoneInfo) -> bool:
-    """Return True if a window is open at a moment: it ends on the next day if its end is not after its begin."""
+    """Return True if a window is open at a time. A window whose end is not after its begin ends on the next day."""
     local = datetime.fromtimestamp(at // 1_000_000, UTC).astimezone(zone)
     now, days = local.hour * 60 + local.minute, window["days"] or DAYS
     today, yesterday = DAYS[local.weekday()], DAYS[local.weekday() - 1]
@@ -141,7 +148,7 @@ def is_open(window: Plain, at: int, zone: ZoneInfo) -> bool:
 
 
 def window_marks(tariff: Plain, begin: int, end: int) -> Iterable[int]:
-    """All moments at which a window of the tariff begins or ends."""
+    """Yield the times at which a window of the tariff begins or ends."""
     zone = ZoneInfo(tariff["time_zone"])
     day = datetime.fromtimestamp(begin // 1_000_000, zone).date() - timedelta(days=1)
     while instant(day, zone) <= end:
@@ -152,7 +159,7 @@ def window_marks(tariff: Plain, begin: int, end: int) -> Iterable[int]:
 
 
 def price_of(tariff: Plain, use: Use, measure: str, opened: set[str]) -> Plain | None:
-    """The first price for the measure that matches model, mode and time."""
+    """Return the first price of the measure that matches model, mode and open windows; None if none matches."""
     for price in tariff["prices"]:
         models, modes = price.get("models", []), price.get("modes", [])
         if price["measure"] != measure or (modes and use.mode not in modes):
@@ -173,10 +180,10 @@ def expected(
     begin: int,
     end: int,
 ) -> Month:
-    """What the month must come to.
+    """Return the expected lines of the invoice of a month.
 
     Args:
-        guarantees: since when the tenant is guaranteed how many thousandths of a device.
+        guarantees: (time, thousandths of a device that the tenant is guaranteed from then on).
     """
     phases = versions(tariffs, tenant, begin, end)
     charged: dict[tuple[int, str, str, tuple[str, str, str, bool]], Fraction] = defaultdict(Fraction)
@@ -187,18 +194,18 @@ def expected(
         if index >= 0 and uses:
             marks |= set(window_marks(tariffs[index], since, until))
     for since, until in pairwise(sorted(mark for mark in marks if begin <= mark <= end)):
-        holding = [use for use in uses if use.begin <= since and until <= use.end]
-        if not holding:
+        active = [use for use in uses if use.begin <= since and until <= use.end]
+        if not active:
             continue
         index = next(which for at, to, which in phases if at <= since < to)
-        held = sum(use.share for use in holding) * 10
+        held = sum(use.share for use in active) * 10
         sure = max(((at, milli) for at, milli in guarantees if at <= since), default=(0, 0))[1]
         lent = Fraction(max(0, held - sure), held)
         opened: set[str] = set()
         if index >= 0:
             zone = ZoneInfo(tariffs[index]["time_zone"])
             opened = {window["name"] for window in tariffs[index]["windows"] if is_open(window, since, zone)}
-        for use in holding:
+        for use in active:
             length = until - since
             device = Fraction(use.share * length, 100 * HOUR)
             amounts = {
@@ -211,7 +218,7 @@ def expected(
             for measure, hours in amounts.items():
                 price = price_of(tariffs[index], use, measure, opened) if index >= 0 else None
                 if hours and (price is not None or measure in ("guaranteed", "borrowed")):
-                    charged[index, price["name"] if price else "", measure, use.told_apart] += hours
+                    charged[index, price["name"] if price else "", measure, use.line_attributes] += hours
     return divided(charged, tariffs, phases, begin, end)
 
 
@@ -222,7 +229,7 @@ def divided(
     begin: int,
     end: int,
 ) -> Month:
-    """Hours into commitments and tiers, which count over all versions by tier basis: tariff, price and measure."""
+    """Return the hours divided into commitments and tiers, which count over all versions of a tariff, price and measure."""
     month = Month()
     lasted: dict[int, int] = defaultdict(int)
     for since, until, index in phases:
@@ -267,7 +274,7 @@ def divided(
 def tiers(
     price: Plain, since: Fraction, until: Fraction, committed: Fraction
 ) -> Iterable[tuple[int, bool, Fraction, Fraction]]:
-    """The hours of the count from one to another: tier, within the commitment, hours, and the price of each."""
+    """Yield (tier, within the commitment, hours, price per hour) of the hours counted from ``since`` to ``until``."""
     edges = [Fraction(0), *(Fraction(tier["above"]) for tier in price.get("tiers", [])), max(until, Fraction(10**12))]
     prices = [Fraction(price["price"]), *(Fraction(tier["price"]) for tier in price.get("tiers", []))]
     if since < committed:
@@ -286,28 +293,28 @@ def _name(
 
 
 def half_even(amount: Fraction, currency: str) -> Fraction:
-    """Rounded to the smallest coin, half to even."""
+    """Return an amount rounded to the smallest coin, half to even."""
     coins = COINS[currency]
     return Fraction(round(amount * coins), coins)
 
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """The invoices and credit notes of a tenant, as the page says that they are paid."""
+    """Invoices and credit notes of a tenant, settled as the documentation describes."""
 
     invoices: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def open(self, number: str) -> Fraction:
-        """What no standing invoice has used of a credit note."""
+        """Return the amount of a credit note that no valid invoice has used."""
         note = self.notes[number]
-        used = sum((b["used"].get(number, Fraction(0)) for b in self.invoices.values() if b["stands"]), Fraction(0))
+        used = sum((i["used"].get(number, Fraction(0)) for i in self.invoices.values() if i["stands"]), Fraction(0))
         return Fraction(note["total"]) - used
 
     def issue(
         self, number: str, *, net: Fraction, total: Fraction, currency: str
     ) -> tuple[dict[str, Fraction], Fraction]:
-        """What a new invoice uses of which credit notes, and its amount due."""
+        """Add an invoice. Returns the amounts that it uses of credit notes, and its amount due."""
         left, used = total, {}
         for name, note in self.notes.items():
             if note["stands"] and note["currency"] == currency:
@@ -319,15 +326,15 @@ class Account:
         return used, left
 
     def limit(self, number: str) -> Fraction:
-        """The greatest net amount of another credit note for an invoice; 0 for one that was taken back."""
-        bill = self.invoices[number]
+        """Return the largest net amount of another credit note for an invoice; 0 if the invoice was reversed."""
+        invoice = self.invoices[number]
         given = sum((n["net"] for n in self.notes.values() if n["of"] == number and n["stands"]), Fraction(0))
-        return Fraction(bill["net"] - given) if bill["stands"] else Fraction(0)
+        return Fraction(invoice["net"] - given) if invoice["stands"] else Fraction(0)
 
     def may_void(self, number: str) -> bool:
-        """Return True if no later document rests on an invoice or a credit note that stands."""
+        """Return True if a valid invoice or credit note can be reversed, because no later document depends on it."""
         if number in self.notes:
-            rests = any(number in bill["used"] for bill in self.invoices.values() if bill["stands"])
-            return bool(self.notes[number]["stands"]) and not rests
+            is_used = any(number in invoice["used"] for invoice in self.invoices.values() if invoice["stands"])
+            return bool(self.notes[number]["stands"]) and not is_used
         noted = any(note["of"] == number and note["stands"] for note in self.notes.values())
         return bool(self.invoices[number]["stands"]) and not noted

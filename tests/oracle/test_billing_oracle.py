@@ -1,7 +1,7 @@
-"""Invoices and credit notes over random histories, against a recomputation that shares no code with the ledger.
+"""Invoices and credit notes of random histories, compared with a computation that shares no code with the ledger.
 
 ``make test`` tries 24 histories, always the same ones; ``make examples`` tries 1,000 new ones in each of its ten rounds.
-``CALABASH_BILLING_HISTORIES=10000`` tries so many, from history 0 on; ``CALABASH_ORACLE_SEED=N`` tries history N only.
+``CALABASH_BILLING_HISTORIES=10000`` tries this number, from history 0 on; ``CALABASH_ORACLE_SEED=N`` tries history N only.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _ASKED = os.environ.get("CALABASH_BILLING_HISTORIES")
 HISTORIES = int(_ASKED or ("1000" if SEARCHING else "24"))
 PARTS = 8
 IN_DATABASE = max(2, HISTORIES // 1000)
-# A product of exact fractions may lie between two coins; whole microseconds move it by less than this.
+# Largest difference that is caused by rounding times to whole microseconds.
 SLIP = Fraction(1, 10**6)
 
 
-class Bills:
-    """What was issued to a tenant, kept in memory as the store keeps it."""
+class IssuedDocuments:
+    """Invoices and credit notes that were issued to a tenant, in memory, in the form of the store."""
 
     def __init__(self) -> None:
         self.records: list[BillRecord] = []
 
     def add(self, record: BillRecord, number: str) -> BillRecord:
-        """Give a record its number, as it is issued."""
+        """Issue a record under a number."""
         found = replace(
             record, number=number, document={**record.document, "number": number}, at=float(len(self.records))
         )
@@ -64,7 +64,7 @@ class Bills:
         self.records.append(found)
         return found
 
-    def of(self, number: str) -> BillRecord:
+    def record(self, number: str) -> BillRecord:
         return next(record for record in self.records if record.number == number)
 
 
@@ -89,12 +89,12 @@ def _name(line: RatedLine) -> LineName:
     return (line.tariff, line.price, line.measure.value, line.tier, line.committed, *apart, *tax)
 
 
-def _require_lines(bill: Invoice, month: Month, currency: str) -> None:
+def _require_lines(invoice: Invoice, month: Month, currency: str) -> None:
     """Compare hours and amounts line by line; lines of equal name from several versions are one."""
     coin = Fraction(1, COINS[currency])
     found: dict[LineName, Line] = defaultdict(Line)
     count: dict[LineName, int] = defaultdict(int)
-    for line in bill.lines:
+    for line in invoice.lines:
         name = _name(line)
         found[name].hours += Fraction(line.quantity, line.per_hour)
         found[name].cost += Fraction(line.amount)
@@ -107,25 +107,25 @@ def _require_lines(bill: Invoice, month: Month, currency: str) -> None:
         assert abs(sums.cost - wanted.cost) < count[name] * coin + SLIP, name
 
 
-def _require_month(bill: Invoice, items: list[ItemLine], month: Month) -> None:
+def _require_month(invoice: Invoice, items: list[ItemLine], month: Month) -> None:
     """Compare an invoice with the recomputation: lines, net amount, taxes, total, and its items."""
     (currency,) = month.currencies or {""}
-    assert bill.currency == currency
+    assert invoice.currency == currency
     if not currency:
-        assert bill.net == bill.total == 0
+        assert invoice.net == invoice.total == 0
         return
     coin = Fraction(1, COINS[currency])
-    _require_lines(bill, month, currency)
-    assert abs(Fraction(bill.net) - month.net) <= coin / 2 + SLIP
-    assert Fraction(bill.net) == sum((Fraction(line.amount) for line in bill.lines), Fraction(0))
-    assert sum((Fraction(item.amount) for item in items), Fraction(0)) == Fraction(bill.net)
+    _require_lines(invoice, month, currency)
+    assert abs(Fraction(invoice.net) - month.net) <= coin / 2 + SLIP
+    assert Fraction(invoice.net) == sum((Fraction(line.amount) for line in invoice.lines), Fraction(0))
+    assert sum((Fraction(item.amount) for item in items), Fraction(0)) == Fraction(invoice.net)
     nets: dict[tuple[str, Fraction], Fraction] = defaultdict(Fraction)
-    for line in bill.lines:
+    for line in invoice.lines:
         if line.currency:
             nets[line.tax_name, Fraction(line.tax_percent)] += Fraction(line.amount)
     taxes = {tax: half_even(net * tax[1] / 100, currency) for tax, net in nets.items() if tax[1]}
-    assert {(tax.name, Fraction(tax.percent)): Fraction(tax.amount) for tax in bill.taxes} == taxes
-    assert Fraction(bill.total) == Fraction(bill.net) + sum(taxes.values(), Fraction(0))
+    assert {(tax.name, Fraction(tax.percent)): Fraction(tax.amount) for tax in invoice.taxes} == taxes
+    assert Fraction(invoice.total) == Fraction(invoice.net) + sum(taxes.values(), Fraction(0))
 
 
 def _rated(history: BillingHistory, tariffs: list[Tariff], month: str) -> tuple[Invoice, list[ItemLine]]:
@@ -140,58 +140,60 @@ def _expected(history: BillingHistory, month: str) -> Month:
     return expected(history.uses, history.tariffs, history.guarantees, tenant=TENANT, begin=begin, end=end)
 
 
-def _credit(rng: random.Random, bills: Bills, account: Account) -> None:
-    """Credit some invoice with some amount, which is refused beyond the limit."""
+def _credit(rng: random.Random, issued: IssuedDocuments, account: Account) -> None:
+    """Create a credit note of a random amount for a random invoice; an amount beyond the limit must be refused."""
     number = rng.choice(list(account.invoices))
-    bill, limit = account.invoices[number], account.limit(number)
-    coins = COINS[bill["currency"]]
+    invoice, limit = account.invoices[number], account.limit(number)
+    coins = COINS[invoice["currency"]]
     most = int(limit * coins)
     cents = rng.randrange(1, most + 1) if most and rng.random() < 0.8 else most + rng.randrange(1, 100)
     amount = Decimal(cents) / coins
     if Fraction(amount) > limit:
         with pytest.raises(CalabashError):
-            noted(bills.of(number), bills.records, amount=amount, reason="r")
+            noted(issued.record(number), issued.records, amount=amount, reason="r")
         return
-    note = bills.add(noted(bills.of(number), bills.records, amount=amount, reason="r"), f"C-{len(account.notes)}")
+    note = issued.add(
+        noted(issued.record(number), issued.records, amount=amount, reason="r"), f"C-{len(account.notes)}"
+    )
     assert Fraction(note.net) == -Fraction(amount)
     nets: dict[str, Fraction] = defaultdict(Fraction)
-    for line in invoice_of(bills.of(number)).lines:
+    for line in invoice_of(issued.record(number)).lines:
         nets[f"{line.tax_name} {line.tax_percent}"] += Fraction(line.amount)
     total = Fraction(amount)
     for line in invoice_of(note).lines:
-        wanted = Fraction(amount) * nets[f"{line.tax_name} {line.tax_percent}"] / bill["net"]
+        wanted = Fraction(amount) * nets[f"{line.tax_name} {line.tax_percent}"] / invoice["net"]
         assert abs(-Fraction(line.amount) - wanted) < Fraction(1, coins)
-        total += half_even(-Fraction(line.amount) * Fraction(line.tax_percent) / 100, bill["currency"])
+        total += half_even(-Fraction(line.amount) * Fraction(line.tax_percent) / 100, invoice["currency"])
     assert Fraction(note.total) == -total
     account.notes[note.number] = {
         "of": number,
         "net": Fraction(amount),
         "total": total,
-        "currency": bill["currency"],
+        "currency": invoice["currency"],
         "stands": True,
     }
 
 
-def _void(rng: random.Random, bills: Bills, account: Account) -> None:
-    """Take back some invoice or credit note, where nothing later rests on it."""
+def _void(rng: random.Random, issued: IssuedDocuments, account: Account) -> None:
+    """Reverse a random invoice or credit note; it must be refused if a later document depends on it."""
     number = rng.choice([*account.invoices, *account.notes])
-    of = account.notes if number in account.notes else account.invoices
-    if not of[number]["stands"]:
+    documents = account.notes if number in account.notes else account.invoices
+    if not documents[number]["stands"]:
         return
     if not account.may_void(number):
         with pytest.raises(CalabashError):
-            require_reversible(number, bills.records)
+            require_reversible(number, issued.records)
         return
-    require_reversible(number, bills.records)
-    before = bills.of(number)
-    back = bills.add(record_of(reverse(invoice_of(before)), seller=()), f"R-{len(bills.records)}")
+    require_reversible(number, issued.records)
+    before = issued.record(number)
+    back = issued.add(record_of(reverse(invoice_of(before)), seller=()), f"R-{len(issued.records)}")
     assert (Fraction(back.net), Fraction(back.total)) == (-Fraction(before.net), -Fraction(before.total))
     assert invoice_of(back).due == -invoice_of(before).due
-    of[number]["stands"] = False
+    documents[number]["stands"] = False
 
 
 def seeds(part: int) -> Iterator[int]:
-    """The histories of one part."""
+    """Yield the histories of one part."""
     if given := os.environ.get("CALABASH_ORACLE_SEED"):
         yield from [int(given)] if part == 0 else []
         return
@@ -211,7 +213,7 @@ def test_invoices_of_random_histories_equal_the_documented_ones(part: int) -> No
 
 def _history(seed: int) -> None:
     history = BillingHistory(seed)
-    rng, bills, account = history.rng, Bills(), Account()
+    rng, issued, account = history.rng, IssuedDocuments(), Account()
     tariffs = [tariff_of(msgspec.convert(tariff, billing.TariffSettings, strict=False)) for tariff in history.tariffs]
     for number, month in enumerate(history.months):
         wanted = _expected(history, month)
@@ -219,22 +221,22 @@ def _history(seed: int) -> None:
             with pytest.raises(CalabashError, match=f"tenant {TENANT} has tariffs in"):
                 _rated(history, tariffs, month)
             continue
-        bill, items = _rated(history, tariffs, month)
-        _require_month(bill, items, wanted)
-        assert bill.empty == (not any(line.hours > SLIP for line in wanted.lines.values()))
-        if bill.empty or not bill.currency:
+        invoice, items = _rated(history, tariffs, month)
+        _require_month(invoice, items, wanted)
+        assert invoice.empty == (not any(line.hours > SLIP for line in wanted.lines.values()))
+        if invoice.empty or not invoice.currency:
             continue
-        issued = bills.add(settled(record_of(bill), bills.records), f"I-{number}")
+        record = issued.add(settled(record_of(invoice), issued.records), f"I-{number}")
         used, due = account.issue(
-            issued.number, net=Fraction(bill.net), total=Fraction(bill.total), currency=bill.currency
+            record.number, net=Fraction(invoice.net), total=Fraction(invoice.total), currency=invoice.currency
         )
-        whole = invoice_of(issued)
+        whole = invoice_of(record)
         assert {one.number: Fraction(one.amount) for one in whole.settled} == used
         assert Fraction(whole.due) == due
         for _ in range(rng.choice((0, 1, 2))):
-            _credit(rng, bills, account)
+            _credit(rng, issued, account)
         if rng.random() < 0.3:
-            _void(rng, bills, account)
+            _void(rng, issued, account)
 
 
 def _record(use: Use, number: int) -> UsageRecord:
@@ -263,10 +265,10 @@ def test_invoices_of_random_histories_in_a_database_equal_the_documented_ones(tm
     history, account = BillingHistory(10_000_000 + seed), Account()
     store = open_store(f"sqlite:///{tmp_path}/pool.db")
     clock = VirtualClock(now_s=month_of(history.months[-1], ZoneInfo(history.zone))[1] / 1_000_000 + 86_400)
-    books = Billing(store, clock)
+    service = Billing(store, clock)
     store.tenancy.put_tenant(Tenant(name=TENANT))
     for tariff in history.tariffs:
-        books.put_tariff(msgspec.convert(tariff, billing.TariffSettings, strict=False))
+        service.put_tariff(msgspec.convert(tariff, billing.TariffSettings, strict=False))
     with Database(store.url).transaction() as connection:
         connection.execute(guarantees.delete())  # the creation just now
         for at, milli in history.guarantees:
@@ -278,10 +280,10 @@ def test_invoices_of_random_histories_in_a_database_equal_the_documented_ones(tm
         assert [failure.tenant for failure in answer.failed] == ([TENANT] if len(wanted.currencies) > 1 else [])
         assert [rated.tenant for rated in answer.items] == ([] if answer.failed or wanted.empty else [TENANT])
         for number in [rated.number for rated in answer.items if rated.currency]:
-            bill = invoice_of(books.invoice(number))
+            invoice = invoice_of(service.invoice(number))
             (currency,) = wanted.currencies
-            _require_lines(bill, wanted, currency)
-            issued = books.issue(number, by="root")
+            _require_lines(invoice, wanted, currency)
+            issued = service.issue(number, by="root")
             used, due = account.issue(
                 issued.number, net=Fraction(issued.net), total=Fraction(issued.total), currency=currency
             )
@@ -291,7 +293,7 @@ def test_invoices_of_random_histories_in_a_database_equal_the_documented_ones(tm
             limit = account.limit(issued.number)
             if limit > 0:
                 half = Decimal(max(1, int(limit * COINS[currency] / 2))) / COINS[currency]
-                note = books.credit(issued.number, billing.CreditOrder(amount=half, reason="r"), by="root")
+                note = service.credit(issued.number, billing.CreditOrder(amount=half, reason="r"), by="root")
                 account.notes[note.number] = {
                     "of": issued.number,
                     "net": Fraction(half),
@@ -300,7 +302,7 @@ def test_invoices_of_random_histories_in_a_database_equal_the_documented_ones(tm
                     "stands": True,
                 }
                 assert Fraction(note.open) == account.open(note.number)
-    books.close()
+    service.close()
     store.close()
 
 

@@ -1,4 +1,4 @@
-"""Evictions are those of the plain way, in random worlds of many queues, gangs and shapes."""
+"""Oracle of evictions: decisions equal those of the plain implementation in random worlds of queues, gangs and shapes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def change(name: str, scheduler: Scheduler, *, evictable: bool, guarded: bool) -
 
 
 class World:
-    """A random cluster with queues, and what happens in it."""
+    """A random cluster with queues and random events."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -131,7 +131,7 @@ class World:
         return found
 
     def events(self, step: int) -> list[Act]:
-        """Return what happens before a cycle, as acts on a scheduler."""
+        """Return the events before a cycle, as functions of a scheduler."""
         rng, acts = self.rng, list[Act]()
         self.now_s += rng.choice((1.0, 5.0, 20.0))
         many = max(1, self.devices // 2) if step == 0 else rng.choice((0, 1, 3, 8))
@@ -161,7 +161,7 @@ def decided(scheduler: Scheduler, acts: list[Act], now_s: float, first: str) -> 
 
 
 def check(seed: int) -> int:
-    """Run one world with both kinds of evictions; returns how many evictions there were."""
+    """Run one world with both implementations and compare their decisions; return the number of evictions."""
     world, evictions = World(seed), 0
     fast, plain = world.scheduler(), world.scheduler()
     for step in range(STEPS):

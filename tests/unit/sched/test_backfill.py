@@ -1,4 +1,4 @@
-"""Reservation and backfill: who waits at the first that found no room is never delayed by who ran ahead."""
+"""Tests of reservation and backfill: backfilled requests never delay the request that has a reservation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster_of(*devices: int) -> list[NodeSpec]:
 
 
 def check_order(seed: int) -> tuple[int, int]:
-    """One queue, first come first served with backfill, exact run times; returns (promises, overtakers)."""
+    """Simulate one queue in order of submission with backfill and exact run times; return (reservations, overtakers)."""
     rng = random.Random(seed)
     scheduler = Scheduler(
         cluster_of(*(rng.choice((2, 4)) for _ in range(3))), [QueueSpec(name="q")], options=NEVER_EVICT
@@ -64,7 +64,7 @@ def check_order(seed: int) -> tuple[int, int]:
             overtakers += sum(requests[name].submitted_at_s > first for name in started)
         for reservation in scheduler.state.reservations:
             for request in (a for group in reservation.requests_on.values() for a in group):
-                # A promise may be renewed for an earlier start, never for a later one.
+                # A reservation may be renewed for an earlier start, never for a later one.
                 assert reservation.start_s <= promised.get(request.id, reservation.start_s)
                 promised[request.id] = reservation.start_s
         if not ends:
@@ -142,7 +142,7 @@ def test_estimated_end_is_constant_until_it_has_passed(run_time_s: float, began_
 
 
 def test_backfilled_request_gets_the_device_of_a_held_node_where_it_delays_no_reservation() -> None:
-    """The best place would be the device that the promised request waits for."""
+    """Use a cluster whose best placement would be the device for which the reserved request waits."""
     node = NodeSpec(
         name="n",
         cpu_milli=1000,

@@ -1,4 +1,4 @@
-"""Skipped cycles: decisions are the same as without, and each change and each time rule ends the skipping."""
+"""Tests of skipped cycles: decisions equal those without skipping, and each change and each time rule ends the skipping."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def made(rng: random.Random, memory: type[CycleMemory]) -> Scheduler:
 
 
 def step_of(rng: random.Random, number: int) -> Step:
-    """Draw one step; it finds its object by numbers, so that it is the same in equal schedulers."""
+    """Draw one step, which chooses its objects by numbers, so that it does the same in equal schedulers."""
     pick = rng.random()
     others = ("end", "cordon", "evictable", "movable", "decide")
     what = "submit" if number % 15 < 4 else rng.choice(others) if number % 15 == 4 else "nothing"
@@ -140,7 +140,7 @@ def test_random_histories_are_decided_as_without_skipped_cycles(seed: int) -> No
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each cycle that was not skipped."""
+    """Return a list that gets one entry for each cycle that is not skipped."""
     found, run = list[int](), Cycle.run
 
     def counted(cycle: Cycle) -> tuple[Decision, ...]:
@@ -166,7 +166,7 @@ def made_of(*nodes: NodeSpec, queue: QueueSpec | None = None, **options: object)
 
 
 def half_full(**options: Any) -> Scheduler:
-    """A node of 2 devices with one in use, and a request for both."""
+    """Return a scheduler of one node of 2 devices, one of them in use, with a waiting request for both."""
     scheduler = made_of(node("a", 2), **options)
     scheduler.adopt(ask("r", evictable=False), started_at_s=0.0)
     scheduler.submit(ask("x", 2))
@@ -174,7 +174,7 @@ def half_full(**options: Any) -> Scheduler:
 
 
 def shut(change: Act) -> Scheduler:
-    """An idle node that takes nothing since the change, and a request."""
+    """Return a scheduler of an idle node that a change has made unusable, with a waiting request."""
     scheduler = made_of(node("a", 1))
     change(scheduler)
     scheduler.submit(ask("x"))
@@ -182,7 +182,7 @@ def shut(change: Act) -> Scheduler:
 
 
 def scattered(**options: Any) -> Scheduler:
-    """Two nodes of 2 devices with half a device in use on each, and a request for 2 devices."""
+    """Return a scheduler of two nodes of 2 devices, half a device in use on each, with a waiting request for 2 devices."""
     scheduler = made_of(node("a", 2), node("b", 2), **{"defragment_moves_max": 1, **options})
     for name in ("a", "b"):
         scheduler.adopt(ask(f"r{name}", milli=500), node=name, started_at_s=0.0)
@@ -197,7 +197,7 @@ def limited() -> Scheduler:
 
 
 def gang(*sizes: int) -> Scheduler:
-    """Members of an incomplete gang, each of which names a size of the gang, and 2 idle devices."""
+    """Return a scheduler of 2 idle devices with the members of an incomplete gang, which give different sizes of the gang."""
     scheduler = made_of(node("a", 2))
     for k, size in enumerate(sizes):
         scheduler.submit(ask(f"g{k}", gang="g", min_member=size))
@@ -205,7 +205,7 @@ def gang(*sizes: int) -> Scheduler:
 
 
 def full_with_room_to_come() -> Scheduler:
-    """A request for 2 devices of a node that is gone."""
+    """Return a scheduler without nodes, with a waiting request for 2 devices."""
     scheduler = made_of(node("a", 1), node("b", 2))
     scheduler.remove_node("b")
     scheduler.submit(ask("x", 2))
@@ -239,7 +239,7 @@ def put(name: str, value: object) -> Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A change of a settled scheduler; ``decided`` are the classes of what the next cycle decides."""
+    """A change of a settled scheduler; ``decided`` are the classes of the decisions of the next cycle."""
 
     world: Callable[[], Scheduler]
     change: Act
@@ -316,12 +316,12 @@ CASES = {
     ),
     "SchedulerState.remove": Case(world=half_full, change=lambda s: s.state.remove("r"), decided="Bind"),
 }
-# These change nothing that a cycle depends on, or are what is tested.
+# Methods that change no input of a cycle, or are tested elsewhere.
 READERS = {"cycle", "advance", "wake_at_s", "why", "snapshot", "need"}
 
 
 def settled(scheduler: Scheduler, runs: list[int], at_s: float) -> None:
-    """Make cycles until one is skipped."""
+    """Run cycles until one is skipped."""
     for k in range(3):
         scheduler.cycle(at_s + k / 4)
     before = len(runs)
@@ -377,7 +377,7 @@ def test_every_change_of_the_registry_changes_its_version(name: str) -> None:
 
 
 def evicted() -> Scheduler:
-    """At 1 s, x was evicted for y; z could be evicted for it, but for the pause."""
+    """Return a scheduler in which x was evicted for y at 1 s, and could evict z after the pause."""
     scheduler = made_of(node("a", 2))
     scheduler.adopt(ask("z", evictable=False), started_at_s=0.0)
     scheduler.adopt(ask("x", priority=1), started_at_s=0.0)
@@ -395,7 +395,7 @@ def preempting() -> Scheduler:
 
 
 def lapsing() -> Scheduler:
-    """An idle device is held for x, and y may have it once the promise lapses."""
+    """Return a scheduler in which an idle device is held for x, and y can use it once the reservation expires."""
     scheduler = made_of(node("a", 2), reservations=1, reservation_hold_s=20.0, reservation_pause_s=20.0)
     scheduler.adopt(ask("r", evictable=False), started_at_s=0.0)
     scheduler.submit(ask("x", 2, submitted_at_s=0.5))
@@ -406,7 +406,7 @@ def lapsing() -> Scheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule that lets a cycle at ``at_s`` decide what one at ``from_s`` does not."""
+    """A rule that lets a cycle at ``at_s`` make a decision that a cycle at ``from_s`` does not make."""
 
     world: Callable[[], Scheduler]
     from_s: float
@@ -480,8 +480,8 @@ def test_gang_gets_another_reservation_when_the_pause_has_ended(runs: list[int])
     assert len(scheduler.state.reservations) == 1
 
 
-def test_shorter_request_is_backfilled_once_a_longer_one_before_it_has_a_reservation(runs: list[int]) -> None:
-    """While both would end before the first promised start they fare alike, and the first may have no promise."""
+def test_shorter_request_gets_a_reservation_once_an_equivalent_longer_one_ends_too_late(runs: list[int]) -> None:
+    """Requests p1 and p2 are equivalent while both would end before the reserved start; p1 may have no reservation."""
     scheduler = made_of(node("a", 2), node("b", 4), reservations=2)
     scheduler.adopt(ask("r", run_time_s=100.0, evictable=False), node="a", started_at_s=0.0)
     scheduler.adopt(ask("s", 4, run_time_s=1000.0, evictable=False), node="b", started_at_s=0.0)
@@ -492,7 +492,7 @@ def test_shorter_request_is_backfilled_once_a_longer_one_before_it_has_a_reserva
     scheduler.state.passed = {passed: 1e6}
     scheduler._memory = CycleMemory(scheduler.state, age_max_s=math.inf)
     settled(scheduler, runs, 1.0)
-    scheduler.cycle(40.0)  # p1 would just end in time
+    scheduler.cycle(40.0)  # p1 would end exactly at the reserved start
     assert [r.request_ids for r in scheduler.state.reservations] == [("x",)]
     scheduler.cycle(40.5)
     assert [r.request_ids for r in scheduler.state.reservations] == [("x",), ("p2",)]
@@ -523,7 +523,7 @@ def test_cycle_after_one_that_only_made_a_reservation_is_skipped(runs: list[int]
 
 
 def test_cycle_after_one_in_which_a_reservation_expired_is_not_skipped(runs: list[int]) -> None:
-    scheduler = half_full(reservations=1, reservation_hold_s=0.0)  # it lapses at once, and others may pass
+    scheduler = half_full(reservations=1, reservation_hold_s=0.0)  # the reservation expires at once
     assert [len(runs) for at_s in (1.0, 1.5, 2.0) if scheduler.cycle(at_s) is not None] == [1, 2, 2]
 
 
@@ -540,7 +540,7 @@ def test_cycle_is_skipped_only_if_the_waiting_mig_profiles_are_unchanged(
 ) -> None:
     scheduler, run = half_full(), Cycle.run
 
-    def taking(cycle: Cycle) -> tuple[Decision, ...]:  # as a trial placement of such a profile does
+    def taking(cycle: Cycle) -> tuple[Decision, ...]:  # simulates a trial placement of such a profile
         scheduler.cluster.mig_coming.clear()
         return run(cycle)
 

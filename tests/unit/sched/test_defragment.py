@@ -1,4 +1,4 @@
-"""Defragmentation: moves are bounded, respect who may move, and leave everything placed."""
+"""Tests of defragmentation: moves are bounded, move only movable requests, and leave all requests placed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def part(milli: int) -> Shape:
 
 
 class World:
-    """A cluster with occupants."""
+    """A random cluster with running requests."""
 
     def __init__(self, *devices: int) -> None:
         nodes = [
@@ -78,7 +78,7 @@ def check_random(seed: int) -> bool:
     for occupant, _ in moves.moved:
         assert occupant.movable
         assert occupant.shape.gpu_count < shape.gpu_count or not occupant.shape.whole
-    # Taking everything away again from where it is said to be leaves an empty cluster.
+    # Releasing all requests at their reported placements leaves an empty cluster.
     places = {o.id: (o.shape, o.placement) for o in world.occupants.values()}
     places.update({o.id: (o.shape, p) for o, p in moves.moved})
     places["newcomer"] = (shape, moves.placement)

@@ -49,8 +49,8 @@ def bound(decisions: tuple[Decision, ...]) -> list[str]:
     return [d.id for d in decisions if isinstance(d, Bind)]
 
 
-class Looks:
-    """Counts how often the engine was asked for a place."""
+class EngineCalls:
+    """Counter of the placements that the engine was asked for."""
 
     def __init__(self, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -85,22 +85,22 @@ def test_request_of_another_owner_is_decided_without_attempts_of_thousands_that_
     for i in range(MANY):
         scheduler.submit(ask(f"a{i}", "ann", shape=Shape(gpu_count=2, gpu_milli=1000 - i % 7)))
     scheduler.cycle(1.0)
-    looks = Looks(scheduler, monkeypatch)
+    calls = EngineCalls(scheduler, monkeypatch)
     scheduler.submit(ask("b", "bob", at_s=2.0, shape=Shape(gpu_count=1, gpu_milli=1000)))
     decisions = scheduler.decide("b", 2.0)
     assert {d.id for d in decisions} == {"b"}
-    assert looks.count <= 2
+    assert calls.count <= 2
 
 
 def test_equal_shapes_are_refused_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = scheduler_of(1)
     scheduler.adopt(ask("r", "ann"), started_at_s=0.0)
     scheduler.cycle(1.0)
-    looks = Looks(scheduler, monkeypatch)
+    calls = EngineCalls(scheduler, monkeypatch)
     for i in range(200):
         scheduler.submit(ask(f"w{i}", f"o{i % 3}", at_s=2.0))
         assert [type(d) for d in scheduler.decide(f"w{i}", 2.0)] == [Defer]
-    assert looks.count < 10
+    assert calls.count < 10
 
 
 def test_freed_devices_go_to_the_first_waiting_request_not_to_a_new_one() -> None:
@@ -203,7 +203,7 @@ def test_portions_follow_the_ranks_of_owners_over_random_starts_and_evictions(se
         gangs.append(gang)
     left = [portion for gang in gangs for portion in portions_of(gang)]
     order, amount = QueueOrder(left, use), Amount(gpu_milli=1000)
-    holding: list[str] = []
+    running: list[str] = []
     while left:
         portion = order.head()
         assert portion is min(left, key=use.sort_key)
@@ -211,9 +211,9 @@ def test_portions_follow_the_ranks_of_owners_over_random_starts_and_evictions(se
         left.remove(portion)
         if chance.random() < 0.5:
             use.start("q", portion.gang.owner, amount)
-            holding.append(portion.gang.owner)
-        if holding and chance.random() < 0.2:
-            owner = holding.pop(chance.randrange(len(holding)))
+            running.append(portion.gang.owner)
+        if running and chance.random() < 0.2:
+            owner = running.pop(chance.randrange(len(running)))
             use.stop("q", owner, amount)
             order.renew(owner)
     assert not order

@@ -1,4 +1,4 @@
-"""What a cycle knows of portions without asking again: which are alike, and that equal shapes are one object."""
+"""Tests of portions: their equivalence keys, and that equal shapes of waiting requests are one object."""
 
 from __future__ import annotations
 

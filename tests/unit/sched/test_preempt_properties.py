@@ -1,9 +1,8 @@
-"""Evictions in random small worlds: bounded, never in a circle, never from within a quota, nothing over-committed.
+"""Property tests of evictions in small random worlds: bounded, without loops, none of units in quota, nothing over-committed.
 
-One case is one random world that is scheduled until nothing changes. The default run does five thousand, in parts that
-can run side by side; the full run of a million is
-``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/test_preempt_properties.py`` (``CALABASH_SEED`` moves the start,
-so that it can be done in parts).
+One case is one random world that is scheduled until nothing changes. The default run has five thousand cases, in parts that can
+run in parallel. ``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/test_preempt_properties.py`` runs a million
+(``CALABASH_SEED`` sets the first case, so that it can be run in parts).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SHAPES = [
 
 
 def world(rng: random.Random) -> tuple[Scheduler, list[Request]]:
-    """A few nodes, two or three queues, things that run, and requests that wait."""
+    """A few nodes, two or three queues, running and waiting requests."""
     nodes = [
         NodeSpec(name=f"n{i}", cpu_milli=1 << 30, memory_mib=1 << 30, gpus=(GpuSpec(),) * rng.choice((1, 2, 4)))
         for i in range(rng.randint(1, 3))
@@ -79,8 +78,8 @@ def world(rng: random.Random) -> tuple[Scheduler, list[Request]]:
     return scheduler, requests(many=rng.randint(1, 3))
 
 
-def assert_books_agree(scheduler: Scheduler) -> None:
-    """The arrays hold exactly what runs; queues are charged exactly that; gangs run whole or not at all."""
+def assert_state_is_consistent(scheduler: Scheduler) -> None:
+    """Check that the arrays and the use of queues agree with the running requests, and that gangs run whole or not at all."""
     cluster = scheduler.cluster
     used = [[0] * cluster.width for _ in cluster.names]
     charged: dict[str, float] = defaultdict(float)
@@ -102,10 +101,10 @@ def assert_books_agree(scheduler: Scheduler) -> None:
 
 
 def check_world(seed: int) -> int:
-    """Run one world to its end; returns how many evictions there were."""
+    """Run one world to its end; return the number of evictions."""
     rng = random.Random(seed)
     scheduler, newcomers = world(rng)
-    assert_books_agree(scheduler)
+    assert_state_is_consistent(scheduler)
     for request in newcomers:
         scheduler.submit(request)
     evictions = 0
@@ -120,7 +119,7 @@ def check_world(seed: int) -> int:
             for m in u.members
         }
         decisions = scheduler.cycle(now_s)
-        assert_books_agree(scheduler)
+        assert_state_is_consistent(scheduler)
         evicted = [d for d in decisions if isinstance(d, Evict)]
         bound = {d.id for d in decisions if isinstance(d, Bind)}
         evictions += len(evicted)
@@ -132,7 +131,7 @@ def check_world(seed: int) -> int:
                 queue, priority = in_quota[eviction.id]
                 started = map(scheduler.registry.request, bound)
                 if any(a.queue == queue and a.priority >= priority for a in started):
-                    continue  # a start of at least its priority pushed it out of quota before
+                    continue  # an earlier start of at least its priority has displaced it from quota
                 assert queue == by.queue, f"seed {seed}: {eviction} takes what is in quota"
                 assert priority < by.priority, f"seed {seed}: {eviction} is no higher priority"
         assert_bounded(scheduler, decisions, seed)
@@ -143,7 +142,7 @@ def check_world(seed: int) -> int:
 
 
 def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
-    """Per requester: what it evicted is at most 1.2 times what it asked, or it is in quota."""
+    """Check that each requester evicted at most 1.2 times its request, or is in quota."""
     evicted: dict[str, float] = defaultdict(float)
     asked: dict[str, float] = defaultdict(float)
     for d in decisions:  # type: ignore[attr-defined]

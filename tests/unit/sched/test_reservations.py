@@ -1,4 +1,4 @@
-"""Promised starts in random worlds with exact run times: one within a guarantee yields to what stands before it alone."""
+"""Tests of reservations in random worlds with exact run times: one in quota is delayed only by gangs before it in the order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ EPSILON_S = 1e-6
 
 @dataclass(slots=True)
 class PromisedStart:
-    """The first start that a gang was promised while it would be within its guarantee."""
+    """First reserved start of a gang at a time when it would be in quota."""
 
     start_s: float
-    passed_by: set[str] = field(default_factory=set)  # started since, and stood before the gang in the order
+    passed_by: set[str] = field(
+        default_factory=set
+    )  # gangs that started since then, and preceded the gang in the order
 
 
 class PromiseWorld:
-    """A cluster whose requests run exactly as long as they say."""
+    """A random cluster whose requests run exactly as long as estimated."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -61,7 +63,7 @@ class PromiseWorld:
         self.broken: list[str] = []
 
     def play(self) -> None:
-        """Let requests arrive and end until none is left."""
+        """Run until all requests have arrived and ended."""
         arrivals = sorted(self.rng.choice((0.0, 1.0, 5.0)) * i for i in range(ARRIVALS))
         number = 0
         while arrivals or self.ends:
@@ -75,7 +77,7 @@ class PromiseWorld:
                 while self.ends and self.ends[0][0] <= self.now_s:
                     _, sequence, name = heapq.heappop(self.ends)
                     running = self.scheduler.registry.running(name)
-                    if running is not None and running.sequence == sequence:  # it was not evicted meanwhile
+                    if running is not None and running.sequence == sequence:  # it has not been evicted since
                         self.scheduler.finished(name)
                 self._decide("")
 
@@ -100,7 +102,7 @@ class PromiseWorld:
         return names
 
     def _decide(self, name: str) -> None:
-        """A cycle, or a decision about one request, and cycles until none is due."""
+        """Run a cycle, or decide about one request, and then run cycles until none is due."""
         for _ in range(20):
             before = self._before_promises()
             decided = self.scheduler.decide(name, self.now_s) if name else self.scheduler.cycle(self.now_s)
@@ -113,7 +115,7 @@ class PromiseWorld:
         raise AssertionError("cycles do not end")
 
     def _before_promises(self) -> dict[GangKey, set[GangKey]]:
-        """Which gangs stand before each promised one, in the order of the next cycle."""
+        """Return for each reserved gang the gangs that precede it in the order of the next cycle."""
         state = self.scheduler.state
         state.advance(self.now_s)
         order = [portion.gang.key for portion in SchedulingOrder(state).portions()]
@@ -138,7 +140,7 @@ class PromiseWorld:
     def _note_promises(self, before: dict[GangKey, set[GangKey]]) -> None:
         held = {reservation.gang for reservation in self.scheduler.state.reservations}
         for key in [key for key, first in before.items() if key not in held and first & held]:
-            del self.promised[key]  # the one promise that may be made is to a gang before it
+            del self.promised[key]  # the one reservation may be given to a gang before it
         for reservation in self.scheduler.state.reservations:
             if (
                 reservation.unknown_since_s is None

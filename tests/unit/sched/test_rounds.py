@@ -1,4 +1,4 @@
-"""Cycles with a time limit: each ends in time, rounds look at everything, queues share the time, promises hold meanwhile."""
+"""Tests of cycles with a time limit: cycles end in time, rounds attempt all requests, queues share the time equally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 20.0
 
 
 class Costs:
-    """A clock that goes on by a cost, in seconds, with each look at a request that waits, and what was looked at."""
+    """A clock that advances by a cost, in seconds, with each attempt of a request, and the list of attempts."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -44,7 +44,7 @@ class Costs:
 
 @contextmanager
 def costly() -> Iterator[Costs]:
-    """Let looks at requests cost time inside a ``with`` statement."""
+    """Let attempts of requests cost time within the context."""
     made, try_to_start = Costs(), Cycle._try_to_start
 
     def timed(cycle: Cycle, portion: Portion) -> Reason | None:
@@ -73,7 +73,7 @@ def limited(costs: Costs, *, devices: int = 1, queues: int = 2, nodes: int = 1, 
 def ask(
     scheduler: Scheduler, name: str, queue: str = "q0", *, gpus: int = 1, milli: int = 1000, cpu_milli: int = 0
 ) -> None:
-    """Submit; unlike amounts make requests that are refused singly."""
+    """Submit a request; different amounts make requests that are refused one by one."""
     shape = Shape(gpu_count=gpus, gpu_milli=milli, cpu_milli=cpu_milli)
     scheduler.submit(Request(id=name, shape=shape, queue=queue, submitted_at_s=float(len(scheduler.registry.gangs))))
 
@@ -90,7 +90,7 @@ def backlog(scheduler: Scheduler, count: int, queue: str = "q0") -> None:
 
 
 def finish_round(scheduler: Scheduler, now_s: float, cycles_max: int = 1000) -> int:
-    """Run the cycles that the round still needs; returns how many."""
+    """Run the cycles that the round still needs; return their number."""
     for number in range(cycles_max):
         if not (scheduler.unfinished or scheduler.state.unsettled):
             return number
@@ -134,8 +134,11 @@ def test_new_request_does_not_wait_for_expensive_requests_of_another_queue(costs
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_queues_with_waiting_requests_use_equal_time(data: st.DataObject) -> None:
-    """Each request is looked at once per round, a cycle exceeds its limit by one attempt at most, and while something in a
-    queue has not been looked at, no queue is ahead of it by more than the time of one cycle and one attempt."""
+    """Check times over random queues.
+
+    Each request is attempted once per round, a cycle exceeds its limit by one attempt at most, and no queue is ahead of a queue
+    with requests to be attempted by more than the time of one cycle and one attempt.
+    """
     counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6), label="requests of each queue")
     limit_s = data.draw(st.floats(1.0, 50.0), label="limit")
     with costly() as costs:
@@ -215,7 +218,7 @@ def test_change_between_the_cycles_of_a_round_causes_another_round(costs: Costs)
         decided += scheduler.cycle(1.0)
     assert [d.id for d in decided if isinstance(d, Bind)][:1] != []
     bound = {d.id for d in decided if isinstance(d, Bind)}
-    assert "q0-0" in bound  # refused before the device was free
+    assert "q0-0" in bound  # was refused before the device was freed
     assert scheduler.wake_at_s() != 1.0
 
 

@@ -1,4 +1,4 @@
-"""The facade: events keep the books, explanations are there and fast."""
+"""Tests of ``Scheduler``: events keep its state consistent, explanations are complete, and large queues are fast."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def part(milli: int, memory_mib: int = 0) -> Shape:
 
 
 class Life(RuleBasedStateMachine):
-    """Anything may happen in any order; the books always agree with the arrays."""
+    """Random events in any order, after which the registry, the queues and the arrays must agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class Life(RuleBasedStateMachine):
         )
         self.now_s = 0.0
         self.count = 0
-        self.settled = False  # whether nothing was submitted since the last cycle
+        self.settled = False  # True if nothing was submitted since the last cycle
         self.limit_milli = 4000.0
-        self.used_milli = 0.0  # by the limited queue, when it was looked at last
+        self.used_milli = 0.0  # use of the limited queue at the last check
 
     @rule(devices=st.integers(1, 4))
     def limit(self, devices: int) -> None:
@@ -371,7 +371,7 @@ def _cpu_s_of_512(**gang: Any) -> float:
 
 
 def test_gang_of_512_costs_no_more_than_three_times_512_single_requests() -> None:
-    # A gang costs 0.8 of the single requests. The least of three is free of what other processes do to the caches.
+    # A gang costs 0.8 of the single requests. The minimum of three runs excludes effects of other processes on the caches.
     single_s = min(_cpu_s_of_512() for _ in range(3))
     assert min(_cpu_s_of_512(gang="g", min_member=512) for _ in range(3)) < 3 * single_s
 

@@ -1,4 +1,4 @@
-"""Slices are a resource of devices: fit, charges and reclaim count them."""
+"""Tests of slices of devices: feasibility, charges and reclaim count them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_charges_of_a_device_cover_its_used_part_and_its_slices(seed: int) -> No
 
 
 def check_devices(scheduler: Scheduler, most: int) -> None:
-    """Compare the charges on each device with the parts of it that its slices take, from the placements alone."""
+    """Compare the charges on each device with the part of it that its slices take, computed from the placements alone."""
     slices: dict[tuple[int, int], int] = {}
     charged: dict[tuple[int, int], Fraction] = {}
     used: dict[tuple[int, int], list[Fraction]] = {}
@@ -133,7 +133,7 @@ def test_shape_with_more_slices_than_a_device_takes_is_refused() -> None:
 
 
 def world(rng: random.Random) -> tuple[Scheduler, list[Unit]]:
-    """Two nodes whose devices hold borrowed slices, and slices that may not be evicted."""
+    """Nodes whose devices have borrowed slices, and slices that may not be evicted."""
     nodes = [node("a", rng.randint(1, 4)), node("b", rng.randint(1, 4))]
     queues = [QueueSpec(name="prod", deserved=Amount(gpu_milli=8000)), QueueSpec(name="batch"), QueueSpec(name="kept")]
     scheduler = Scheduler(nodes, queues, options=Options(reclaim_fair_share=False))
@@ -154,7 +154,7 @@ def world(rng: random.Random) -> tuple[Scheduler, list[Unit]]:
 
 
 def fewest_slices(scheduler: Scheduler, units: list[Unit], shape: Shape) -> int | None:
-    """Try every set of units: the fewest slices whose departure makes room."""
+    """Return the fewest slices whose eviction lets the request fit, trying every set of units."""
     best: int | None = None
     for size in range(len(units) + 1):
         for chosen in itertools.combinations(units, size):
@@ -195,7 +195,7 @@ def test_reclaim_finds_the_only_freeable_device_on_the_last_of_many_nodes() -> N
         scheduler.adopt(
             Request(id=f"b{row}", shape=dust(), queue="batch"),
             placement=place,
-            started_at_s=0.0 if row == free else 10.0,  # the oldest: it comes last in the order of victims
+            started_at_s=0.0 if row == free else 10.0,  # the oldest is last in eviction order
         )
         if row != free:
             scheduler.adopt(
@@ -227,7 +227,7 @@ def test_small_slices_in_quota_keep_no_more_devices_than_they_would_fill() -> No
 
 
 def test_two_borrowing_queues_do_not_evict_each_other_in_a_loop() -> None:
-    """On a second device, for which their slices are too small, both queues borrow."""
+    """Let both queues borrow on a second device, for which their slices are too small to be in quota."""
     queues = [QueueSpec(name=name, deserved=Amount(WHOLE_MILLI)) for name in "ab"]
     scheduler = Scheduler([node("n", 2)], [*queues, QueueSpec(name="c")], options=Options(reservations=0))
     replica, slot = replace(dust(most=4), mode="timeslice"), replace(dust(most=48), mode="mps")
@@ -251,8 +251,7 @@ def test_two_borrowing_queues_do_not_evict_each_other_in_a_loop() -> None:
 
 @pytest.mark.parametrize("best", ["own", "other"])
 def test_small_slice_reclaims_on_a_device_with_slices_of_its_queue(best: str) -> None:
-    """Borrowers are on two devices; on one of them the queue has a slice in quota, on the other a second one would be
-    borrowed."""
+    """Use borrowers on two devices, on one of which the queue has a slice in quota; on the other a second one would borrow."""
     scheduler = Scheduler(
         [node("n", 2)],
         [QueueSpec(name="a", deserved=Amount(WHOLE_MILLI)), QueueSpec(name="c")],

@@ -1,4 +1,4 @@
-"""The search for victims: few, exact to the last milli, and compared with brute force in small worlds."""
+"""Tests of the search for victims: few, exact, and compared with brute force in small worlds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cluster_of(transaction: Transaction) -> Cluster:
 def run_gang(
     transaction: Transaction, name: str, shapes: Sequence[Shape], *, started_at_s: float, min_member: int = 0
 ) -> Gang:
-    """Place what fits of a gang; a gang without room for its core has no running members."""
+    """Place the members of a gang that fit; a gang whose core does not fit has no running members."""
     gang = Gang(key=("", "q", name), queue="q", min_member=min_member or len(shapes))
     requests = [Request(id=f"{name}.{i}", shape=shape, queue="q", gang=name) for i, shape in enumerate(shapes)]
     placed = place_together(transaction, requests)
@@ -87,13 +87,13 @@ def state_of(transaction: Transaction) -> list[list[int]]:
 
 
 def brute_force(transaction: Transaction, units: Sequence[Unit], requests: Sequence[Request]) -> float | None:
-    """Device milli of the cheapest set of units whose departure makes room."""
+    """Return the device milli of the cheapest set of units whose eviction lets the requests fit."""
     best: float | None = None
     for size in range(len(units) + 1):
         for chosen in itertools.combinations(units, size):
             gangs = {u.gang for u in chosen if u.core}
             if any(u.gang in gangs and u not in chosen for u in units):
-                continue  # a core takes its surplus along
+                continue  # a core is evicted with its surplus
             cost = sum(u.amount.gpu_milli for u in chosen)
             if best is not None and cost >= best:
                 continue

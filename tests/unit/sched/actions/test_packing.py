@@ -1,4 +1,4 @@
-"""Gangs of unlike members: what fits in free room is found, by comparison with all ways to place them."""
+"""Tests of gangs of different shapes: a placement is found if there is one, compared with trying all placements."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def random_member(rng: random.Random) -> Shape:
 
 
 def fits_somehow(nodes: Sequence[NodeSpec], members: Sequence[Shape]) -> bool:
-    """Whether there is any way to place all members on an empty cluster: by trying every one."""
+    """Return True if all members can be placed on an empty cluster, trying every placement."""
     hosts = [[node.cpu_milli, node.memory_mib] for node in nodes]
     devices = [[[1000, gpu.memory_mib] for gpu in node.gpus] for node in nodes]
 
@@ -144,7 +144,7 @@ def test_gang_of_different_shapes_that_fits_on_free_devices_evicts_nothing(polic
 
 
 def test_explanation_says_that_not_all_placements_of_a_gang_were_tried() -> None:
-    """No device has room for three, and one member more than twice the devices waits for all others."""
+    """Use devices that take two members each and a gang of one member more than fits, so that the search reaches its bound."""
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=1000 + i, memory_mib=1 << 20, gpus=(GpuSpec(),) * 2) for i in range(8)]
     scheduler = Scheduler(nodes, [QueueSpec(name="q")], options=Options(reservations=0))
     shapes = [Shape(gpu_count=1, gpu_milli=340 + i, cpu_milli=i) for i in range(33)]

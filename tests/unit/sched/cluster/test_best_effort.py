@@ -1,4 +1,4 @@
-"""Where slices of best-effort compute go: spread over devices, bounded by the slices of a device, idle devices last."""
+"""Tests of best-effort compute: slices are spread, bounded per device, and placed on idle devices last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resident arrays: nothing is over-committed in any dimension, and release is exactly the reverse of place."""
+"""Tests of the resident arrays: no resource is over-committed, and release is exactly the inverse of place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROFILES = (
 
 
 def mixed_cluster() -> Cluster:
-    """Two kinds of sharing cards, MIG cards, a node without cards."""
+    """Return nodes with two kinds of shared devices, with MIG devices, and without devices."""
     return Cluster(
         [
             NodeSpec(name="a", cpu_milli=64_000, memory_mib=262_144, gpus=(CARD,) * 4),
@@ -49,12 +49,12 @@ def mixed_cluster() -> Cluster:
 
 
 def counts(compiled: CompiledShape) -> dict[Reason, int]:
-    """Nodes per reason, as an explanation counts them."""
+    """Return the number of nodes per reason, as an explanation counts them."""
     return {cause.reason: cause.nodes for cause in judge(compiled).causes}
 
 
 def state_of(cluster: Cluster) -> dict[str, object]:
-    """Everything that placements change."""
+    """Return copies of all arrays that placements change."""
     return {name: getattr(cluster, name).tolist() for name in ARRAYS} | {"mig": dict(cluster.mig_states)}
 
 

@@ -1,4 +1,4 @@
-"""The engine's caches: equal to a fresh computation after any history, deterministic, and quick to say no."""
+"""Tests of the engine's caches: equal to a fresh computation after random changes, deterministic, and fast to refuse."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TESTED = [name for name in NAMES if name != "random"]
 
 
 def cluster_of(seed: int = 0, memory_mib: int = 0) -> Cluster:
-    """A dozen nodes of three kinds."""
+    """Return a dozen nodes of three kinds."""
     kinds = (("G2", 8, 96_000), ("T4", 2, 104_000), ("V100M16", 4, 32_000))
     return Cluster(
         [
@@ -67,7 +67,7 @@ def test_cached_scores_equal_recomputed_ones(name: str, history: list[tuple[int,
             cluster.place(SHAPES[index], placement)
             held.append((SHAPES[index], placement))
     if name == "pgb-online":
-        return  # its tables depend on what was asked for, which a fresh engine has not seen
+        return  # its tables depend on earlier requests, which a fresh engine has not seen
     fresh = Engine(cluster, policy_named(name, demand=DEMAND))
     for shape in SHAPES:
         assert np.array_equal(engine.scores(shape), fresh.scores(shape)), shape
@@ -154,7 +154,7 @@ def test_shape_that_fits_nowhere_is_not_scored_again_without_a_change(monkeypatc
     assert sum(scored) == 1
     cluster.cordon(3)
     monkeypatch.setattr(engine_module, "_REFUSALS_MIN", 8)
-    assert engine.decide(impossible) is None  # by what the nodes have free
+    assert engine.decide(impossible) is None  # refused by the free amounts of the nodes
     assert sum(scored) == 1
 
 
@@ -180,9 +180,9 @@ def test_slice_is_placed_into_the_gap_that_wastes_least() -> None:
 def test_scores_are_renewed_when_a_matching_node_is_added() -> None:
     cluster = cluster_of()
     engine = Engine(cluster, policy_named("pgb", demand=DEMAND))
-    wish = Shape(cpu_milli=1000, selector=("pool=a",))
-    assert engine.decide(wish) is None
+    requested = Shape(cpu_milli=1000, selector=("pool=a",))
+    assert engine.decide(requested) is None
     row = cluster.add_node(NodeSpec(name="new", cpu_milli=8000, memory_mib=1, labels={"pool": "a"}))
-    placement = engine.decide(wish)
+    placement = engine.decide(requested)
     assert placement is not None
     assert placement.node == row

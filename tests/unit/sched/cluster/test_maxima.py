@@ -1,4 +1,4 @@
-"""Bounds on what fits: a refusal by the maxima is always right, and the engine answers alike with and without them."""
+"""Tests of the maxima: their refusals are correct, and the engine gives equal results with and without them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from calabash.sched.scheduler import Scheduler
 
 
 def any_shape(rng: random.Random) -> Shape:
-    """Return a random shape; some of shares ask for memory alone."""
+    """Return a random shape; some slices request memory only."""
     shape = random_shape(rng)
     return replace(shape, gpu_milli=0) if shape.gpu_memory_mib and rng.random() < 0.3 else shape
 
 
 class Changes:
-    """Random changes of a cluster; what was placed is released later."""
+    """Random changes of a cluster; placements are released later."""
 
     def __init__(self, rng: random.Random, cluster: Cluster) -> None:
         self._rng, self._cluster = rng, cluster

@@ -1,4 +1,4 @@
-"""MIG geometry: only legal instances, and the start that leaves the largest profile possible."""
+"""Tests of MIG placement: instances are legal, and placed where the largest profiles stay possible."""
 
 from __future__ import annotations
 

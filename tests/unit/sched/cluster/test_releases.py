@@ -1,4 +1,4 @@
-"""What-if releases, counts of what fits, and starts that are estimated with them: the same as one by one."""
+"""Tests of what-if releases, counts of fitting requests and estimated starts, compared with one-by-one computations."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_count_of_a_shape_without_amounts_is_unbounded() -> None:
 def tried_one_by_one(
     state: SchedulerState, requests: Sequence[Request], running: Sequence[Running]
 ) -> tuple[float, tuple[Placed, ...]] | None:
-    """The start by trials alone: by doubling and then halving the number of releases."""
+    """Return the start found by trials alone: doubling and then bisecting the number of releases."""
     ends = sorted((estimated_end_s(r, state.now_s, state.options.default_run_time_s), r.request.id, r) for r in running)
 
     def trial(count: int) -> tuple[Placed, ...] | None:
@@ -215,5 +215,5 @@ def test_reservation_for_a_large_gang_places_it_once() -> None:
     found = earliest_start(state, requests, running)
     assert found is not None
     assert found[0] == 10 + (members - 1) + 700
-    # The nodes change twice, by the releases and back; each member is placed and taken away again.
+    # The rows change by the releases and their undoing; each member is placed and released again.
     assert state.cluster.position - position <= 2 * node_count + 2 * members

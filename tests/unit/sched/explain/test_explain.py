@@ -1,4 +1,4 @@
-"""Explanations: every number is true, and every change that is proposed would really help."""
+"""Tests of explanations: all numbers are correct, and each proposed change would let the request fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calabash.sched.explain.nodes import changes_for, judge
 
 
 def random_devices(rng: random.Random) -> tuple[GpuSpec, ...]:
-    """No, one or four devices of a node, alike or not."""
+    """Return the devices of a node: none, one or four, equal or different."""
     count, mixed = rng.choice((0, 1, 4)), rng.random() < 0.3
     made = [GpuSpec(model=rng.choice(("T4", "A100")), memory_mib=rng.choice((16384, 40960))) for _ in range(count)]
     return tuple(made if mixed else made[:1] * count)
@@ -70,7 +70,7 @@ def random_shape(rng: random.Random) -> Shape:
 
 
 def apply(shape: Shape, change: str) -> Shape:  # noqa: PLR0911  one per kind of change
-    """The request after the change that a text proposes."""
+    """Return the shape after the change that a text proposes."""
     if match := re.fullmatch(r"would fit if memory <= (\S+)", change):
         return replace(shape, gpu_memory_mib=exact_mib(match[1]))
     if match := re.fullmatch(r"would fit if the fraction <= (\S+)", change):
@@ -90,7 +90,7 @@ def apply(shape: Shape, change: str) -> Shape:  # noqa: PLR0911  one per kind of
 
 
 def exact_mib(text: str) -> int:
-    """What was printed, less what rounding to a tenth of a GiB may have added."""
+    """Return the printed amount in MiB less the largest rounding error, a tenth of a GiB."""
     mib = parse_memory_mib(text)
     return max(1, mib - 52) if "." in text else mib
 

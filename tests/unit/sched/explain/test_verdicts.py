@@ -1,4 +1,4 @@
-"""Verdicts for shapes of equal ranks: the same as if every shape were put to all nodes."""
+"""Tests of verdicts shared by shapes of equal ranks: equal to judging every shape on all nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_by_one(room: ClusterPlacer, shape: Shape) -> Verdict:
 
 
 def varied(rng: random.Random, shape: Shape) -> Shape:
-    """The same shape with other amounts, on either side of what nodes have."""
+    """Return the shape with other amounts, close to the amounts of nodes."""
     if rng.random() < 0.2:
         shape = replace(shape, mode="timeslice", gpu_slices=rng.randint(1, 2), gpu_slices_max=2)
     if shape.gpu_milli == 1000 and rng.random() < 0.8:

@@ -1,4 +1,4 @@
-"""Policies against their definitions, worked out by hand or written down plainly a second time."""
+"""Tests of policies against their definitions, computed by hand or written again without optimisations."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from calabash.sched.policies.tables import LORENZ_POINTS, LORENZ_STEP_VCPU, Tabl
 WHOLE = Shape(cpu_milli=8_000, gpu_count=1, gpu_milli=WHOLE_MILLI)
 LARGE = Shape(cpu_milli=64_000, gpu_count=8, gpu_milli=WHOLE_MILLI)
 HOST = Shape(cpu_milli=16_000)
-WISH = Shape(cpu_milli=4_000, gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"T4"}))
+DEMANDED = Shape(cpu_milli=4_000, gpu_count=1, gpu_milli=WHOLE_MILLI, models=frozenset({"T4"}))
 
 
 def part(milli: int, cpu_milli: int = 2_000) -> Shape:
-    """A share of one device."""
+    """Return a slice of one device."""
     return Shape(cpu_milli=cpu_milli, gpu_count=1, gpu_milli=milli)
 
 
 # In SCARCE, CPU runs out before the devices do.
-DEMAND = Demand({WHOLE: 40, LARGE: 2, HOST: 12, WISH: 6, part(810): 20, part(470): 20, part(230): 8, part(110): 4})
+DEMAND = Demand({WHOLE: 40, LARGE: 2, HOST: 12, DEMANDED: 6, part(810): 20, part(470): 20, part(230): 8, part(110): 4})
 SCARCE = Demand({**DEMAND.counts, HOST: 130, Shape(cpu_milli=12_500, memory_mib=60_000): 60})
 
 
 def node(name: str, gpus: int = 8, cpu_milli: int = 96_000, model: str = "G2") -> NodeSpec:
-    """A node with plenty of memory."""
+    """Return a node with plenty of memory."""
     return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=1 << 20, gpus=(GpuSpec(model=model),) * gpus)
 
 
 def cluster_with(*uses: tuple[Shape, int, tuple[int, ...]], nodes: list[NodeSpec]) -> Cluster:
-    """Nodes in the order given, with these shapes on (row, devices)."""
+    """Return a cluster of nodes in the given order, with shapes placed on (row, devices)."""
     cluster = Cluster(nodes, order_seed=None)
     for shape, row, devices in uses:
         cluster.place(shape, NodePlacement(node=row, devices=devices))
@@ -57,7 +57,7 @@ def cluster_with(*uses: tuple[Shape, int, tuple[int, ...]], nodes: list[NodeSpec
 
 
 def goes_to(policy: PlacementPolicy | str, cluster: Cluster, shape: Shape) -> tuple[str, tuple[int, ...]]:
-    """Name of the node and the devices that are chosen."""
+    """Return the name of the chosen node, and the chosen devices."""
     made = policy_named(policy, demand=DEMAND) if isinstance(policy, str) else policy
     placement = Engine(cluster, made).decide(shape)
     assert placement is not None
@@ -66,7 +66,7 @@ def goes_to(policy: PlacementPolicy | str, cluster: Cluster, shape: Shape) -> tu
 
 # ------------------------------------------------------------------------------------------------ published baselines
 def decided_on(engine: Engine, shape: Shape, row: int) -> NodePlacement | None:
-    """Where the shape goes when every other node is cordoned."""
+    """Return the placement of a shape if every other node is cordoned."""
     others = [other for other in range(engine.cluster.node_count) if other != row]
     for other in others:
         engine.cluster.cordon(other)
@@ -79,7 +79,7 @@ def decided_on(engine: Engine, shape: Shape, row: int) -> NodePlacement | None:
 def test_bestfit_takes_the_node_with_the_least_left() -> None:
     cluster = cluster_with((WHOLE, 1, (0,)), nodes=[node("a"), node("b"), node("c", 8, 128_000)])
     assert goes_to("bestfit", cluster, WHOLE) == ("b", (1,))
-    # 1 - (87/128 + 6/8)/2 of a hundred, cut off
+    # 100 * (1 - (87/128 + 6/8) / 2), truncated
     assert Engine(cluster, policy_named("bestfit")).scores(WHOLE)[1] == math.trunc(
         100 * (1 - ((96 - 16) / 128 + (8 - 2) / 8) / 2)
     )
@@ -118,8 +118,8 @@ def test_random_chooses_among_exactly_the_fitting_nodes() -> None:
 
 
 def test_fgd_measures_what_typical_requests_cannot_use() -> None:
-    # typical: half want 0.6 of a card, half a whole one. On one idle card F is 0. With 0.5 gone, nobody can use the rest:
-    # F = 500. With 0.4 gone the 0.6 fits: half of 600 is a fragment.
+    # Typical requests: half for 0.6 of a card, half for a whole one. F of one idle card is 0. With 0.5 in use, no request can
+    # use the rest: F = 500. With 0.4 in use the request for 0.6 fits: F is half of 600.
     demand = Demand({part(600): 50, WHOLE: 50})
     cluster = cluster_with(nodes=[node("a", 1)])
     scores = [Engine(cluster, FgdPolicy(demand=demand)).scores(part(milli))[0] for milli in (500, 400)]
@@ -136,7 +136,7 @@ def test_fgd_counts_a_node_without_cpu_as_all_fragment() -> None:
 
 # ------------------------------------------------------------------------------------------------ priced gaps
 def potential(cluster: Cluster, row: int, tables: Tables, typical: list[tuple[int, int, float]]) -> float:
-    """The formula at the head of policies/pgb.py, term by term."""
+    """Return the potential by the formula of policies/pgb.py, term by term."""
     weights = PgbWeights()
     gaps = cluster.gpu_free_milli[row].tolist()
     cpu = int(cluster.cpu_free_milli[row])
@@ -230,7 +230,7 @@ def test_pgb_balances_free_memory_and_compute_of_devices() -> None:
 
 
 def test_online_learning_uses_arrived_requests_only() -> None:
-    """Until it has seen enough it scores as without any demand; afterwards as with exactly what it saw."""
+    """Compare scores with those without demand until enough requests have arrived, then with those of exactly that demand."""
     cluster = cluster_with((part(770), 0, (0,)), nodes=[node("a"), node("b", 2, 104_000, "T4")])
     online = Engine(cluster, policy_named("pgb-online"))
     unlearned = online.scores(part(230)).copy()

@@ -1,4 +1,4 @@
-"""Spare CPU: what it is worth while CPU, and not the devices, is what runs out."""
+"""Tests of spare CPU: its value when CPU, and not the devices, is the scarce resource."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LIGHT = Shape(cpu_milli=3_000, memory_mib=6_000, gpu_count=1, gpu_milli=WHOLE_MI
 SMALL = Shape(cpu_milli=8_000, memory_mib=16_000)
 MIDDLE = Shape(cpu_milli=12_500, memory_mib=25_000)
 UNPRICED = PgbWeights(spare=0.0)
-# Two nodes of 8 cards and 96 vCPU: 16 cards ask for 160 vCPU, requests without devices for 40 more.
+# Two nodes of 8 cards and 96 vCPU. The demand for 16 cards needs 160 vCPU, and requests without devices need 40 more.
 DEMAND = Demand({HEAVY: 12, LIGHT: 4, SMALL: 4, MIDDLE: 2})
 
 
 def node(name: str, cpu_milli: int, gpus: int = 8, memory_mib: int = 400_000) -> NodeSpec:
-    """A node of like cards."""
+    """Return a node of equal cards."""
     return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=memory_mib, gpus=(GpuSpec(model="G2"),) * gpus)
 
 
 def scarce(workload: Workload, times: int) -> Workload:
-    """The workload with its requests without devices ``times`` over."""
+    """Return a workload with its requests without devices ``times`` over."""
     more = [
         TraceRequest(name=f"{request.name}.{copy}", shape=request.shape)
         for request in workload.requests
@@ -81,11 +81,11 @@ def test_learned_parameters_are_the_need_of_light_requests_and_the_ratio_of_memo
 
 
 def test_request_without_devices_is_placed_where_the_remaining_cpu_can_be_used() -> None:
-    # Cards are spent on both. From 20.5 vCPU the 12.5 leaves room for an 8; from 17 it would leave a sliver of 4.5.
+    # Both nodes have used cards. Taking 12.5 of 20.5 vCPU leaves 8, which a request fits; of 17 it would leave 4.5.
     cluster = Cluster([node("sliver", 17_000, 1), node("exact", 20_500, 1)], order_seed=None)
     for row in (0, 1):
         cluster.place(Shape(gpu_count=1, gpu_milli=WHOLE_MILLI), NodePlacement(node=row, devices=(0,)))
-    # learned on a cluster of this much CPU, where it is short
+    # Learned on a cluster of this size, on which CPU is short.
     placement = Engine(cluster, PgbPolicy(demand=Demand({**DEMAND.counts, SMALL: 40}))).decide(MIDDLE)
     assert placement is not None
     assert cluster.names[placement.node] == "exact"
@@ -168,7 +168,7 @@ def test_preference_text_says_that_cpu_is_short() -> None:
 
 
 def test_learning_policy_values_cpu_once_enough_requests_have_arrived() -> None:
-    """The mix by devices hardly drifts, so that the other tables stay; the requests without devices decide."""
+    """Change only the requests without devices: the mix by devices stays nearly equal, and so do the other tables."""
     engine = Engine(Cluster([node("a", 96_000), node("b", 96_000)]), PgbPolicy())
     plenty = [HEAVY] * 130 + [LIGHT] * 70
     for shape in plenty:

@@ -1,4 +1,4 @@
-"""What is learned from demand: prices of gaps, CPU balance, blocks, scarce models."""
+"""Tests of the tables learned from demand: prices of gaps, CPU balance, blocks and scarce models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from calabash.sched.policies.tables import (
 
 
 def share(milli: int, cpu_milli: int = 1000) -> Shape:
-    """A share of one card."""
+    """Return a slice of one card."""
     return Shape(cpu_milli=cpu_milli, gpu_count=1, gpu_milli=milli)
 
 
@@ -105,7 +105,7 @@ def test_typical_demand_covers_95_percent_and_adds_up_to_one() -> None:
 
 
 def test_tables_of_thousands_of_shapes_are_bounded_and_keep_their_total_weight() -> None:
-    """Placement tables have a row for each distinct amount of CPU; each tenant may ask for as many as it likes."""
+    """Use thousands of different amounts of CPU, which tenants may request, and for each of which a table could have a row."""
     several = {Shape(gpu_count=2 + i % 7, gpu_milli=WHOLE_MILLI, cpu_milli=1 + 7 * i): 1 + i % 3 for i in range(4000)}
     hosts = {Shape(cpu_milli=1 + i): 1 for i in range(4000)}
     demand = Demand({**several, **hosts})

@@ -1,4 +1,4 @@
-"""Turnover: whether a cluster fills, and that spare CPU has its price only then."""
+"""Tests of turnover: whether a cluster fills, and that spare CPU has a value only then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = tuple(DEMAND.counts)
 
 
 def cluster_of(nodes: int) -> Cluster:
-    """Nodes on which CPU runs out before the cards do."""
+    """Return nodes on which CPU runs out before the cards."""
     made = [
         NodeSpec(name=f"n{at}", cpu_milli=96_000, memory_mib=400_000, gpus=(GpuSpec(model="G2"),) * 4)
         for at in range(nodes)
@@ -31,14 +31,14 @@ def cluster_of(nodes: int) -> Cluster:
     return Cluster(made, order_seed=None)
 
 
-def look(turnover: Turnover) -> None:
-    """As many arrivals as make it look once."""
+def take_sample(turnover: Turnover) -> None:
+    """Report as many arrivals as cause one sample."""
     for _ in range(SAMPLE_ARRIVALS):
         turnover.arrived()
 
 
-def seen(engine: Engine) -> None:
-    """As many arrivals as make the policy look at the cluster once."""
+def observe_sample(engine: Engine) -> None:
+    """Observe as many arrivals as cause the policy to take one sample."""
     for _ in range(SAMPLE_ARRIVALS):
         engine.observe(SMALL)
 
@@ -46,15 +46,15 @@ def seen(engine: Engine) -> None:
 def test_cluster_without_departures_fills_and_one_with_equal_departures_does_not() -> None:
     cluster = cluster_of(4)
     turnover = Turnover(cluster)
-    look(turnover)
+    take_sample(turnover)
     assert turnover.fills
     for row in (0, 1, 2):
         cluster.place(SMALL, NodePlacement(node=row, devices=()))
-        look(turnover)
+        take_sample(turnover)
         assert turnover.fills
     cluster.release(SMALL, NodePlacement(node=0, devices=()))
     cluster.place(SMALL, NodePlacement(node=3, devices=()))
-    look(turnover)
+    take_sample(turnover)
     assert not turnover.fills
 
 
@@ -62,11 +62,11 @@ def test_what_if_placements_between_two_samples_have_no_effect() -> None:
     cluster = cluster_of(2)
     turnover = Turnover(cluster)
     cluster.place(MIDDLE, NodePlacement(node=0, devices=()))
-    look(turnover)
+    take_sample(turnover)
     for _ in range(50):
         cluster.place(SMALL, NodePlacement(node=1, devices=()))
         cluster.release(SMALL, NodePlacement(node=1, devices=()))
-        look(turnover)
+        take_sample(turnover)
     assert turnover.fills
 
 
@@ -76,31 +76,31 @@ def test_emptied_cluster_fills_again_once_enough_cpu_was_taken() -> None:
     places = [NodePlacement(node=row, devices=()) for row in range(8) for _ in range(12)]
     for place in places:
         cluster.place(SMALL, place)
-    look(turnover)
+    take_sample(turnover)
     assert turnover.fills
     for place in places:
         cluster.release(SMALL, place)
-    look(turnover)
+    take_sample(turnover)
     assert not turnover.fills
-    for _ in range(8):  # looks while it fills and keeps filling: what was given back long ago is forgotten
+    for _ in range(8):  # samples while it fills: CPU that was given back long ago no longer counts
         for row in range(8):
             cluster.place(SMALL, NodePlacement(node=row, devices=()))
-        look(turnover)
+        take_sample(turnover)
     assert not turnover.fills
     for _ in range(40):
         joined = f"late{cluster.node_count}"
         row = cluster.add_node(NodeSpec(name=joined, cpu_milli=96_000, memory_mib=400_000))
-        look(turnover)  # a node that joins has given nothing back
+        take_sample(turnover)  # free CPU of an added node was not given back
         for _ in range(12):
             cluster.place(SMALL, NodePlacement(node=row, devices=()))
-        look(turnover)
+        take_sample(turnover)
     assert turnover.fills
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
 def test_cluster_fills_exactly_if_little_of_the_taken_cpu_was_given_back(steps: list[tuple[bool, int]]) -> None:
-    """One change between two looks, so that each is seen; less than one filling in all, so that none is forgotten."""
+    """Make one change between two samples, and less than the CPU of the cluster in all, so that all changes count."""
     cluster = cluster_of(6)
     capacity = int(cluster.cpu_milli.sum())
     turnover = Turnover(cluster)
@@ -116,7 +116,7 @@ def test_cluster_fills_exactly_if_little_of_the_taken_cpu_was_given_back(steps: 
         elif held:
             cluster.release(Shape(cpu_milli=1_000), NodePlacement(node=held.pop(at % len(held)), devices=()))
             back += 1_000
-        look(turnover)
+        take_sample(turnover)
         assert turnover.fills == (back <= GIVEN_BACK_MAX * taken)
 
 
@@ -137,10 +137,10 @@ def test_departures_disable_the_value_of_spare_cpu(arrivals: list[Shape], after:
         assert placement is not None
         cluster.place(shape, placement)
         held.append((shape, placement))
-        seen(priced)
+        observe_sample(priced)
         if len(held) > kept:
             cluster.release(*held.pop(0))
-            seen(priced)
+            observe_sample(priced)
     assert priced.preference == "pgb"
     for shape in after:
         assert all(np.array_equal(priced.scores(each), plain.scores(each)) for each in SHAPES)

@@ -1,4 +1,4 @@
-"""The queue that goes next is the one of least pressure, whatever was started, stopped and put before."""
+"""Test of the pressure heap: the first queue has the least pressure after any starts, evictions and changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AMOUNTS = (Amount(1000), Amount(2000), Amount(0, 500))
 
 
 def random_tree(rng: random.Random) -> QueueTree:
-    """Return a tree of up to four levels with demand in every leaf; some leaves are nearer to the top."""
+    """Return a tree of up to four levels with demand in every leaf, at different depths."""
     specs = [QueueSpec(name=f"a{number}", deserved=Amount(rng.choice((0, 4000)))) for number in range(3)]
     for number in range(rng.randint(1, 12)):
         parent = rng.choice(specs).name
@@ -52,7 +52,7 @@ def test_first_queue_has_the_least_pressure_after_random_changes(seed: int) -> N
             case "stop" if running:
                 left, freed = running.pop(rng.randrange(len(running)))
                 tree.use.stop(left, freed)
-                tree.use.start(leaf, amount)  # an eviction makes room for a start
+                tree.use.start(leaf, amount)  # start after an eviction
                 running.append((leaf, amount))
                 fairest.use_increased(leaf)
                 fairest.use_decreased(left)

@@ -1,4 +1,4 @@
-"""Queues and shares: nothing is lost or invented, guarantees and limits hold, the past only narrows the surplus."""
+"""Tests of queues and shares: shares add up, guarantees and limits hold, and past use lowers only the surplus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_water_filling_distributes_exactly_what_can_be_taken(available: int, gla
     for amount, cap, weight in zip(given_out, caps, weights, strict=True):
         assert -1e-9 <= amount <= cap + 1e-9
         assert weight > 0 or amount == 0
-    # Max-min: who is not full has at least as much per weight as anybody else.
+    # Max-min fairness: a share below its cap is at least as large, per weight, as all other shares.
     levels = [a / w for a, c, w in zip(given_out, caps, weights, strict=True) if w > 0 and a < c - 1e-6]
     tops = [a / w for a, w in zip(given_out, weights, strict=True) if w > 0 and a > 1e-6]
     assert not levels or max(tops, default=0.0) <= min(levels) + 1e-6
@@ -106,7 +106,7 @@ def tree_of(*specs: QueueSpec, gpus: int = 8, half_life_s: float = 0.0) -> Queue
 
 
 def run(tree: QueueTree, name: str, amount: Amount) -> None:
-    """So much runs in the queue."""
+    """Start a request of an amount in a queue."""
     tree.use.add_waiting(name, amount)
     tree.use.start(name, amount)
 
@@ -167,7 +167,7 @@ def test_invalid_queue_tree_is_refused(specs: list[QueueSpec], what: str) -> Non
 
 
 def chain(depth: int) -> list[QueueSpec]:
-    """Return queues c1, c2, … each below the one before."""
+    """Return queues c1, c2, ..., each the parent of the next."""
     return [QueueSpec(name=f"c{i}", parent=f"c{i - 1}" if i > 1 else "") for i in range(1, depth + 1)]
 
 
@@ -263,6 +263,6 @@ def test_cached_pressure_equals_that_of_a_new_tree_after_random_changes(
         for amount in (Amount(1000), Amount(2000)):
             expected = [fresh.pressure(name, amount) for name in "cdef"]
             assert [asked.pressure(name, amount) for name in "cdef"] == expected
-        asked.use.start("c", Amount(500))  # a change of use alone, which keeps the shares
+        asked.use.start("c", Amount(500))  # changes the use but not the shares
         asked.pressure("d", Amount(1000))
         asked.use.stop("c", Amount(500))

@@ -1,4 +1,4 @@
-"""The table of units says what the registry says, after any changes; the rules that read it mark what the plain way marks."""
+"""Tests of the unit table: it equals the registry after random changes, and its in-quota marks equal those of plain code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 8
 
 
 def running(scheduler: Scheduler) -> dict[int, Unit]:
-    """Units that run, by the sequence of their youngest member."""
+    """Return the running units by the sequence of their youngest member."""
     gangs = [gang for gangs in scheduler.registry.running_in.values() for gang in gangs.values()]
     return {unit.sequence: unit for gang in gangs for unit in units_of(gang)}
 
