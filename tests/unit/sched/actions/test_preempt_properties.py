@@ -1,7 +1,7 @@
 """Property tests of evictions in small random worlds: bounded, without loops, none of units in quota, nothing over-committed.
 
 One case is one random world that is scheduled until nothing changes. The default run has five thousand cases, in parts that can
-run in parallel. ``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/test_preempt_properties.py`` runs a million
+run in parallel. ``CALABASH_CASES=1000000 pytest -m slow tests/unit/sched/actions/test_preempt_properties.py`` runs a million
 (``CALABASH_SEED`` sets the first case, so that it can be run in parts).
 """
 
