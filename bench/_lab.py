@@ -29,13 +29,13 @@ from calabash.adapters.gpu.sim import NodeFile, SimNode, create_node, show_node
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 from calabash.node.devices.inventory import Inventory
+from calabash.node.processes.reaper import Keeping, Reaper
 from calabash.node.slots.content import SlotDevice, SlotSpec
 from calabash.node.slots.files import create_slot
 from calabash.node.slots.names import LEASE_FILE
 from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.overhead import Residual
 from calabash.node.slots.pages import LimitsPage, UsagePage
-from calabash.node.slots.reaper import Keeping, Reaper
 
 NATIVE = ROOT / "src" / "calabash" / "_native"
 SHIM = NATIVE / "lib" / "libcalabash.so"

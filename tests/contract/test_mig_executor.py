@@ -32,7 +32,7 @@ from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mig.executor import MigExecutor
 from calabash.node.modes.protocol import NodeTools
-from calabash.node.slots.reaper import Keeping
+from calabash.node.processes.reaper import Keeping
 from calabash.sharing.mig import MODE
 from calabash.sharing.protocol import HeldSlice, Misfit
 

@@ -15,7 +15,7 @@ import pytest
 from tests.daemons.world import Program, World, until
 
 from calabash.adapters.host.processes import Process, identify, send_signal
-from calabash.node.allocations.end_file import DIRECTORY
+from calabash.node.metering.end_file import DIRECTORY
 
 AWAY_S = 3.0
 ERROR_S = 1.0
@@ -30,7 +30,7 @@ def _recorders(home: Path) -> list[Process]:
         except OSError:
             continue
         if (
-            b"calabash.node.allocations.end_recorder" in words
+            b"calabash.node.metering.end_recorder" in words
             and str(home).encode() in words
             and (process := identify(pid))
         ):

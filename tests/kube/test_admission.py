@@ -20,7 +20,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.needs import need
 
 from calabash.adapters.kube import HttpKubeClient, load_client
-from calabash.kubernetes.admission.run import AdmissionProgram, listen
+from calabash.kubernetes.admission.run import AdmissionProgram
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.dialects.registry import DIALECTS
@@ -28,6 +28,7 @@ from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.quantity import parse_quantity
 from calabash.kubernetes.pod_request import read_request
 from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
+from calabash.kubernetes.serving_certificates.server import listen
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kube"
 PORT = 18443
@@ -290,7 +291,7 @@ def test_replicas_that_start_at_once_agree_on_one_authority(
 ) -> None:
     secret = f"/api/v1/namespaces/{SETTINGS.namespace}/secrets/{SETTINGS.secret}"
     cluster.api.delete(secret)
-    keepers = [CertificateKeeper(client, SETTINGS, ("127.0.0.1",)) for _ in range(4)]
+    keepers = [CertificateKeeper(client, SETTINGS.certificates, ("127.0.0.1",)) for _ in range(4)]
     with ThreadPoolExecutor(len(keepers)) as pool:
         now = datetime.datetime.now(datetime.UTC)
         found = list(pool.map(lambda keeper: keeper.refresh(now), keepers))

@@ -26,9 +26,10 @@ from calabash.kubernetes.dialects.pod import AskingClaim
 from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
 from calabash.kubernetes.objects.plan import PodPlan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply.api_writes import Orders
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
-from calabash.kubernetes.planner.state.facts import PodName, Report
+from calabash.kubernetes.planner.state.facts import Report
 from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
 from calabash.model.errors import CalabashError, Reason
@@ -448,7 +449,7 @@ def test_while_nobody_admits_only_pods_that_ask_for_devices_wait(installed: Clus
 def test_admission_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> None:
     _, token = as_account(installed, "calabash-admission")
     client = client_of(installed, token, tmp_path)
-    CertificateKeeper(client, AdmissionSettings()).refresh(datetime.datetime.now(datetime.UTC))
+    CertificateKeeper(client, AdmissionSettings().certificates).refresh(datetime.datetime.now(datetime.UTC))
     hooks = {"pods.calabash.dev", "optional.calabash.dev", "plans.calabash.dev", "claims.calabash.dev"}
     assert trusted(installed).keys() == hooks
     claims = [
@@ -550,7 +551,7 @@ def test_networks_that_are_applied_stand_and_go_by_the_rights_of_the_server_alon
 
 def test_an_upgrade_keeps_the_certificates_and_what_is_trusted(installed: Cluster, tmp_path: Path) -> None:
     _, token = as_account(installed, "calabash-admission")
-    keeper = CertificateKeeper(client_of(installed, token, tmp_path), AdmissionSettings())
+    keeper = CertificateKeeper(client_of(installed, token, tmp_path), AdmissionSettings().certificates)
     before = keeper.refresh(datetime.datetime.now(datetime.UTC))
     authorities = trusted(installed)
     helm(installed, "upgrade", values={"admission": {"replicas": 3, "exemptNamespaces": ["kube-system"]}})

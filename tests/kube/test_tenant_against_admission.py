@@ -23,7 +23,8 @@ PODS = "/api/v1/namespaces/team/pods"
 CONNECTIONS = 512
 SERVE = f"""
 import sys, threading
-from calabash.kubernetes.admission.run import AdmissionProgram, listen
+from calabash.kubernetes.admission.run import AdmissionProgram
+from calabash.kubernetes.serving_certificates.server import listen
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.adapters.kube import load_client
 program = AdmissionProgram(

@@ -18,7 +18,7 @@ from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
 
-from calabash.kubernetes.node_plugin.containers.deleted_pods import GONE_S
+from calabash.kubernetes.node_plugin.deleted_pods import GONE_S
 from calabash.kubernetes.objects.names import PLANNED
 
 STUBBORN = "trap '' TERM; while true; do sleep 1; done"

@@ -20,9 +20,9 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 from calabash.node.audit.auditor import Auditor
 from calabash.node.devices.inventory import Inventory
+from calabash.node.processes.reaper import Keeping
 from calabash.node.slots.overhead import Residual
 from calabash.node.slots.pages import LimitsPage, UsagePage
-from calabash.node.slots.reaper import Keeping
 
 ROUND_S = 0.05
 AUDITED_FILE = "audited"

@@ -40,7 +40,7 @@ FILES = {
     "tests/helpers/parts.py": "from calabash.ledger.rates import __name__ as part\n",
     "tests/unit/model/test_units.py": "import pytest\nfrom calabash.model import units\n\n\n@pytest.mark.quick\n"
     "def test_a_unit_is_one():\n    assert units.MIB == 1\n",
-    "tests/unit/sched/cluster/test_engine.py": "from calabash.sched import engine\n",
+    "tests/unit/sched/test_engine.py": "from calabash.sched import engine\n",
     "tests/unit/sched/test_queue.py": "from calabash.sched.queue import MIB\n",
     "tests/unit/sched/test_text.py": "",
     "tests/unit/planner/test_core.py": "import calabash.planner\n",
@@ -50,7 +50,7 @@ FILES = {
     "tests/unit/test_bench.py": "from bench.figures import x\n",
     "tests/unit/test_docs.py": 'PAGE = ROOT / "docs" / "how-to" / "start.md"\nALL = (ROOT / "docs" / "concepts").glob("*")\n',
     "tests/unit/test_changed_tests.py": 'from tools import changed\nFILES = ["docs/how-to/start.md"]\n',
-    "tests/unit/tools/test_chart.py": 'CHART = ROOT / "charts" / "calabash"\n',
+    "tests/unit/test_chart.py": 'CHART = ROOT / "charts" / "calabash"\n',
     "tests/daemons/conftest.py": "from tests.daemons.world import World\n\n\ndef world(): World()\n",
     "tests/daemons/world.py": 'COMMAND = ["python", "-m", "calabash.planner.daemon"]\n',
     "tests/daemons/test_daemon.py": "def test_daemon(world): ...\n",

@@ -18,7 +18,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("pool.lifecycle:up", "Start the pool of this machine."),
     "down": ("pool.lifecycle:down", "Stop the pool; running programs stay unless --force."),
     "status": ("pool.lifecycle:status", "Show the pool: devices, allocations, store."),
-    "login": ("tenancy.login:login", "Keep a token for a pool on another machine."),
+    "login": ("pool.login:login", "Keep a token for a pool on another machine."),
     "login-link": ("pool.lifecycle:login_link", "Print a link that logs you in to the console, once."),
     "doctor": ("pool.doctor:doctor", "Check what the pool needs and name what is missing."),
     "run": ("run.help:run", "Run a program on a slice of a GPU."),

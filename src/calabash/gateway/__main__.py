@@ -16,7 +16,7 @@ import uvicorn
 
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.api.gateway import GatewayOrder
-from calabash.gateway.serving.application import gateway_application
+from calabash.gateway.application import gateway_application
 from calabash.gateway.serving.privileges import give_up
 from calabash.gateway.serving.request_guard import Application, Message
 from calabash.gateway.serving.server import adopted, gateway_server, tls_context

@@ -19,9 +19,9 @@ from calabash.node import snapshot_reader
 from calabash.node.administration.devices import Care
 from calabash.node.administration.mig_layouts import Cutting
 from calabash.node.allocations.end_reasons import gone
-from calabash.node.allocations.grant import Grant, Granting
 from calabash.node.allocations.retention import Tenure
 from calabash.node.devices.settings import CardSettings
+from calabash.node.grant import Grant, Granting
 from calabash.node.membership.protocol import Membership
 from calabash.node.metering.open_usage import OpenUsage
 from calabash.node.modes.protocol import WorkerUsers

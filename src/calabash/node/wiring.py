@@ -16,19 +16,19 @@ from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.allocations.occupancy import Occupancy
-from calabash.node.allocations.recorded_ends import RecordedEnds
 from calabash.node.allocations.retention import RequesterTenure, Tenure
 from calabash.node.allocations.table import Allocations, holders_of
 from calabash.node.audit.loop import Hooks, Truth
+from calabash.node.devices.health_notices import Tidings
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.settings import CardSettings
 from calabash.node.events import Events
-from calabash.node.health.notices import Tidings
 from calabash.node.health.policy import read_policy
 from calabash.node.health.store import HealthBook
 from calabash.node.membership.protocol import Membership, choose_membership, witness_words
 from calabash.node.metering.checkpoint import LastRound
 from calabash.node.metering.meters import Meters
+from calabash.node.metering.recorded_ends import RecordedEnds
 from calabash.node.metering.usage_tracker import Ledgers
 from calabash.node.modes.protocol import HostingExecutor, ModeExecutor, NodeTools, WorkerUsers
 from calabash.node.modes.registry import open_modes

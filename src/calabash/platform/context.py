@@ -9,6 +9,7 @@ from calabash.adapters.store import Store
 from calabash.api.replies import QueueView
 from calabash.model.tenancy import Principal
 from calabash.platform.access.permission import Permission
+from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.access.visibility import Sight
 from calabash.platform.audit.trail import AuditTrail
@@ -18,7 +19,6 @@ from calabash.platform.http.request_limits import Fairness
 from calabash.platform.networks.certificates import CertificateBook
 from calabash.platform.networks.store import NetworkBook
 from calabash.platform.notifications.rules import NoticeBook
-from calabash.platform.tenancy.changes import TenancyChanges
 from calabash.platform.tenancy.store import TenancyBook
 
 

@@ -36,6 +36,7 @@ from calabash.node.ports.network_file import host_switch
 from calabash.node.ports.port_facts import BookedPorts
 from calabash.node.processes.unmanaged import StrangerPolicy
 from calabash.node.slots.names import SlotNames
+from calabash.platform.access.identities import Identities
 from calabash.platform.access.permission import Permission
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.home.directory import DATABASE_FILE, own_home, require_room
@@ -51,7 +52,6 @@ from calabash.platform.networks.controller_supervisor import NetworkKeeper
 from calabash.platform.networks.store import NetworkBook
 from calabash.platform.networks.wiring import networking
 from calabash.platform.notifications.rules import NoticeBook
-from calabash.platform.tenancy.identities import Identities
 from calabash.platform.tenancy.store import TenancyBook
 from calabash.pool.handlers.application import application
 from calabash.pool.handlers.asked import Context

@@ -24,11 +24,11 @@ from calabash.model.tenancy import Principal
 from calabash.node.agent import NodeAgent
 from calabash.platform.access.caller import Caller
 from calabash.platform.access.permission import Permission, not_found
+from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.access.visibility import Held, Sight
 from calabash.platform.billing.service import Billing
 from calabash.platform.home.limits import Limits
-from calabash.platform.tenancy.changes import TenancyChanges
 from calabash.platform.tenancy.owners import AllocationOwners
 from calabash.platform.tenancy.store import TenancyBook
 from calabash.pool.kept_allocations import Keeps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from calabash.binder.machine import LocalScheduler, Start, Wait
+from calabash.binder.local.machine import LocalScheduler, Start, Wait
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, mig_state
 from calabash.model.request import AllocationId, GpuRequest, Isolation, ModeName, Placement, Selector

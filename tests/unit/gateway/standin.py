@@ -16,8 +16,8 @@ from calabash.adapters.pool.streams import PoolAnswer, PoolStreams
 from calabash.api.gateway import SESSION_HEADER, ConsoleSettings, GatewayLimits
 from calabash.api.replies import Status
 from calabash.api.tenancy import IssuedTokenReply, Me
+from calabash.gateway.application import gateway_application
 from calabash.gateway.oidc.login import OidcLogin
-from calabash.gateway.serving.application import gateway_application
 from calabash.gateway.sessions.store import (
     LOCATION_HEADER,
     PROOF_HEADER,

@@ -26,8 +26,8 @@ from calabash.exporter import serving
 from calabash.exporter.page import MetricsPage
 from calabash.exporter.reading import Reader
 from calabash.exporter.serving import CONNECTIONS_MAX, Listening, MetricsServer
-from calabash.kubernetes.admission.run import PROBE_BOUNDS, listen, probe_server, server_context
 from calabash.kubernetes.serving_certificates.authority import make_authority, make_serving
+from calabash.kubernetes.serving_certificates.server import PROBE_BOUNDS, listen, probe_server, server_context
 from calabash.kubernetes.telemetry import BOUNDS as FIGURES_BOUNDS
 from calabash.kubernetes.telemetry import Telemetry, metrics_server
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply

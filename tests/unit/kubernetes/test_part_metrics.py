@@ -28,12 +28,13 @@ from calabash.adapters.exposition import CONTENT_TYPE
 from calabash.adapters.kube.http.counts import KubeCounts
 from calabash.api import part_metrics as m
 from calabash.api.part_metrics import PART_METRICS, ClusterPart, PartMetric, metrics_of
-from calabash.kubernetes.admission.run import AdmissionProgram, listen
+from calabash.kubernetes.admission.run import AdmissionProgram
 from calabash.kubernetes.metrics.run import API_SERVICE, REGISTERED, SERVICE, MetricsProgram
 from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
 from calabash.kubernetes.node_plugin.service import AgentService
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.kubernetes.server.metrics import ServerFigures
+from calabash.kubernetes.serving_certificates.server import listen
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.device import Health
 from calabash.node.snapshot import NodeSnapshot

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.claims_world import card
 
+from calabash.broker.devices import facts_of
 from calabash.broker.filters import parse_filter
 from calabash.broker.messages import RemoteCard
-from calabash.broker.server.devices import facts_of
 from calabash.kubernetes.claims.device_entry import OfferedCard, slice_device
 from calabash.kubernetes.claims.device_names import claim_devices
 from calabash.kubernetes.claims.expressions import demands_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from calabash.binder.machine import LocalScheduler, Start
+from calabash.binder.local.machine import LocalScheduler, Start
 from calabash.binder.shapes import host_memory_of
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.mig import MigInstance, MigPart

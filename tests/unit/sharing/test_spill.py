@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calabash.binder.machine import LocalScheduler, Start, Wait
+from calabash.binder.local.machine import LocalScheduler, Start, Wait
 from calabash.binder.shapes import host_memory_of
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, NodeName

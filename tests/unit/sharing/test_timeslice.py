@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.binder.machine import LocalScheduler, Start
+from calabash.binder.local.machine import LocalScheduler, Start
 from calabash.model.device import REPLICAS, REPLICAS_MAX, Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Slice

@@ -14,8 +14,8 @@ from http.client import HTTPConnection, HTTPSConnection
 
 import pytest
 
-from calabash.kubernetes.admission.run import listen, server_context
 from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority, make_serving
+from calabash.kubernetes.serving_certificates.server import listen, server_context
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.transport.https_server import BOUNDS, HttpsServer

@@ -18,8 +18,8 @@ from calabash.binder.cluster.device_kinds import Choice, Kinds, NodeDevice, Wish
 from calabash.binder.cluster.nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.cluster.occupied import ForeignInCluster
 from calabash.binder.cluster.tenancy import Tenancy
+from calabash.binder.local.machine import CYCLE_EVERY_S, Stop, Wait, due_in_s
 from calabash.binder.local.partitions import Partitions
-from calabash.binder.machine import CYCLE_EVERY_S, Stop, Wait, due_in_s
 from calabash.model.device import DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, Placement, Slice

@@ -21,6 +21,7 @@ from structlog.contextvars import bound_contextvars
 
 from calabash.adapters.clock import Clock
 from calabash.binder.local.admission import WINDOW
+from calabash.binder.local.machine import LocalScheduler, Start, Stop
 from calabash.binder.local.passes import Passes
 from calabash.binder.local.requests import (
     GangKey,
@@ -36,7 +37,6 @@ from calabash.binder.local.survey import surveyed
 from calabash.binder.local.tracking import Tracker
 from calabash.binder.local.wait_times import WaitOutcome, WaitTimes
 from calabash.binder.local.waiting import WaitingRequests
-from calabash.binder.machine import LocalScheduler, Start, Stop
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calabash.binder.machine import Start, Stop
+from calabash.binder.local.machine import Start, Stop
 from calabash.model.errors import Reason
 from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import AllocationId, Placement

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import structlog
 
 from calabash.adapters.clock import Clock
+from calabash.binder.local.machine import LocalDecision, LocalScheduler
 from calabash.binder.local.requests import WaitingRequest
 from calabash.binder.local.unmanaged_memory import Foreign
-from calabash.binder.machine import LocalDecision, LocalScheduler
 from calabash.binder.shapes import host_memory_of
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName

@@ -23,8 +23,8 @@ from msgspec import Meta
 from calabash.adapters.host.files import Lease, write_durably
 from calabash.broker.addresses import parse_address
 from calabash.broker.client.connection import ServerContact
-from calabash.broker.client.directory import make_directory
 from calabash.broker.json_files import read_struct, write_struct
+from calabash.broker.server.directory import make_directory
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from calabash.broker.devices import acceptable, fits_now
 from calabash.broker.filters import CardFilter, parse_filters
 from calabash.broker.messages import LeaseOrder, ServerView
-from calabash.broker.server.devices import acceptable, fits_now
 from calabash.model.errors import CalabashError, Reason
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import calabash
 from calabash.adapters.pool.asynchronous import items
+from calabash.broker.devices import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.broker.filters import parse_filters
 from calabash.broker.messages import MODE, LeaseGrant, LeaseOrder, RemoteCard, ServerView
-from calabash.broker.server.devices import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.broker.server.lease_allocations import ANSWER_S, COMMAND, Holdings
 from calabash.broker.server.lease_table import HeldLease
 from calabash.broker.tokens import TokenClaims

@@ -25,7 +25,10 @@ from calabash.adapters.host.log_stream import log_stream
 from calabash.adapters.host.tcp_peers import local_peer
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.broker.addresses import ServerAddress
-from calabash.broker.client.directory import (
+from calabash.broker.server.audit import AuditLog
+from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.broker import KEEP_GRACES, Broker, ServerSettings
+from calabash.broker.server.directory import (
     ADDRESS_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -33,9 +36,6 @@ from calabash.broker.client.directory import (
     certificate_of,
     own_directory,
 )
-from calabash.broker.server.audit import AuditLog
-from calabash.broker.server.authentication import Gatekeeper
-from calabash.broker.server.broker import KEEP_GRACES, Broker, ServerSettings
 from calabash.broker.server.handlers import OWNER_KEY, remote_application
 from calabash.broker.server.journal import LeaseJournal
 from calabash.broker.server.lease_allocations import Holdings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from calabash.cli.grant_line import share
 from calabash.cli.kubectl.access import age_s
 from calabash.cli.output import Row
-from calabash.cli.run.grant_line import share
 from calabash.model.units import format_mib
 
 if TYPE_CHECKING:

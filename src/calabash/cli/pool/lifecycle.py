@@ -17,7 +17,7 @@ from calabash.adapters.host.children import AUTHORITIES, DATABASE, LIBRARIES, PA
 from calabash.adapters.pool.client import ApiClient
 from calabash.cli import output
 from calabash.cli.home import client, home, own_client, uses_system_pool
-from calabash.cli.tenancy.login import login_link as link
+from calabash.cli.pool.login import login_link as link
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration
 

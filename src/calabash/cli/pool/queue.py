@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from calabash.adapters.pool.client import quoted
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
-from calabash.cli.tenancy import settings
 
 
 def gpus(name: str, *, wide: bool = False) -> Column:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from calabash.cli.grant_line import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash, table
 from calabash.cli.pool.view import strangers
-from calabash.cli.run.grant_line import share
 from calabash.model.units import format_mib, parse_duration_s
 
 

@@ -10,9 +10,9 @@ import click
 
 from calabash.adapters.pool.client import quoted
 from calabash.cli import output
+from calabash.cli.grant_line import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash
-from calabash.cli.run.grant_line import share
 from calabash.cli.several import for_each
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib

@@ -12,7 +12,7 @@ import click
 
 from calabash.cli import output
 from calabash.cli.output import Column, Row, command_line, dash
-from calabash.cli.remote.servers import ASK_S, account, every, views
+from calabash.cli.servers import ASK_S, account, every, views
 from calabash.cli.several import for_each
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s, parse_memory_mib, parse_percent
@@ -86,9 +86,9 @@ SMI_COLUMNS = (
 def _cards(names: Sequence[str], filters: Sequence[str]) -> list[Row]:
     import msgspec  # noqa: PLC0415
 
+    from calabash.broker.devices import facts_of  # noqa: PLC0415
     from calabash.broker.filters import parse_filters  # noqa: PLC0415
     from calabash.broker.messages import RemoteCard  # noqa: PLC0415
-    from calabash.broker.server.devices import facts_of  # noqa: PLC0415
 
     wanted = parse_filters(filters)
     return [

@@ -33,7 +33,7 @@ def directory() -> Path:
 def own_server() -> Any:
     """The server of this home."""
     from calabash.broker.client.connection import OwnServer  # noqa: PLC0415
-    from calabash.broker.client.directory import SOCKET_FILE  # noqa: PLC0415
+    from calabash.broker.server.directory import SOCKET_FILE  # noqa: PLC0415
 
     return OwnServer(path=homes.own_file(f"server/{SOCKET_FILE}"))
 
@@ -162,7 +162,7 @@ def _home() -> dict[str, str]:
 
 
 def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
-    from calabash.broker.client.directory import LOG_FILE, make_directory  # noqa: PLC0415
+    from calabash.broker.server.directory import LOG_FILE, make_directory  # noqa: PLC0415
 
     make_directory(directory())
     log = directory() / LOG_FILE

@@ -22,7 +22,7 @@ from calabash.model.units import format_duration, format_mib, parse_duration_s, 
 
 
 def _office() -> Any:
-    from calabash.broker.client.directory import make_directory  # noqa: PLC0415
+    from calabash.broker.server.directory import make_directory  # noqa: PLC0415
     from calabash.broker.server.keyring import TokenOffice  # noqa: PLC0415
 
     directory = own_file("server")
@@ -52,8 +52,8 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
     \b
     calabash server token create vision --gpus 2 --memory 40GiB --expires 30d > vision.token
     """
-    from calabash.broker.client.directory import certificate_of  # noqa: PLC0415
     from calabash.broker.fingerprints import fingerprint  # noqa: PLC0415
+    from calabash.broker.server.directory import certificate_of  # noqa: PLC0415
     from calabash.broker.token_file import GivenToken  # noqa: PLC0415
 
     if re.match(NAME_PATTERN, name) is None:

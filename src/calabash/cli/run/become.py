@@ -16,9 +16,9 @@ import time
 
 from calabash.adapters.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
 from calabash.cli.failure import say
+from calabash.cli.grant_line import described
 from calabash.cli.home import client
 from calabash.cli.run import options as run_options
-from calabash.cli.run.grant_line import described
 from calabash.model.errors import CalabashError, Reason
 
 TYPE_CHECKING = False  # as typing has it, without importing typing

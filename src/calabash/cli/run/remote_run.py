@@ -18,9 +18,9 @@ from calabash.broker.client.server_choice import rank
 from calabash.broker.filters import parse_filters
 from calabash.broker.messages import LeaseOrder, ServerView
 from calabash.cli.failure import say
-from calabash.cli.remote.servers import account, views
 from calabash.cli.run import options as run_options
 from calabash.cli.run.become import become_with_worker
+from calabash.cli.servers import account, views
 from calabash.model.errors import CalabashError, Reason
 
 if TYPE_CHECKING:

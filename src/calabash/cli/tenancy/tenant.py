@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from calabash.adapters.pool.client import quoted
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
 from calabash.cli.pool.queue import gpus
-from calabash.cli.tenancy import settings
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import format_duration, parse_duration_s

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from calabash.adapters.pool.client import quoted
-from calabash.cli import output
+from calabash.cli import output, settings
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, dash
-from calabash.cli.tenancy import settings
-from calabash.cli.tenancy.login import login_link
+from calabash.cli.pool.login import login_link
 from calabash.cli.tenancy.tenant import NAME, show
 from calabash.model.tenancy import Role, TokenScope
 from calabash.model.units import format_duration, parse_duration_s

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from calabash.kubernetes.dialects.protocol import DEFAULT_SETTINGS, DialectSettings
 from calabash.kubernetes.objects.names import SCHEDULER
+from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 _Name = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -70,6 +71,18 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def scheduler_of(self, pool: str) -> str:
         """The scheduler of pods whose queue is of that pool."""
         return f"{self.scheduler}-{pool}" if pool in self.shards else self.scheduler
+
+    @property
+    def certificates(self) -> CertificateSettings:
+        """Return the settings of the certificates of this server."""
+        return CertificateSettings(
+            namespace=self.namespace,
+            service=self.service,
+            secret=self.secret,
+            configuration=self.configuration,
+            serving_days=self.serving_days,
+            authority_days=self.authority_days,
+        )
 
     @property
     def dialects(self) -> DialectSettings:

@@ -18,14 +18,14 @@ import structlog
 
 from calabash.adapters.kube import Kind, KubeClient, KubeStruct, Mirror, ObjectMeta
 from calabash.api.part_metrics import ADAPTER_REQUESTS, ADAPTER_SECONDS, ClusterPart
-from calabash.kubernetes.admission.run import expiry, listen, probe_server, server_context
-from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.client_certificates import TrustedClients
 from calabash.kubernetes.metrics.frontproxy import read_front_proxy
 from calabash.kubernetes.metrics.series import USED_NODE, UsedNode
 from calabash.kubernetes.metrics.service import GROUP, VERSION, MetricsService
 from calabash.kubernetes.serving_certificates.authority import KeyPair
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
+from calabash.kubernetes.serving_certificates.server import expiry, listen, probe_server, server_context
+from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import Telemetry
 from calabash.model.errors import CalabashError
@@ -86,7 +86,7 @@ class MetricsProgram:
         self._client = client
         self._namespace = namespace
         self._refresh_s = refresh_s
-        settings = AdmissionSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls")
+        settings = CertificateSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls", configuration="")
         self._keeper = CertificateKeeper(client, settings, publish=self._register)
         self._listener: socket.socket | None = listen(host, port)
         self.port = int(self._listener.getsockname()[1])

@@ -37,7 +37,6 @@ from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.claims.store import ClaimBook
-from calabash.kubernetes.node_plugin.containers.deleted_pods import DepartedPods, pod_exists
 from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits, device_nodes
 from calabash.kubernetes.node_plugin.containers.host_driver import (
     HostDriver,
@@ -49,6 +48,7 @@ from calabash.kubernetes.node_plugin.containers.host_driver import (
     simulated_driver,
 )
 from calabash.kubernetes.node_plugin.containers.installed_files import install
+from calabash.kubernetes.node_plugin.deleted_pods import DepartedPods, pod_exists
 from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
 from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
 from calabash.kubernetes.node_plugin.devices.maintenance import CardCare

@@ -7,12 +7,9 @@ names in them (``model.mentions``); here each mark is replaced by what the reade
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING
 
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.model.mentions import ANOTHERS, Mentioned, mention, mentions, render_lists
-
-if TYPE_CHECKING:  # agents render texts as well, and need nothing else of the planner
-    from calabash.kubernetes.planner.state.facts import PodName
 
 NAMED_MAX = 3
 _NOUNS = {Mentioned.POD: "pod", Mentioned.BUDGET: "disruption budget"}

@@ -24,7 +24,10 @@ from calabash.adapters.clock import Clock, SteadyClock, SystemClock
 from calabash.adapters.kube import KubeClient, is_final
 from calabash.adapters.kube.objects.core import Pod
 from calabash.api.part_metrics import PLANNER_BINDINGS
+from calabash.kubernetes.leader.colocated import BesideScheduler, Candidate
 from calabash.kubernetes.leader.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
+from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.apply.api_writes import Orders
 from calabash.kubernetes.planner.apply.executor import Executor
@@ -33,15 +36,13 @@ from calabash.kubernetes.planner.decide.core import HOLD_S, MOVE_AFTER_S, MOVE_R
 from calabash.kubernetes.planner.decide.decisions import still_wanted
 from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
-from calabash.kubernetes.planner.lead.colocated import BesideScheduler, Candidate
 from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
 from calabash.kubernetes.planner.lead.handover import Handover, HandoverThread
-from calabash.kubernetes.planner.lead.loop import Lead
-from calabash.kubernetes.planner.lead.term import CoreOfTerm, DecisionFailedError, deciding
 from calabash.kubernetes.planner.serve.extender import Extender
 from calabash.kubernetes.planner.serve.status import BOUNDS as STATUS_BOUNDS
 from calabash.kubernetes.planner.serve.status import PlannerStatus
-from calabash.kubernetes.planner.state.facts import Action, PodName, SweepPod
+from calabash.kubernetes.planner.state.facts import Action, SweepPod
+from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, deciding
 from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
 from calabash.model.errors import CalabashError
 from calabash.transport.small_server import SmallServer

@@ -25,7 +25,7 @@ from calabash.adapters.kube.objects.resources import TENANT
 from calabash.adapters.pool.client import socket_path
 from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.leader.lease import RENEW_EVERY_S, Election
-from calabash.kubernetes.planner.lead.loop import Lead
+from calabash.kubernetes.leader.loop import Lead
 from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
@@ -43,7 +43,9 @@ from calabash.kubernetes.telemetry import serving
 from calabash.kubernetes.usage.program import UsageProgram
 from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
+from calabash.platform.access.identities import Identities
 from calabash.platform.access.permission import Permission
+from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.billing.service import Billing
@@ -58,8 +60,6 @@ from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
 from calabash.platform.networks.wiring import networking
 from calabash.platform.notifications.wiring import notifying
-from calabash.platform.tenancy.changes import TenancyChanges
-from calabash.platform.tenancy.identities import Identities
 from calabash.platform.tenancy.store import TenancyBook
 
 SYNCED_S = 120.0

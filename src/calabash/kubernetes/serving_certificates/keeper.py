@@ -18,7 +18,6 @@ from typing import Any
 
 from calabash.adapters.kube import Kind, KubeClient, KubeStruct, ObjectMeta
 from calabash.adapters.kube.objects.core import SECRET, Secret
-from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.serving_certificates.authority import (
     KeyPair,
     belongs,
@@ -30,6 +29,7 @@ from calabash.kubernetes.serving_certificates.authority import (
     split,
     valid,
 )
+from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.model.errors import CalabashError, Reason
 
 SETTLED = datetime.timedelta(minutes=1)
@@ -92,7 +92,7 @@ class CertificateKeeper:
     def __init__(
         self,
         client: KubeClient,
-        settings: AdmissionSettings,
+        settings: CertificateSettings,
         names: tuple[str, ...] = (),
         *,
         publish: Callable[[str], None] | None = None,

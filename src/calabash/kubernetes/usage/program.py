@@ -16,10 +16,10 @@ import structlog
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kube.objects.core import CONFIG_MAP
 from calabash.adapters.store import Store
-from calabash.kubernetes.admission.run import expiry, listen, server_context
-from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.serving_certificates.authority import KeyPair
 from calabash.kubernetes.serving_certificates.keeper import CertificateKeeper
+from calabash.kubernetes.serving_certificates.server import expiry, listen, server_context
+from calabash.kubernetes.serving_certificates.settings import CertificateSettings
 from calabash.kubernetes.telemetry import Sample
 from calabash.kubernetes.usage.attribution import TenantOfQueue
 from calabash.kubernetes.usage.collection import UsageCollection
@@ -62,7 +62,7 @@ class UsageProgram:
         self._client = client
         self._namespace = namespace
         self._refresh_s = refresh_s
-        settings = AdmissionSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls")
+        settings = CertificateSettings(namespace=namespace, service=SERVICE, secret=f"{SERVICE}-tls", configuration="")
         self._keeper = CertificateKeeper(client, settings, names, publish=self._publish)
         self._loaded: KeyPair | None = None
         listener = listener or listen(host, port)

@@ -15,10 +15,10 @@ from calabash.model.request import AllocationId
 from calabash.node.audit.compare import IGNORED_NS, Audit, Throttle, Window, check, throttle
 from calabash.node.audit.duty_cycle import due_ns
 from calabash.node.devices.inventory import Inventory
+from calabash.node.processes.reaper import Keeping
 from calabash.node.slots.clamped_counters import MS, Believed
 from calabash.node.slots.layout import Gate, PagePolicy
 from calabash.node.slots.pages import LimitsPage
-from calabash.node.slots.reaper import Keeping
 
 WINDOW_NS = 250 * MS
 PACED_WINDOW_NS = 100 * MS  # while somebody is paced: the driver of a card tells no more often

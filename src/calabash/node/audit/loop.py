@@ -16,8 +16,8 @@ from calabash.node.audit.process_census import PERIOD_NS, Caps, Census, CensusLi
 from calabash.node.devices.inventory import Inventory
 from calabash.node.membership.protocol import Membership
 from calabash.node.processes.inherited import OwnProcesses
+from calabash.node.processes.reaper import Keeping
 from calabash.node.processes.unmanaged import OverUse, Stranger, StrangerPolicy
-from calabash.node.slots.reaper import Keeping
 
 PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
 ROUND_S = 0.1

@@ -16,13 +16,13 @@ from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUu
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.detached import Lent
 from calabash.node.devices.device import Card, HealthChange
+from calabash.node.devices.health_tracker import CardHealth, entry_at_start, with_figures
 from calabash.node.devices.maintenance import CardSteps
 from calabash.node.devices.partitions import Divisions
 from calabash.node.devices.poller import Readings
 from calabash.node.devices.settings import CardSettings
 from calabash.node.health.policy import HealthPolicy
 from calabash.node.health.store import CardEntry, HealthBook
-from calabash.node.health.tracker import CardHealth, entry_at_start, with_figures
 
 FIRST_ANSWER_S = 10.0
 LISTED_NS = 1_000_000_000

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.tenancy import project_of
-from calabash.node.allocations.end_file import LastSeen
+from calabash.node.metering.end_file import LastSeen
 
 SECOND_NS = 1_000_000_000
 KNOWN_NS = SECOND_NS  # an end within bounds that are no further apart is known

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from calabash.adapters.clock import Clock
 from calabash.model.allocation import AllocationRecord, UsageRecord, UsageSoFar
 from calabash.model.request import AllocationId
-from calabash.node.allocations.end_file import LastSeen
+from calabash.node.metering.end_file import LastSeen
 from calabash.node.metering.interval import Measured, Meter, Moment, estimate, open_meter, resume_meter
 from calabash.node.metering.usage_totals import GpuTime, Key, UsageTotals
 

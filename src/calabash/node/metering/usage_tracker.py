@@ -24,12 +24,12 @@ from calabash.node.devices.inventory import Inventory
 from calabash.node.metering.interval import Measured
 from calabash.node.metering.meters import Meters
 from calabash.node.metering.usage_totals import GpuTime, Key
+from calabash.node.processes.reaper import Keeping
 from calabash.node.slots import pages
 from calabash.node.slots.layout import PagePolicy
 from calabash.node.slots.names import LEASE_FILE
 from calabash.node.slots.overhead import Residual
 from calabash.node.slots.protocol import Slots
-from calabash.node.slots.reaper import Keeping
 from calabash.node.snapshot import SliceUse
 from calabash.sharing.registry import SHARING_MODES
 

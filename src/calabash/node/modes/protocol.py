@@ -15,9 +15,9 @@ from calabash.model.request import AllocationId, ModeName
 from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.processes.inherited import OwnProcesses
+from calabash.node.processes.reaper import Keeping
 from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
-from calabash.node.slots.reaper import Keeping
 from calabash.sharing.protocol import Edits
 
 Tell = Callable[[str, str, str, str, str], None]

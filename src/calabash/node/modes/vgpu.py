@@ -15,10 +15,10 @@ from calabash.model.units import MIB, format_mib
 from calabash.node.devices.probe import try_card
 from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextBook
 from calabash.node.modes.protocol import NodeTools, ViewOnly
+from calabash.node.processes.reaper import Reaper
 from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.open_pages import Pages
-from calabash.node.slots.reaper import Reaper
 from calabash.sharing import vgpu
 
 TRIES = 2  # cards of a model that are tried out at a start, which waits for it

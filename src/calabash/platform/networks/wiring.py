@@ -5,10 +5,10 @@ from __future__ import annotations
 from calabash.adapters.clock import Clock
 from calabash.adapters.store.networks import NetworkTables
 from calabash.platform.access.permission import Permission
+from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.networks.certificates import CertificateBook
 from calabash.platform.networks.rights import NetworkRights
 from calabash.platform.networks.store import NetworkBook
-from calabash.platform.tenancy.changes import TenancyChanges
 from calabash.platform.tenancy.store import TenancyBook
 
 

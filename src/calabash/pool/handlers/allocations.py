@@ -21,7 +21,7 @@ from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
-from calabash.pool.requests.queue_moves import move
+from calabash.pool.queue_moves import move
 from calabash.pool.views import resources as views_resources
 
 EVICTION_WAIT_S = 10.0

@@ -15,7 +15,7 @@ from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, Sta
 from calabash.binder.cluster.device_kinds import NodeDevice, Wish
 from calabash.binder.cluster.nodes import ClusterNode
 from calabash.binder.cluster.upkeep import rebind
-from calabash.binder.machine import Stop, Wait
+from calabash.binder.local.machine import Stop, Wait
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement, Selector, Slice

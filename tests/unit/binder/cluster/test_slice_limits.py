@@ -11,7 +11,7 @@ from calabash.binder.cluster.bundle import Bundle, Part
 from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, StartBundle
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode
-from calabash.binder.machine import LocalScheduler, Start, Wait
+from calabash.binder.local.machine import LocalScheduler, Start, Wait
 from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Placement
 from calabash.sched import Bind, Move, QueueSpec

@@ -7,18 +7,18 @@ import threading
 from typing import Any
 
 import pytest
-from tests.unit.binder.test_machine import device
+from tests.unit.binder.local.test_machine import device
 
 from calabash.adapters.clock import VirtualClock
 from calabash.binder.local import wait_times
 from calabash.binder.local.binder import Binder
+from calabash.binder.local.machine import Start, Stop
 from calabash.binder.local.requests import Requester
 from calabash.binder.local.wait_times import BOUNDS_S, WaitOutcome
-from calabash.binder.machine import Start, Stop
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.node.allocations.grant import Grant
+from calabash.node.grant import Grant
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched import CycleLimit, QueueSpec
 from calabash.sharing.protocol import Edits

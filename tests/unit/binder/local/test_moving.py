@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.binder.test_machine import device
+from tests.unit.binder.local.test_machine import device
 
 from calabash.adapters.clock import VirtualClock
 from calabash.binder.local.requests import Requester, WaitingRequest

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.binder.test_machine import device
+from tests.unit.binder.local.test_machine import device
 
 from calabash.adapters.clock import VirtualClock
+from calabash.binder.local.machine import Start
 from calabash.binder.local.requests import Requester, WaitingRequest
 from calabash.binder.local.tracking import Tracker
-from calabash.binder.machine import Start
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import NodeName
 from calabash.model.request import AllocationId, GpuRequest

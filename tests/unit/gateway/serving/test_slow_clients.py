@@ -10,9 +10,9 @@ import pytest
 from tests.unit.gateway.standin import GATEWAY, TOKEN, GatewayWorld
 
 from calabash.api.gateway import ConsoleSettings, GatewayLimits
+from calabash.gateway.application import gateway_application
 from calabash.gateway.serving import request_guard
 from calabash.gateway.serving import server as serving_server
-from calabash.gateway.serving.application import gateway_application
 from calabash.gateway.serving.server import gateway_server
 from calabash.gateway.settings import Gateway
 

@@ -24,12 +24,13 @@ from tests.unit.kubernetes.admission.applied import applied
 from calabash.adapters.kube.objects.core import NAMESPACE, SECRET
 from calabash.cli.programs.cluster import admission, read_settings
 from calabash.kubernetes.admission.review import read_review
-from calabash.kubernetes.admission.run import AdmissionProgram, listen
+from calabash.kubernetes.admission.run import AdmissionProgram
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.admission.webhooks import mutating, validating
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.serving_certificates.authority import KeyPair, make_authority
 from calabash.kubernetes.serving_certificates.keeper import MUTATING, VALIDATING, CertificateKeeper
+from calabash.kubernetes.serving_certificates.server import listen
 from calabash.model.errors import CalabashError
 from calabash_testing.api_server.client import MemoryKube
 
@@ -188,7 +189,7 @@ def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: Mem
     import datetime
 
     now = datetime.datetime.now(datetime.UTC)
-    foreign = [CertificateKeeper(MemoryKube(), SETTINGS, NAMES).refresh(now) for _ in range(2)]
+    foreign = [CertificateKeeper(MemoryKube(), SETTINGS.certificates, NAMES).refresh(now) for _ in range(2)]
 
     def write(number: int) -> None:
         (tmp_path / "tls.crt").write_bytes(foreign[number].serving.certificate)

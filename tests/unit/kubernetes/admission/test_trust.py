@@ -56,18 +56,19 @@ def test_a_serving_certificate_is_for_its_names_and_signed_by_its_authority_alon
 
 
 def test_the_first_replica_makes_the_certificates_and_tells_the_configurations(kube: MemoryKube) -> None:
-    material = CertificateKeeper(kube, SETTINGS).refresh(NOW)
+    material = CertificateKeeper(kube, SETTINGS.certificates).refresh(NOW)
     assert bundles(kube) == {material.bundle}
     assert signed_by(material.serving.certificate, material.authority.certificate)
     assert serves(material.serving.certificate, ("calabash-admission.calabash-system.svc",))
-    again = CertificateKeeper(kube, SETTINGS).refresh(NOW + DAY)
+    again = CertificateKeeper(kube, SETTINGS.certificates).refresh(NOW + DAY)
     assert again == material
 
 
 def test_replicas_that_start_at_once_agree_on_one_authority(kube: MemoryKube) -> None:
     found: list[Material] = []
     threads = [
-        threading.Thread(target=lambda: found.append(CertificateKeeper(kube, SETTINGS).refresh(NOW))) for _ in range(6)
+        threading.Thread(target=lambda: found.append(CertificateKeeper(kube, SETTINGS.certificates).refresh(NOW)))
+        for _ in range(6)
     ]
     for thread in threads:
         thread.start()
@@ -79,7 +80,7 @@ def test_replicas_that_start_at_once_agree_on_one_authority(kube: MemoryKube) ->
 
 
 def test_a_serving_certificate_is_replaced_before_it_ends_under_the_same_authority(kube: MemoryKube) -> None:
-    keeper = CertificateKeeper(kube, SETTINGS)
+    keeper = CertificateKeeper(kube, SETTINGS.certificates)
     first = keeper.refresh(NOW)
     assert keeper.refresh(NOW + 59 * DAY) == first
     second = keeper.refresh(NOW + 61 * DAY)
@@ -89,7 +90,7 @@ def test_a_serving_certificate_is_replaced_before_it_ends_under_the_same_authori
 
 def test_a_new_authority_is_trusted_before_anything_that_it_signed_is_served(kube: MemoryKube) -> None:
     settings = AdmissionSettings(serving_days=800)
-    keeper = CertificateKeeper(kube, settings)
+    keeper = CertificateKeeper(kube, settings.certificates)
     first = keeper.refresh(NOW)
     late = NOW + 1300 * DAY
     last_serving = keeper.refresh(NOW + 700 * DAY)
@@ -115,7 +116,7 @@ def test_a_new_authority_is_trusted_before_anything_that_it_signed_is_served(kub
     ],
 )
 def test_a_secret_that_is_not_whole_is_made_anew(kube: MemoryKube, damage: dict[str, Any]) -> None:
-    keeper = CertificateKeeper(kube, SETTINGS)
+    keeper = CertificateKeeper(kube, SETTINGS.certificates)
     first = keeper.refresh(NOW)
     kube.patch(SECRET, SETTINGS.secret, SETTINGS.namespace, body={"data": damage})
     second = keeper.refresh(NOW)
@@ -124,14 +125,14 @@ def test_a_secret_that_is_not_whole_is_made_anew(kube: MemoryKube, damage: dict[
 
 
 def test_a_certificate_that_is_for_other_names_is_replaced(kube: MemoryKube) -> None:
-    CertificateKeeper(kube, SETTINGS, ("old.svc",)).refresh(NOW)
-    second = CertificateKeeper(kube, SETTINGS, ("new.svc",)).refresh(NOW)
+    CertificateKeeper(kube, SETTINGS.certificates, ("old.svc",)).refresh(NOW)
+    second = CertificateKeeper(kube, SETTINGS.certificates, ("new.svc",)).refresh(NOW)
     assert serves(second.serving.certificate, ("new.svc",))
 
 
 def test_configurations_that_are_not_there_yet_are_told_later() -> None:
     client = MemoryKube()
-    keeper = CertificateKeeper(client, SETTINGS)
+    keeper = CertificateKeeper(client, SETTINGS.certificates)
     material = keeper.refresh(NOW)
     client.create(MUTATING, mutating(SETTINGS))
     assert keeper.refresh(NOW) == material
@@ -141,5 +142,5 @@ def test_configurations_that_are_not_there_yet_are_told_later() -> None:
 def test_an_api_server_that_is_down_is_an_error_for_people(kube: MemoryKube) -> None:
     kube.faults.down = True
     with pytest.raises(CalabashError) as refused:
-        CertificateKeeper(kube, SETTINGS).refresh(NOW)
+        CertificateKeeper(kube, SETTINGS.certificates).refresh(NOW)
     assert refused.value.reason is Reason.API_DOWN

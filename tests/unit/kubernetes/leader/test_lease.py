@@ -11,7 +11,7 @@ from tests.examples import examples
 
 from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
 from calabash.kubernetes.leader.lease import Election
-from calabash.kubernetes.planner.lead.loop import Lead
+from calabash.kubernetes.leader.loop import Lead
 from calabash.model.errors import CalabashError, Reason
 from calabash_testing.api_server.client import MemoryKube
 

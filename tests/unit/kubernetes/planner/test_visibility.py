@@ -10,6 +10,7 @@ import pytest
 from tests.unit.kubernetes.planner.virtual import Cluster
 
 from calabash.adapters.kubelet.service import refusal
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
 from calabash.kubernetes.planner.decide.core import OPTIONS
 from calabash.kubernetes.planner.state.budgets import BudgetSeen
@@ -17,7 +18,6 @@ from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     NamespaceSeen,
-    PodName,
     QueueSeen,
     Report,
     SweepPod,

@@ -15,10 +15,10 @@ from calabash.adapters.kubelet import DeviceHealth, DeviceState, DraServer
 from calabash.kubernetes.claims.device_names import DRIVER, claim_devices
 from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts, pcie_roots
+from calabash.kubernetes.node_plugin.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.claims.prepare import ClaimEdits, ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
-from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.model.device import OUT_OF_SERVICE, DeviceUuid

@@ -12,6 +12,7 @@ from calabash.adapters.clock import SystemClock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kubelet import Checkpoint, DevicePluginServer, PodResources
 from calabash.kubernetes.dialects.nvidia import GPU
+from calabash.kubernetes.node_plugin.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
@@ -19,7 +20,6 @@ from calabash.kubernetes.node_plugin.containers.edits import NodeEdits
 from calabash.kubernetes.node_plugin.containers.prepare import Preparer
 from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan, Placing
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
-from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, held_tokens
 from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
 from calabash.kubernetes.node_plugin.devices.offering import Giving

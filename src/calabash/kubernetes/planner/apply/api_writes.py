@@ -15,11 +15,12 @@ from calabash.adapters.kube import EvictedAs, KubeClient, is_final, status_of
 from calabash.adapters.kube.objects.core import EVENT, POD, Pod
 from calabash.kubernetes.objects.names import PLAN, PLAN_GATE, PLANNED
 from calabash.kubernetes.objects.plan import PodPlan, write_plan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.state.affinity import confined
-from calabash.kubernetes.planner.state.facts import PodName, Report
+from calabash.kubernetes.planner.state.component import COMPONENT
+from calabash.kubernetes.planner.state.facts import Report
 from calabash.model.errors import CalabashError, Reason
 
-COMPONENT = "calabash-planner"
 _TEXT_MAX = 1024
 _AGAIN_S = 0.2
 _GRACE_S = 30  # of a pod that names none

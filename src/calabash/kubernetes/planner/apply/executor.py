@@ -29,13 +29,13 @@ import structlog
 
 from calabash.adapters.kube import EvictedAs, is_final, status_of
 from calabash.adapters.kube.objects.core import Pod
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders, camel
 from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog, PodWrite
 from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     Nominate,
-    PodName,
     ReleasePod,
     Report,
     SweepPod,

@@ -11,7 +11,7 @@ import structlog
 
 from calabash.adapters.kube import KubeClient, is_final
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
-from calabash.kubernetes.planner.apply.api_writes import COMPONENT
+from calabash.kubernetes.planner.state.component import COMPONENT
 from calabash.kubernetes.planner.state.store import Book, Stage
 from calabash.kubernetes.planner.watch.mirrors import Mirrors
 from calabash.model.device import NodeName

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from calabash.kubernetes.planner.state.facts import PodName
+from calabash.kubernetes.objects.pod_name import PodName
 
 
 class PodWrite(Protocol):

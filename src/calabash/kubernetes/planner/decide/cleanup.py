@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from calabash.kubernetes.planner.state.facts import PodName, PodSeen, SweepPod
+from calabash.kubernetes.objects.pod_name import PodName
+from calabash.kubernetes.planner.state.facts import PodSeen, SweepPod
 
 
 def swept(pod: PodSeen) -> SweepPod:

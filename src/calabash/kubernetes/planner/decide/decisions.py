@@ -10,9 +10,10 @@ have them waits.
 from __future__ import annotations
 
 from calabash.binder.cluster.cluster import MoveBundle, StartBundle
-from calabash.binder.machine import Stop, Wait
+from calabash.binder.local.machine import Stop, Wait
 from calabash.kubernetes.objects.names import GPUS
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import budget_mention, pod_mention, pod_mentions
 from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.decide.relocations import Heirs
@@ -22,7 +23,6 @@ from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     Nominate,
-    PodName,
     ReleasePod,
     Report,
     UngatePod,

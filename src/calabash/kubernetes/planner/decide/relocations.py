@@ -18,7 +18,8 @@ from calabash.binder.cluster.bundle import Bundle
 from calabash.binder.cluster.cluster import StartBundle
 from calabash.binder.cluster.device_kinds import Wish
 from calabash.binder.cluster.moves import KeptPlace, keep_place, take_over
-from calabash.kubernetes.planner.state.facts import PodName, PodSeen
+from calabash.kubernetes.objects.pod_name import PodName
+from calabash.kubernetes.planner.state.facts import PodSeen
 from calabash.kubernetes.planner.state.requests import Wishes
 from calabash.kubernetes.planner.state.store import Book, Entry, Stage
 

@@ -14,9 +14,9 @@ import structlog
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kube.objects import core as kube
 from calabash.adapters.kube.objects.core import KubeLease
+from calabash.kubernetes.leader.colocated import Candidate
 from calabash.kubernetes.leader.lease import CALL_S, TERM_S
 from calabash.kubernetes.objects.shards import Shard
-from calabash.kubernetes.planner.lead.colocated import Candidate
 from calabash.model.errors import CalabashError
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
-from calabash.kubernetes.planner.state.facts import PodName
 from calabash.model.errors import CalabashError
 from calabash.transport.http1 import HttpQuestion, HttpReply
 

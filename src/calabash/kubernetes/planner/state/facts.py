@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from calabash.binder.cluster.device_kinds import NodeDevice, Wish
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.pod_request import PodRequest
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
@@ -180,19 +181,6 @@ class NamespaceSeen:
     queue: str = ""
     allowed: frozenset[str] = frozenset()
     isolation: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodName:
-    """A pod, for calls to the API server."""
-
-    uid: str
-    namespace: str
-    name: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,10 +27,11 @@ from enum import StrEnum
 from calabash.binder.cluster.bundle import Bundle
 from calabash.binder.cluster.cluster import ClusterScheduler
 from calabash.kubernetes.objects.plan import PodPlan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import for_namespace
 from calabash.kubernetes.planner.state.claims import Claims
 from calabash.kubernetes.planner.state.deferrals import Deferrals
-from calabash.kubernetes.planner.state.facts import Action, EvictPod, PodName, PodSeen, Report, SweepPod, UngatePod
+from calabash.kubernetes.planner.state.facts import Action, EvictPod, PodSeen, Report, SweepPod, UngatePod
 from calabash.kubernetes.planner.state.gang_permits import GangName, Permits
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId

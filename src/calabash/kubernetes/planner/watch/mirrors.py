@@ -14,9 +14,9 @@ from calabash.adapters.kube.objects.core import NODE, POD, Node, Pod, PodSpec
 from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode
 from calabash.kubernetes.objects.names import PLANNED_BY
 from calabash.kubernetes.objects.shards import ALL, Shard
-from calabash.kubernetes.planner.apply.api_writes import COMPONENT
 from calabash.kubernetes.planner.decide.core import Core
-from calabash.kubernetes.planner.lead.partition import PartNodes
+from calabash.kubernetes.planner.state.component import COMPONENT
+from calabash.kubernetes.planner.state.partition import PartNodes
 from calabash.kubernetes.planner.watch.claims import KnownClaims
 from calabash.kubernetes.planner.watch.facts_from_objects import (
     gpu_node_facts,

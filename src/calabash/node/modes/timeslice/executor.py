@@ -14,10 +14,10 @@ from calabash.model.request import AllocationId
 from calabash.model.units import MIB, format_mib
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.modes.timeslice.durations import TurnLengths
+from calabash.node.processes.reaper import Reaper
 from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.open_pages import Pages
-from calabash.node.slots.reaper import Reaper
 from calabash.sharing import timeslice
 
 CHECK_EVERY_S = 30.0  # whether somebody else has changed the length of turns, which nobody should

@@ -15,8 +15,8 @@ from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, REF, Desk, E
 from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM, RESOURCE_SLICE
 from calabash.adapters.kube.objects.core import NODE as NODES
 from calabash.kubernetes.claims.device_names import CORDONED, card_names
+from calabash.kubernetes.node_plugin.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
-from calabash.kubernetes.node_plugin.devices.allocation_api import Doorway
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.model.errors import CalabashError, Reason

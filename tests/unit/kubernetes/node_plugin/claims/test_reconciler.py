@@ -15,9 +15,9 @@ from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, REF, Desk
 from calabash.adapters.kube.objects.claims import ResourceClaim
 from calabash.adapters.kube.objects.core import NODE as NODES
 from calabash.kubernetes.claims.device_names import card_names
+from calabash.kubernetes.node_plugin.allocation_api import LOOK_S, Doorway
 from calabash.kubernetes.node_plugin.claims.locks import ClaimTurns
 from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
-from calabash.kubernetes.node_plugin.devices.allocation_api import LOOK_S, Doorway
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.names import DOOR
 from calabash.model.errors import CalabashError, Reason

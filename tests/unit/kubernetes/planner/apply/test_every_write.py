@@ -13,6 +13,7 @@ from tests.unit.kubernetes.refusing import RefusingKube
 from calabash.adapters.kube.objects.core import NAMESPACE, POD
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
 from calabash.kubernetes.objects.names import PLAN_GATE
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply import executor as module
 from calabash.kubernetes.planner.apply.api_writes import Orders
 from calabash.kubernetes.planner.apply.executor import Executor
@@ -21,7 +22,6 @@ from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
     Nominate,
-    PodName,
     ReleasePod,
     Report,
     SweepPod,

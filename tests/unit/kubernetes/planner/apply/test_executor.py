@@ -11,10 +11,11 @@ from tests.unit.adapters.kube.world import until
 
 from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply import executor as module
 from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders
 from calabash.kubernetes.planner.apply.executor import Executor
-from calabash.kubernetes.planner.state.facts import Action, PodName, ReleasePod, Report
+from calabash.kubernetes.planner.state.facts import Action, ReleasePod, Report
 from calabash.model.errors import CalabashError, Reason
 from calabash_testing.api_server.client import MemoryKube
 

@@ -7,8 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog
-from calabash.kubernetes.planner.state.facts import Action, Nominate, PodName, SweepPod, UngatePod
+from calabash.kubernetes.planner.state.facts import Action, Nominate, SweepPod, UngatePod
 
 
 def pod(namespace: str, name: str) -> PodName:

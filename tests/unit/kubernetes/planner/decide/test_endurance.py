@@ -14,9 +14,9 @@ from calabash.adapters.kube.objects.core import POD
 from calabash.adapters.kube.objects.groups import VOLCANO_GROUP
 from calabash.kubernetes.leader.lease import Election
 from calabash.kubernetes.objects.names import PLAN_GATE
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.state.facts import PodName
 from calabash.kubernetes.planner.watch import groups as watch_groups
 from calabash.kubernetes.pod_request import GangSource
 from calabash.model.errors import CalabashError

@@ -21,7 +21,7 @@ HALF = GpuRequest(memory_mib=1024, core_percent=10)
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions fail as long as the core knows a pod whose name begins with ``poison``."""
-    monkeypatch.setattr("calabash.kubernetes.planner.lead.term.REST_S", 0.0)
+    monkeypatch.setattr("calabash.kubernetes.planner.term.REST_S", 0.0)
     monkeypatch.setattr("calabash.kubernetes.skipped_objects.EVERY_S", 0.0)
     decide = Core.decide
 

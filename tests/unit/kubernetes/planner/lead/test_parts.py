@@ -18,9 +18,9 @@ from calabash.kubernetes.objects.names import PLAN, PLANNED_BY, POOL, QUEUES, TA
 from calabash.kubernetes.objects.plan import read_plan
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
-from calabash.kubernetes.planner.lead.partition import PartNodes
 from calabash.kubernetes.planner.service import PlannerService
 from calabash.kubernetes.planner.state.facts import NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.planner.state.partition import PartNodes
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.model.request import GpuRequest
 from calabash_testing.api_server.client import MemoryKube

@@ -7,8 +7,8 @@ from typing import Any, cast
 from calabash.adapters.clock import VirtualClock
 from calabash.model.device import DeviceUuid, Health
 from calabash.node.devices.device import HealthChange
+from calabash.node.devices.health_notices import Tidings
 from calabash.node.events import Events
-from calabash.node.health.notices import Tidings
 
 
 def test_a_card_that_falls_ill_is_told_at_once_as_is_one_that_is_well_again() -> None:

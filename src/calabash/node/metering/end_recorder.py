@@ -1,6 +1,6 @@
 """The end recorder: a process that outlives its pool and writes down when the programs of allocations end meanwhile.
 
-``python -I -m calabash.node.allocations.end_recorder`` is started by the pool and sleeps as long as the pool lives.
+``python -I -m calabash.node.metering.end_recorder`` is started by the pool and sleeps as long as the pool lives.
 The kernel keeps no
 time of the end of a process: ``cgroup.events`` has as its modification time the moment at which somebody looked at it first.
 So somebody has to look. When the pool ends, however it ends, the recorder looks ten times a second which allocations have a
@@ -28,7 +28,7 @@ from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.adapters.host.children import end_urgency
 from calabash.adapters.host.files import Lease
 from calabash.adapters.host.processes import boot_id
-from calabash.node.allocations.end_file import EndFile, LastSeen, served_name
+from calabash.node.metering.end_file import EndFile, LastSeen, served_name
 from calabash.node.slots.names import LEASE_FILE, WORKERS_FILE, is_slot_name
 
 LOOK_S = 0.1
@@ -158,7 +158,7 @@ def wait_for_end(parent: int, told: int) -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -I -m calabash.node.allocations.end_recorder``."""
+    """Entry point of ``python -I -m calabash.node.metering.end_recorder``."""
     parser = argparse.ArgumentParser(description="Records when programs end while their pool does not run.")
     parser.add_argument("--home", type=Path, required=True, help="the pool's directory (CALABASH_HOME)")
     parser.add_argument("--parent", type=int, required=True, help="the process of the pool")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
+from calabash.binder.local.machine import SETTLE_EVERY_S, LocalScheduler, Start, Stop, Wait, due_in_s
 from calabash.binder.local.unmanaged_memory import Foreign
-from calabash.binder.machine import SETTLE_EVERY_S, LocalScheduler, Start, Stop, Wait, due_in_s
 from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason

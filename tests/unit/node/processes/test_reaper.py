@@ -15,14 +15,15 @@ from calabash.model.device import DeviceProcess, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
+from calabash.node.processes import reaper
+from calabash.node.processes.reaper import Keeping, Reaper
 from calabash.node.slots import content as slots_content
 from calabash.node.slots import files as slots_files
-from calabash.node.slots import pages, reaper
+from calabash.node.slots import pages
 from calabash.node.slots.layout import ProcState
 from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.ordered_words import LIBRARY
 from calabash.node.slots.overhead import Residual
-from calabash.node.slots.reaper import Keeping, Reaper
 
 CARD = DeviceUuid("GPU-1")
 

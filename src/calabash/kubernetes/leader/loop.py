@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from calabash.kubernetes.planner.lead.colocated import Candidate
+from calabash.kubernetes.leader.colocated import Candidate
 from calabash.model.errors import CalabashError
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ import structlog
 from calabash.adapters.host.children import start_module
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import Isolation
-from calabash.node.allocations.end_file import LastSeen, fingerprint, read_ends, replace_ends, served_name
+from calabash.node.metering.end_file import LastSeen, fingerprint, read_ends, replace_ends, served_name
 from calabash.sharing.registry import SHARING_MODES
 
 AGAIN_NS = 1_000_000_000
@@ -61,7 +61,7 @@ class RecordedEnds:
         words = ("--home", str(self._home.absolute()), "--parent", str(os.getpid()), *self._words)
         try:
             self._process = start_module(
-                "calabash.node.allocations.end_recorder", *words, stdin=subprocess.PIPE, new_session=True
+                "calabash.node.metering.end_recorder", *words, stdin=subprocess.PIPE, new_session=True
             )
         except OSError as error:
             log.error("the end recorder cannot be started", error=str(error))

@@ -15,11 +15,12 @@ from calabash.adapters.clock import Clock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kube.objects.core import Pod
 from calabash.api.part_metrics import PLANNER_DECISIONS, PLANNER_FAILURES, ClusterPart
+from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
-from calabash.kubernetes.planner.apply.api_writes import COMPONENT
 from calabash.kubernetes.planner.decide.core import Core
-from calabash.kubernetes.planner.lead.loop import Lead
-from calabash.kubernetes.planner.state.facts import PodName, Report
+from calabash.kubernetes.planner.state.component import COMPONENT
+from calabash.kubernetes.planner.state.facts import Report
 from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES
 from calabash.kubernetes.planner.watch.mirrors import Mirrors
 from calabash.kubernetes.skipped_objects import SkippedObjects

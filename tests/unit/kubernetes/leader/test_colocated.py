@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
+from calabash.kubernetes.leader.colocated import BesideScheduler
 from calabash.kubernetes.leader.lease import Election
-from calabash.kubernetes.planner.lead.colocated import BesideScheduler
 from calabash.model.errors import CalabashError, Reason
 from calabash_testing.api_server.client import MemoryKube
 

@@ -19,11 +19,11 @@ from calabash.adapters.host.cgroups.groups import Cgroup
 from calabash.model.allocation import AllocationRecord, AllocationState, UsageRecord, UsageSoFar
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.node.allocations.end_file import DIRECTORY, EndFile, LastSeen, read_ends, replace_ends
-from calabash.node.allocations.end_recorder import LINGER_NS, EndRecorder, GroupWitness, LeaseWitness, read_hosts
-from calabash.node.allocations.recorded_ends import RecordedEnds
+from calabash.node.metering.end_file import DIRECTORY, EndFile, LastSeen, read_ends, replace_ends
+from calabash.node.metering.end_recorder import LINGER_NS, EndRecorder, GroupWitness, LeaseWitness, read_hosts
 from calabash.node.metering.interval import KNOWN_NS, Measured, Meter, Moment, open_meter, resume_meter
 from calabash.node.metering.meters import Meters
+from calabash.node.metering.recorded_ends import RecordedEnds
 
 BOOT = "b1"
 S = 1_000_000_000

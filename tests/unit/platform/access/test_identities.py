@@ -14,7 +14,7 @@ from calabash.api.gateway import OidcGroup, OidcSettings
 from calabash.api.requests import checked_login
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Member, Role, Tenant, User
-from calabash.platform.tenancy.identities import Identities, VouchedIdentity, _suffix
+from calabash.platform.access.identities import Identities, VouchedIdentity, _suffix
 from calabash.platform.tenancy.store import TenancyBook
 
 ISSUER = "https://login.example.org"

@@ -12,7 +12,7 @@ from tests.unit.kubernetes.node_plugin.test_retention import record
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.node_plugin.claims.store import ClaimBook, KnownClaim
-from calabash.kubernetes.node_plugin.containers.deleted_pods import GONE_S, DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DepartedPods, pod_exists
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason

@@ -24,10 +24,10 @@ from calabash.model.tenancy import (
     TokenScope,
     User,
 )
+from calabash.platform.access.identities import Identities, VouchedIdentity
 from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import IssuedSecret, Tokens
 from calabash.platform.settings_changes import changed_names, require_presence
-from calabash.platform.tenancy.identities import Identities, VouchedIdentity
 from calabash.platform.tenancy.store import TenancyBook, missing
 from calabash.sharing.registry import mode_named
 

@@ -1,0 +1,91 @@
+"""TLS contexts, listening sockets and the probe server of programs that API servers call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+
+from calabash.api.part_metrics import CERTIFICATE_EXPIRY
+from calabash.kubernetes.client_certificates import TrustedClients
+from calabash.kubernetes.serving_certificates.authority import KeyPair, ends_at_s
+from calabash.kubernetes.telemetry import PATH as METRICS_PATH
+from calabash.kubernetes.telemetry import Sample
+from calabash.model.errors import CalabashError
+from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
+from calabash.transport.https_server import HttpsServer
+
+PROBE_BOUNDS = Bounds(body_bytes=0, connections=32, per_peer=8, idle_s=5.0)
+
+
+def server_context(pair: KeyPair | None = None, clients: TrustedClients | None = None) -> ssl.SSLContext:
+    """A context with TLS 1.2 and above, for HTTP/1.1 alone. Raises ValueError (ssl.SSLError).
+
+    Args:
+        pair: the certificate; a context without one ends every handshake.
+        clients: the clients that may end their handshake; None: any.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if pair is not None:
+        _load(context, pair)
+    if clients is not None:
+        try:
+            clients.trust(context)
+        except ssl.SSLError as error:
+            raise ValueError(f"the authority of clients cannot be used: {error}") from error
+    return context
+
+
+def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # the file system may be read-only
+    try:
+        os.write(descriptor, pair.certificate + pair.key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    except ssl.SSLError as error:
+        raise ValueError(f"the certificate cannot be used: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def expiry(pair: KeyPair | None) -> Iterable[Sample]:
+    """The sample of when a certificate ends; none where there is no certificate yet."""
+    if pair is not None:
+        yield CERTIFICATE_EXPIRY, (), ends_at_s(pair.certificate)
+
+
+def probe_server(
+    listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
+) -> HttpsServer:
+    """A server of the kubelet's probes and of Prometheus, over plain HTTP: ``/healthz``, ``/readyz`` and ``/metrics``. It has a
+    thread and connections of its own, which those of other clients cannot use up."""
+
+    async def answer(question: HttpQuestion) -> HttpReply:
+        if question.path == METRICS_PATH:
+            return await asyncio.to_thread(metrics, question)
+        if question.method != "GET" or question.path not in ("/healthz", "/readyz"):
+            return HttpReply(status=HTTPStatus.NOT_FOUND)
+        if question.path == "/readyz" and not ready():
+            return HttpReply(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"not ready", content_type="text/plain")
+        return HttpReply(body=b"ok", content_type="text/plain")
+
+    return HttpsServer(listener, None, answer, bounds=PROBE_BOUNDS)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises CalabashError when the address cannot be had."""
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):  # no such address on this machine
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise CalabashError(
+            f"cannot listen on {host} port {port}: {error.strerror}", hint="choose another port in the settings"
+        ) from error
