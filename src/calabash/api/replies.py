@@ -44,7 +44,7 @@ class Status(Reply, kw_only=True, frozen=True):
     console_failure: str = ""
 
 
-class StrangerView(Reply, kw_only=True, frozen=True):
+class UnmanagedProcessView(Reply, kw_only=True, frozen=True):
     """Unmanaged process: it holds memory of a device without a slice of it.
 
     ``allocation``: its allocation on other devices; empty if it has none.
@@ -88,7 +88,7 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     interval: str
     spill_mib: int
     allocations: list[str]
-    strangers: list[StrangerView]
+    strangers: list[UnmanagedProcessView]
     node: str = ""
 
 

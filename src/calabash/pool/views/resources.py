@@ -85,7 +85,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         spill_mib=device.spill_mib,
         allocations=list(state.allocations),
         strangers=[
-            replies.StrangerView(
+            replies.UnmanagedProcessView(
                 pid=s.process.pid, uid=s.uid, command=s.command, memory_mib=s.used_mib, allocation=s.allocation or ""
             )
             for s in state.strangers
