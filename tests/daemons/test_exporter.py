@@ -35,7 +35,7 @@ from calabash.exporter.panels import BOARDS, Query
 
 TOKEN = "t0ken-of-the-scraper"
 QUERIES = {f"{b.name}: {p.title} {q.legend}": q.expression for b in BOARDS for p in b.panels for q in p.queries}
-UNPRICED = "calabash-tenants: Budget and what is spent of it {{tenant}}: spent in {{currency}}"  # there is no tariff
+UNPRICED = "calabash-tenants: Budget and spending {{tenant}}: spent in {{currency}}"  # there is no tariff
 
 
 @pytest.fixture(scope="session")
