@@ -27,7 +27,7 @@ def had(world: HostileWorld) -> int:
 
     All processes count: the attacker is the only user, and in a user namespace its programs have another user ID.
     """
-    return sum(d.alloc_bytes + d.context_bytes for p in world.books().processes for d in p.devices) >> 20
+    return sum(d.alloc_bytes + d.context_bytes for p in world.card_state().processes for d in p.devices) >> 20
 
 
 def attack(world: HostileWorld, user: User, tenant: Child) -> tuple[int, float]:

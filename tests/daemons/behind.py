@@ -1,4 +1,4 @@
-"""Callers of ``calabash run --port`` as forks of the test, of any user."""
+"""Callers of ``calabash run --port``, forked from the test, of any user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = {"PATH": "/usr/bin:/bin"}
 
 
 class ForkedCaller:
-    """A fork of the test as a user: it runs ``action`` and ends with what that answers; its input and output are pipes."""
+    """A fork of the test as a user: it runs ``action`` and exits with its result; input and output are pipes."""
 
     def __init__(self, user: User | None, action: Callable[[], int]) -> None:
         reading, self.stdin = os.pipe()
@@ -45,14 +45,14 @@ class ForkedCaller:
         self._open = True
 
     def says(self) -> str:
-        """Its next line."""
+        """Return the next line of its output."""
         found = b""
         while not found.endswith(b"\n") and (byte := os.read(self.stdout, 1)):
             found += byte
         return found.decode().strip()
 
     def end(self) -> tuple[int, str]:
-        """Its exit code once it has ended, and what else it said; its input ends."""
+        """Close its input and wait for its end; return the exit code and the rest of its output."""
         if not self._open:
             return 0, ""
         self._open = False
@@ -62,13 +62,13 @@ class ForkedCaller:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), said
 
 
-def behind(door: str, command: Sequence[str], user: User | None) -> ForkedCaller:
-    """A program behind a door that is open."""
-    return ForkedCaller(user, lambda: run_behind(door, command, PLAIN))
+def behind(socket_path: str, command: Sequence[str], user: User | None) -> ForkedCaller:
+    """Start a program through an open port connection of an allocation."""
+    return ForkedCaller(user, lambda: run_behind(socket_path, command, PLAIN))
 
 
 def running(home: Path, command: Sequence[str], user: User | None = None, **body: Any) -> ForkedCaller:
-    """A program on a slice with ports, as ``calabash run`` starts it."""
+    """Start a program on a slice with ports, as ``calabash run`` does."""
 
     def run() -> int:
         granted = PoolClient(home).post(

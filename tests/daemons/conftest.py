@@ -1,4 +1,4 @@
-"""Fixtures: worlds with a real pool daemon, and compiled tenant programs."""
+"""Fixtures: pools with a real daemon, and compiled tenant programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.daemons.world import NATIVE, World
 
 @pytest.fixture
 def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """Makes pools that are not up yet and that nobody else uses."""
+    """Return a function that makes pools for this test, not yet started."""
     made: list[World] = []
 
     def make(gpus: str = "2xA100-40GB", **options: Any) -> World:
@@ -28,7 +28,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[dict[str, World]]:
-    """The pool that tests hand on to each other as long as they leave it as they found it."""
+    """Yield the pool that tests share as long as each leaves it unchanged."""
     kept: dict[str, World] = {}
     yield kept
     for world in kept.values():
@@ -37,7 +37,7 @@ def shared() -> Iterator[dict[str, World]]:
 
 @pytest.fixture
 def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A pool that is up and empty, on two simulated A100-40GB. A test may break it; the next then gets another."""
+    """Yield a running, empty pool on two simulated A100-40GB. A test may break it; the next test then gets another."""
     if "world" not in shared:
         home = tmp_path_factory.mktemp("pool")
         home.chmod(0o755)

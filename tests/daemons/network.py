@@ -1,4 +1,4 @@
-"""A pool whose gateway strangers reach: two tenants with people of every role, and HTTP as they send it."""
+"""Pool whose gateway is reachable over TCP: two tenants with users of every role, and HTTP requests as clients send them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.daemons.world import World
 
 from calabash.model.tenancy import Role
 
-# Nothing that the other tenant reads may have any of these in it.
+# No answer to a user of the other tenant may contain any of these.
 CANARY = "zqcanary"
 SETTINGS = "[console.limits]\nrequests_per_second = 100000\nrequests_at_once = 100000\nrefused_per_minute = 100000\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """An answer."""
+    """An HTTP answer."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Told:
 
 @dataclass(slots=True)
 class Network:
-    """The gateway of one pool and tokens of people by what they are called here."""
+    """Gateway of one pool, and tokens of its users by name."""
 
     world: World
     tokens: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Network:
         return host, int(port)
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str = "", **headers: str) -> Told:
-        """One request on a connection of its own."""
+        """Send one request on a connection of its own."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             named["Authorization"] = f"Bearer {token}"
@@ -64,12 +64,12 @@ class Network:
             connection.close()
 
     def issue(self, user: str, **order: Any) -> dict[str, Any]:
-        """A new token of that user."""
+        """Issue a token for a user."""
         issued: dict[str, Any] = self.world.client.post("/v1/tokens", {"user": user, **order})
         return issued
 
     def person(self, name: str, role: Role | None = None, tenant: str = "") -> None:
-        """A user with a role, and its token."""
+        """Create a user with a role, and its token."""
         self.world.client.put(f"/v1/users/{name}", {})
         if role is not None:
             self.world.client.put("/v1/members", {"user": name, "role": role, "tenant": tenant})
@@ -78,7 +78,7 @@ class Network:
 
 @contextmanager
 def network(home: Path, gpus: str = "2xT4") -> Iterator[Network]:
-    """A pool that is up, with its gateway, which refuses nobody for asking often."""
+    """Run a pool with its gateway, which has no limit on the rate of requests."""
     world = World(home, gpus, options=("--console", "127.0.0.1:0"))
     try:
         home.mkdir(exist_ok=True)

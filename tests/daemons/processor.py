@@ -1,4 +1,4 @@
-"""Processor time of processes: what it costs a program to do something, however busy the machine is with other work."""
+"""Processor time of processes: the cost of an operation, independent of other load of the machine."""
 
 from __future__ import annotations
 

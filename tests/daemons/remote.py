@@ -1,4 +1,4 @@
-"""A server of remote cards beside a pool, and clients of it that have a home of their own."""
+"""Server of remote cards beside a pool, and clients of it with a home of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD = ("sh", "-c", "echo holding; exec cat")
 
 
 class RemoteSite:
-    """One server at a pool. ``client`` is a user on another machine as far as homes go."""
+    """One server at a pool. Its clients have homes of their own, as on another machine."""
 
     def __init__(self, world: World, scratch: Path, *options: str) -> None:
         self.world = world
@@ -47,14 +47,14 @@ class RemoteSite:
         return int(self.address.rpartition(":")[2])
 
     def token(self, name: str = "vision", *options: str) -> Path:
-        """A token's file."""
+        """Create a token and return its file."""
         path = self.scratch / f"{name}{len(list(self.scratch.iterdir()))}.token"
         path.write_text(self.owner("server", "token", "create", name, *(options or ("--gpus", "4"))).stdout)
         path.chmod(0o600)
         return path
 
     def client(self, token: Path | None = None) -> Terminal:
-        """Somebody who knows the server."""
+        """Return the terminal of a client that knows the server."""
         home = self.scratch / f"client{len(self._clients)}"
         home.mkdir(parents=True)
         made = Terminal(home, home)
@@ -63,11 +63,11 @@ class RemoteSite:
         return made
 
     def leases(self) -> list[dict[str, Any]]:
-        """Allocations of the pool that are leases."""
+        """Return the allocations of the pool that are leases."""
         return [a for a in self.world.allocations() if a["mode"] == "brokered"]
 
     def clean(self) -> None:
-        """End all programs, and wait until what they held is back."""
+        """End all programs, and wait until their devices are free."""
         for client in self._clients:
             client.close()
         self._clients.clear()
@@ -77,7 +77,7 @@ class RemoteSite:
         until(lambda: not self.world.allocations(), what="all leases to end")
 
     def run_late(self, lease_file: Path, *command: str) -> str:
-        """What a program says that was told of that lease."""
+        """Start a program with the file of an earlier lease; return its output."""
         environment = self.owner.environment | {
             "CALABASH_REMOTE": f"file:{lease_file}",
             "LD_LIBRARY_PATH": str(NATIVE / "remote"),
@@ -93,7 +93,7 @@ class RemoteSite:
         ).stdout
 
     def connect(self) -> socket.socket:
-        """A connection to the port, on which nothing was said yet."""
+        """Open a connection to the port, on which nothing was sent yet."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def close(self) -> None:

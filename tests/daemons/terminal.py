@@ -1,4 +1,4 @@
-"""The real ``calabash`` command in processes of its own, as a person at a terminal starts it."""
+"""The real ``calabash`` command in processes of its own, as a user at a terminal starts it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TENANT = Path(__file__).resolve().parents[2] / "examples" / "tenant.py"
 
 
 class Job:
-    """A command that goes on while others are typed."""
+    """A command that runs in the background."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
@@ -32,11 +32,11 @@ class Job:
 
     @property
     def text(self) -> str:
-        """What it has printed, both streams."""
+        """Return the output of both streams so far."""
         return self._output.read_text(errors="replace")
 
     def says(self, text: str, *, within_s: float = HANG_S) -> None:
-        """Wait until it has printed that."""
+        """Wait until the output contains a text."""
         until(lambda: text in self.text, within_s=within_s, what=f"{text!r}; it said {self.text!r}")
 
     def running(self) -> bool:
@@ -50,7 +50,7 @@ class Job:
             self.process.stdin.close()
 
     def code(self, *, within_s: float = HANG_S) -> int:
-        """Its exit code, negative for a signal; fails when it does not end."""
+        """Wait for the end; return the exit code, negative for a signal."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"still running after {within_s} s; it said {self.text!r}"
@@ -112,14 +112,14 @@ class Terminal:
         self.jobs.append(Job(process, output))
         return self.jobs[-1]
 
-    def holding(self, *options: str) -> Job:
-        """A program that holds a slice until its input ends; it holds it by now."""
+    def start_holder(self, *options: str) -> Job:
+        """Start a program that holds a slice until its input ends; returns once it holds the slice."""
         job = self.start("run", *options, "--", "sh", "-c", "echo holding; exec cat")
         job.says("holding")
         return job
 
     def refused(self, code: int, *words: str) -> str:
-        """The one line of error and the line of hint that a command ends with."""
+        """Run a command that must be refused; return its line of error and its hint."""
         done = self(*words, code=code)
         lines = done.stderr.splitlines()
         assert done.stdout == ""
@@ -146,7 +146,7 @@ class Terminal:
 
 @contextmanager
 def own_home(place: Path, gpus: str = "1xT4") -> Iterator[Terminal]:
-    """A terminal with a home of its own and a simulated node, no pool; a pool that it leaves is taken down."""
+    """Yield a terminal with a home of its own and a simulated node, without a pool; stop a pool that the test leaves."""
     made = Terminal(place / "h", place)
     made("sim", "create", "lab", "--gpus", gpus)
     yield made
@@ -156,7 +156,7 @@ def own_home(place: Path, gpus: str = "1xT4") -> Iterator[Terminal]:
 
 @contextmanager
 def own_pool(place: Path, gpus: str) -> Iterator[Terminal]:
-    """The same with a pool of the simulated devices, such as ``3xT4``."""
+    """Yield such a terminal with a pool of the simulated devices, such as ``3xT4``."""
     with own_home(place, gpus) as made:
         made("up", "--sim", "lab")
         yield made

@@ -1,5 +1,7 @@
-"""The OpenAPI document is tried on a real pool by schemathesis, as each role: requests that it allows and requests that it
-does not, none answered by a failure of the server, each answered as the document says."""
+"""OpenAPI document against a real pool, by schemathesis: valid and invalid requests as each role.
+
+No request is answered by a failure of the server, and each is answered as the document says.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from tests.daemons.network import Network, network
 from calabash.api.openapi import openapi
 from calabash.model.tenancy import Role
 
-PATIENCE_S = 60.0  # what is asked is how it answers, not how soon on a busy machine
-EXAMPLES = 16  # of each operation, in turn by each role
+PATIENCE_S = 60.0  # bounds the time of an answer on a busy machine
+EXAMPLES = 16  # of each operation, by each role in turn
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 SCHEMA: Any = schemathesis.openapi.from_dict(openapi())
 OPERATIONS: dict[str, Any] = {
@@ -78,7 +80,7 @@ def test_answers_are_those_of_the_document_whatever_is_asked(net: Network, name:
         who, number = next(turns)
         token = net.issue(who)["secret"] if name == "DELETE /v1/sessions/current" else net.tokens[who]
         _bounded(name, case, who)
-        if number % 16 < len(WHO):  # each role in its turn
+        if number % 16 < len(WHO):  # each role in turn
             _known(name, case)
         headers = {"Authorization": f"Bearer {token}"}
         case.call_and_validate(base_url=url, headers=headers, checks=CHECKS, timeout=PATIENCE_S)
@@ -88,7 +90,7 @@ def test_answers_are_those_of_the_document_whatever_is_asked(net: Network, name:
 
 
 def _known(name: str, case: Any) -> None:
-    """Names that are there, so that there is more to answer than that nothing is."""
+    """Use names of existing objects, so that more than "not found" is answered."""
     names = KNOWN | (
         {"tenant": "spare", "project": "spare", "user": "nobody.spare"} if name.startswith("DELETE") else {}
     )
@@ -100,7 +102,7 @@ def _known(name: str, case: Any) -> None:
 
 
 def _bounded(name: str, case: Any, who: str) -> None:
-    """What would wait for an hour, or end the pool, is asked so that it does not."""
+    """Bound requests that would wait for an hour, or end the pool."""
     if (
         name == "POST /v1/allocations"
         and isinstance(case.body, dict)

@@ -1,4 +1,4 @@
-"""What users do to a pool stands in its audit log, refusals included, and nobody changes it unnoticed."""
+"""Audit log of a pool: changes by users and refusals are recorded, and changed lines are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that keeps a pool's database in a file, and the one that puts it back."""
+"""Commands that write a pool's database to a file, and restore it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_pool_is_kept_while_it_runs_and_put_back_when_it_is_down(tmp_path: Pat
         assert "is there already" in type_.refused(1, "backup", "create", str(file))
         world.client.delete("/v1/queues/kept")
         assert "a pool runs already" in type_.refused(1, "restore", str(file))
-        world.kill()  # what it had not told its database is in a companion of the file
+        world.kill()  # changes that are not in the database yet are in a companion of the file
         assert "restored" in type_("restore", str(file)).stdout
         assert (world.home / "pool.db").stat().st_mode & 0o777 == 0o600
         assert (world.home / "pool.db.replaced").exists()

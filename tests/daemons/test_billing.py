@@ -1,4 +1,4 @@
-"""Who sees which usage, tariffs and invoices of a real pool, and who may make them."""
+"""Usage, tariffs and invoices of a real pool: which users may read and which may change them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def used(allocation: str, tenant: str, user: User, hours: float) -> UsageRecord:
 
 @pytest.fixture
 def world_of_teams(make_world: Any) -> World:
-    """Tenant vision with ann and eve, who administers it, and tenant speech with bob; last month is rated."""
+    """Start a pool with tenant vision (ann, and eve who administers it) and tenant speech (bob); last month is rated."""
     world: World = make_world("1xT4")
     world.up()
     open_way(world.home)
@@ -237,7 +237,7 @@ def test_credit_command_is_for_administrators_and_stands_in_the_audit_log(world_
 
 
 def command(world: World, *words: str) -> tuple[int, str, str]:
-    """Exit status, output and error output of a command against that pool."""
+    """Run a command against the pool; return exit status, output and error output."""
     done = subprocess.run(
         [sys.executable, "-m", "calabash.cli.main", *words],
         env={**world.environment, "CALABASH_HOME": str(world.home)},
@@ -294,7 +294,7 @@ def test_usage_and_draft_have_a_tenant_that_holds_cards_since_a_moment(make_worl
 
 
 def rows(world: World) -> int:
-    """How many usage records the database of a pool has."""
+    """Return the number of usage records in the database of a pool."""
     database = Database(f"sqlite:///{world.home / DATABASE_FILE}")
     with database.reading() as connection:
         found = int(connection.execute(sa.text("SELECT count(*) FROM usage")).scalar_one())

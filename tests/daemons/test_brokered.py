@@ -1,4 +1,4 @@
-"""Isolation ``brokered`` on a real pool: what tenant and worker have, that limits hold, and how everything ends."""
+"""Isolation ``brokered`` on a real pool: environment of tenant and worker, limits, and every kind of end."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from calabash.model.units import MIB
 from calabash.node.metering.checkpoint import LastRound
 
 BROKERED: dict[str, Any] = {"isolation": "brokered", "memory_mib": 2048, "cores": 50}
-KERNELS = Path(remote_code_program.__file__)  # a program that loads them, and tells what travelled
-POINTS = 2.0  # how far a share may be from what was asked
-KEEP_S = 15.0  # longer than a busy machine holds up this process between two of its requests
+KERNELS = Path(remote_code_program.__file__)  # a program that loads kernels, and reports the bytes that travelled
+POINTS = 2.0  # tolerance of a share
+KEEP_S = 15.0  # longer than a busy machine delays this process between two of its requests
 ROOT = os.geteuid() == 0
-# Without a body of its own the simulated card takes its own kernel of that name, which lasts exactly as long as asked.
+# The simulated card replaces a kernel of that name without a body by its own, which lasts exactly as long as asked.
 SPINNING = ".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns)\n{\n    ret;\n}\n"
 needs_root = pytest.mark.skipif(not ROOT, reason="needs a pool of root")
 
 
 @pytest.fixture
 def pool(world: World) -> World:
-    """The shared pool, with a way for others to its sockets."""
+    """Yield the shared pool, with its sockets reachable by other users."""
     open_way(world.home)
     return world
 
@@ -53,8 +53,8 @@ def terminal(world: World, tmp_path: Path) -> Any:
     made.close()
 
 
-def holding(world: World, hold: str, mib: int = 100, **body: Any) -> tuple[Program, dict[str, Any]]:
-    """A program that has its worker hold memory by now, and its allocation."""
+def start_holder(world: World, hold: str, mib: int = 100, **body: Any) -> tuple[Program, dict[str, Any]]:
+    """Start a program whose worker holds memory; return both once it does."""
     tenant, _ = world.running(hold, str(mib), "10", **BROKERED | body)
     until(lambda: tenant.says("held"), what="the program to hold memory")
     found = world.allocation_of(tenant)
@@ -67,7 +67,7 @@ def workers(allocation: dict[str, Any], tenant: Program) -> list[int]:
 
 
 def host_of(allocation: dict[str, Any], tenant: Program) -> int:
-    """The one that is nobody's child among the members."""
+    """Return the member process whose parent is no member: the host of the workers."""
     members = workers(allocation, tenant)
     parents = {pid: int(status(pid)["PPid"]) for pid in members}
     (host,) = [pid for pid in members if parents[pid] not in members]
@@ -80,7 +80,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def devices_of(world: World, pids: list[int]) -> list[sim.SimProcessDevice]:
-    """What the card itself has in its books for these processes."""
+    """Return the use of the card by these processes, by the card's own accounts."""
     found = sim.show_node(sim.find_node(world.home, SIM)).processes
     return [device for process in found if process.pid in pids for device in process.devices]
 
@@ -90,18 +90,18 @@ def busy_ns(world: World, allocation: dict[str, Any]) -> int:
     return sum(device.busy_ns for device in devices_of(world, pids))
 
 
-def gone(world: World, pids: list[int]) -> bool:
+def has_ended(world: World, pids: list[int]) -> bool:
     return not world.allocations() and not world.slots() and not any(identify(pid) for pid in pids)
 
 
 def nothing_is_left(world: World, pids: list[int]) -> None:
     """Wait until the allocation and its directory are gone."""
-    until(lambda: gone(world, pids), what="the allocation to end")
+    until(lambda: has_ended(world, pids), what="the allocation to end")
     until(lambda: not list(world.home.glob("workers/*")), what="its directory to go")
 
 
 def looked_at_s(world: World) -> float:
-    """When the pool began to look at all its allocations, the last time."""
+    """Return the time at which the pool last began to check all its allocations."""
     last = LastRound(world.home).read()
     return last.now_s if last is not None else 0.0
 
@@ -112,7 +112,7 @@ def metered_until_s(world: World, allocation: dict[str, Any]) -> float:
         return max(float(to_s) for (to_s,) in rows)
 
 
-# -- what the tenant has ---------------------------------------------------------------------------------------------
+# -- the tenant's side -----------------------------------------------------------------------------------------------
 
 
 def test_a_program_has_a_library_and_a_socket_and_nothing_of_its_slice_or_its_node(terminal: Any) -> None:
@@ -143,7 +143,7 @@ def test_the_cap_is_the_workers_and_nothing_is_over_it(world: World, hold: str) 
     assert 0 < held <= 2048 * MIB
 
 
-def test_a_worker_and_a_software_slice_have_at_most_their_shares_of_a_card_and_the_books_say_so(
+def test_worker_and_software_slice_have_at_most_their_shares_by_the_cards_accounts(
     make_world: Callable[..., World], tmp_path: Path
 ) -> None:
     world = make_world("1xA100-40GB")
@@ -192,7 +192,7 @@ def test_a_worker_and_a_software_slice_have_at_most_their_shares_of_a_card_and_t
 
 
 def code_bytes(terminal: Any, *options: str) -> int:
-    """What loading its code has cost a program on the line, by the driver's own counter."""
+    """Return the bytes that loading its code has sent over the line, by the driver's own counter."""
     words = ("run", "--isolation", "brokered", *options, "--memory", "2GiB", "--cores", "30", "--")
     sent: int = json.loads(terminal(*words, sys.executable, str(KERNELS), "loaded").stdout)["load"]["image_bytes"]
     return sent
@@ -221,13 +221,13 @@ def test_the_second_start_of_a_tenants_program_sends_no_byte_of_code_also_after_
     terminal.close()
 
 
-# -- what the worker has ---------------------------------------------------------------------------------------------
+# -- the worker's side -----------------------------------------------------------------------------------------------
 
 
 @needs_root
 def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world: World, hold: str) -> None:
-    first, one = holding(world, hold)
-    second, two = holding(world, hold)
+    first, one = start_holder(world, hold)
+    second, two = start_holder(world, hold)
     users = set()
     for tenant, allocation in ((first, one), (second, two)):
         host = host_of(allocation, tenant)
@@ -249,7 +249,7 @@ def test_a_worker_is_a_user_of_its_own_without_rights_in_a_root_of_its_own(world
 
 
 def test_the_memory_of_a_host_and_its_workers_is_closed_to_others_of_their_user(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     found = workers(allocation, tenant)
     assert len(found) == 2
     for pid in found:
@@ -267,7 +267,7 @@ def test_two_pools_of_root_never_run_workers_as_the_same_user(world: World, make
     other.up()
     users = set()
     for pool_ in (world, other):
-        tenant, allocation = holding(pool_, hold)
+        tenant, allocation = start_holder(pool_, hold)
         users |= {int(status(pid)["Uid"].split()[0]) for pid in workers(allocation, tenant)}
     assert len(users) == 2
 
@@ -294,7 +294,7 @@ def test_nobody_but_the_tenant_reaches_its_worker(pool: World) -> None:
     keeper_says, keeper_hears = os.pipe()
     pid = os.fork()
     if pid == 0:
-        found = as_user(ANN, ask)  # its asker ends at once: that it is over soon is seen below
+        found = as_user(ANN, ask)  # the requesting process ends at once: that the allocation ends soon is checked below
         os.write(keeper_hears, found["worker_socket"].encode())
         os._exit(0)
     path = os.read(keeper_says, 4096).decode()
@@ -319,7 +319,7 @@ def _listed(path: str) -> str:
 
 
 def test_a_program_that_ends_by_itself_leaves_nothing(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     assert tenant.finish() == 0
     nothing_is_left(world, workers(allocation, tenant))
     (ended,) = [e for e in world.events("released") if e["allocation"] == allocation["id"]]
@@ -327,14 +327,14 @@ def test_a_program_that_ends_by_itself_leaves_nothing(world: World, hold: str) -
 
 
 def test_a_program_that_is_killed_leaves_nothing(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     tenant.kill()
     nothing_is_left(world, workers(allocation, tenant))
 
 
 def test_a_worker_that_is_killed_ends_that_programs_session_and_nobody_elses(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
-    other, beside = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
+    other, beside = start_holder(world, hold)
     host = host_of(allocation, tenant)
     (worker,) = set(workers(allocation, tenant)) - {host}
     os.kill(worker, signal.SIGKILL)
@@ -347,16 +347,16 @@ def test_a_worker_that_is_killed_ends_that_programs_session_and_nobody_elses(wor
 
 
 def test_a_host_that_is_killed_ends_its_allocation_and_says_so(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     os.kill(host_of(allocation, tenant), signal.SIGKILL)
     nothing_is_left(world, workers(allocation, tenant))
     (told,) = world.events("worker_died")
     assert told["allocation"] == allocation["id"]
-    assert tenant.alive()  # it hears of it from the driver
+    assert tenant.alive()  # the driver reports it to the program
 
 
 def test_a_release_ends_the_worker_and_leaves_the_program(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     world.client.delete(f"/v1/allocations/{allocation['id']}?force=1")
     nothing_is_left(world, workers(allocation, tenant))
     assert not world.events("worker_died")
@@ -365,8 +365,8 @@ def test_a_release_ends_the_worker_and_leaves_the_program(world: World, hold: st
 def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[..., World], hold: str) -> None:
     world = make_world()
     world.up()
-    tenant, allocation = holding(world, hold)
-    ended, lost = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
+    ended, lost = start_holder(world, hold)
     held_at = time.time()
     until(lambda: looked_at_s(world) > held_at, what="the pool to look at what it holds")
     world.kill()
@@ -391,7 +391,7 @@ def test_a_pool_that_is_killed_finds_its_workers_again(make_world: Callable[...,
 def test_what_died_while_no_pool_ran_is_let_go(make_world: Callable[..., World], hold: str) -> None:
     world = make_world()
     world.up()
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     world.kill()
     os.kill(host_of(allocation, tenant), signal.SIGKILL)
     until(lambda: not any(identify(pid) for pid in workers(allocation, tenant)), what="its worker to end")
@@ -455,11 +455,11 @@ def test_one_that_stands_ends_when_nobody_has_said_for_long_enough_that_it_is_ne
     assert world.client.post(f"/v1/allocations/{forever['id']}/keep", {})["keep_s"] == 0
 
 
-# -- who means harm ------------------------------------------------------------------------------------------------------
+# -- attacks -------------------------------------------------------------------------------------------------------------
 
 
-def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+def test_garbage_many_and_silent_connections_at_the_workers_socket_delay_no_other(world: World, hold: str) -> None:
+    tenant, allocation = start_holder(world, hold)
     path = Path(world.client.get(f"/v1/allocations/{allocation['id']}/environment")["worker_socket"])
     for noise in (b"GET / HTTP/1.1\r\n\r\n" * 8, os.urandom(4096), struct.pack("<QHH", hello.MAGIC, 1, 9)):
         with hello.connect(path) as connection:
@@ -469,7 +469,7 @@ def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World,
         with socket.socket(socket.AF_UNIX) as one:
             one.connect(str(path))
     assert world.client.get("/v1/status")["pid"]
-    other, _ = holding(world, hold)  # its limit of 60 s is below the time that 40 silent connections take in turn
+    other, _ = start_holder(world, hold)  # its limit of 60 s is below the time that 40 silent connections take in turn
     assert tenant.alive()
     assert other.finish() == 0
     for connection in silent:
@@ -479,17 +479,17 @@ def test_garbage_and_crowds_and_silence_at_the_door_hold_up_nobody(world: World,
 
 
 def test_a_tenant_that_is_stopped_delays_nobody(world: World, hold: str) -> None:
-    tenant, _ = holding(world, hold)
+    tenant, _ = start_holder(world, hold)
     os.kill(tenant.pid, signal.SIGSTOP)
-    other, _ = holding(world, hold)
+    other, _ = start_holder(world, hold)
     assert other.finish() == 0
     tenant.kill()
     until(lambda: not world.allocations(), what="both to end")
 
 
 def test_who_runs_in_a_slice_is_not_the_tenant(world: World, hold: str) -> None:
-    tenant, allocation = holding(world, hold)
+    tenant, allocation = start_holder(world, hold)
     users = {owner(found) for pid in workers(allocation, tenant) if (found := identify(pid)) is not None}
     assert (os.geteuid() in users) is not ROOT
-    stranger = world.events("stranger")
-    assert stranger == []
+    reported = world.events("stranger")
+    assert reported == []

@@ -1,4 +1,4 @@
-"""Processes that the product starts from a directory, and with an environment, that belong to somebody else."""
+"""Processes that the product starts in a directory, and with an environment, that belong to another user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.daemons.world import HANG_S, SIM, World, until
 
 from calabash.model.errors import CalabashError
 
-# Isolated, so that the command itself is honest: what is tested is what it starts.
+# Isolated, so that the command itself is not affected; the tests check the processes that it starts.
 COMMAND = [sys.executable, "-I", "-m", "calabash.cli.main"]
 
 
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def processes_of(home: Path) -> dict[int, list[str]]:
-    """Command lines of the modules of the product that run for a home, by process."""
+    """Return the command lines of the product's processes of a home, by process."""
     found = {}
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -49,7 +49,7 @@ def processes_of(home: Path) -> dict[int, list[str]]:
 
 
 def _serves(process: Path, home: Path) -> bool:
-    """Return True for a process of that home: it or its parent is told so, or its environment says so."""
+    """Return True for a process of that home: its arguments, its environment or its parent's name the home."""
     told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
     if str(home).encode() in told:
         return True
@@ -169,7 +169,7 @@ def test_simulation_in_a_hostile_directory_runs_no_code_of_it(traps: Traps, tmp_
     (tmp_path / "pods.csv").write_text(f"{head}\npod-1,4000,4096,1,1000,,LS,Running,1,5000,1\n")
     words = ["simulate", "openb", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv")]
     done = subprocess.run(
-        # Not isolated, as the script that an installation has: multiprocessing hands isolation on by itself.
+        # Not isolated, as the script of an installation: multiprocessing passes isolation on by itself.
         [sys.executable, "-P", "-m", "calabash.cli.main", *words, "--seeds", "1-4", "--jobs", "2"],
         cwd=traps.directory,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},

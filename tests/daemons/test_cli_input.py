@@ -1,4 +1,4 @@
-"""What people and scripts type by mistake: every time one line and a hint, or it works; never a story of our insides."""
+"""Wrong input on the command line and in files: one line and a hint each time, or it works; never a traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_TEXT = os.fsdecode(b"caf\xe9")
 
 @pytest.fixture
 def terminal(world: World, tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal at the shared pool of two A100-40GB."""
+    """Yield a terminal at the shared pool of two A100-40GB."""
     made = Terminal(world.home, tmp_path)
     yield made
     made.close()
@@ -30,14 +30,14 @@ def terminal(world: World, tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal with a home of its own and a simulated node of one card; no pool yet."""
+def own_terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """Yield a terminal with a home of its own and a simulated node of one card; no pool yet."""
     with own_home(tmp_path) as made:
         yield made
 
 
 def shell(terminal: Terminal, redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command under a shell that closes or redirects its descriptors."""
+    """Run a command under a shell that closes or redirects its descriptors."""
     return subprocess.run(
         ["bash", "-c", f'"$@" {redirection}', "bash", *terminal.words(*words)],
         env=terminal.environment,
@@ -149,10 +149,10 @@ def test_commands_do_their_work_with_descriptors_closed(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_pool_is_started_and_stopped_with_descriptors_closed(own: Terminal) -> None:
-    assert shell(own, "<&- >&- 2>&-", "up", "--sim", "lab").returncode == 0
-    assert own("run", *SLICE, "--", "echo", "yes").stdout == "yes\n"
-    assert shell(own, "<&- >&- 2>&-", "down").returncode == 0
+def test_a_pool_is_started_and_stopped_with_descriptors_closed(own_terminal: Terminal) -> None:
+    assert shell(own_terminal, "<&- >&- 2>&-", "up", "--sim", "lab").returncode == 0
+    assert own_terminal("run", *SLICE, "--", "echo", "yes").stdout == "yes\n"
+    assert shell(own_terminal, "<&- >&- 2>&-", "down").returncode == 0
 
 
 @pytest.mark.parametrize("words", [("ps",), ("status", "-o", "yaml"), ("--help",), ("--version",), ("queue", "--help")])
@@ -162,7 +162,7 @@ def test_output_that_cannot_be_written_is_told_in_a_line_and_a_hint(terminal: Te
     assert done.stderr.splitlines() == ["error: No space left on device", "hint: free some space, or put it elsewhere"]
 
 
-# -- where the pool lives ----------------------------------------------------------------------------------------
+# -- home of the pool --------------------------------------------------------------------------------------------
 
 
 def test_a_user_without_a_home_is_told_to_name_a_place(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_home_of_a_user_who_does_not_exist_is_not_guessed(tmp_path: Path) ->
     [(("ps",), "click"), (("run", "--", "true"), "json"), (("top",), "rich"), (("simulate", "--help"), "click")],
 )
 def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words: tuple[str, ...], module: str) -> None:
-    """The module that the command needs first sends the signal from within its own import."""
+    """The first module that the command needs sends the signal from within its own import."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     )
@@ -214,70 +214,72 @@ def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words
 
 def test_a_list_that_comes_in_pages_is_whole(terminal: Terminal, world: World) -> None:
     for _ in range(3):
-        terminal.holding(*SLICE)
+        terminal.start_holder(*SLICE)
     whole = [a["id"] for a in world.client.get("/v1/allocations")["items"]]
     assert world.client.get("/v1/allocations?limit=1")["next"]
     assert [a["id"] for a in world.client.items("/v1/allocations?limit=1")] == whole
     assert len(whole) == 3
 
 
-# -- messages that tell the truth --------------------------------------------------------------------------------
+# -- correct messages --------------------------------------------------------------------------------------------
 
 
-def test_the_node_of_a_running_pool_is_not_destroyed(own: Terminal) -> None:
-    own("sim", "create", "spare", "--gpus", "1xT4")
-    own("up", "--sim", "lab")
+def test_the_node_of_a_running_pool_is_not_destroyed(own_terminal: Terminal) -> None:
+    own_terminal("sim", "create", "spare", "--gpus", "1xT4")
+    own_terminal("up", "--sim", "lab")
     for options in ((), ("--force",)):
-        said = own.refused(1, "sim", "destroy", "lab", *options)
+        said = own_terminal.refused(1, "sim", "destroy", "lab", *options)
         assert "calabash down" in said
-    assert own.items("smi")[0]["health"] == "healthy"
-    own("sim", "destroy", "spare")
-    own("down")
-    own("sim", "destroy", "lab")
-    assert own.items("sim", "list") == []
+    assert own_terminal.items("smi")[0]["health"] == "healthy"
+    own_terminal("sim", "destroy", "spare")
+    own_terminal("down")
+    own_terminal("sim", "destroy", "lab")
+    assert own_terminal.items("sim", "list") == []
 
 
-def test_a_second_up_says_which_node_the_pool_serves(own: Terminal) -> None:
-    own("sim", "create", "other", "--gpus", "1xT4")
-    own("up", "--sim", "lab")
-    assert "simulated node lab" in own.refused(1, "up", "--sim", "other")
+def test_a_second_up_says_which_node_the_pool_serves(own_terminal: Terminal) -> None:
+    own_terminal("sim", "create", "other", "--gpus", "1xT4")
+    own_terminal("up", "--sim", "lab")
+    assert "simulated node lab" in own_terminal.refused(1, "up", "--sim", "other")
 
 
-def test_doctor_advises_the_step_that_is_next(own: Terminal) -> None:
+def test_doctor_advises_the_step_that_is_next(own_terminal: Terminal) -> None:
     if not Path("/dev/nvidiactl").exists():
-        assert "calabash up --sim lab" in own("doctor").stderr
-    own("up", "--sim", "lab")
-    done = own("doctor")
+        assert "calabash up --sim lab" in own_terminal("doctor").stderr
+    own_terminal("up", "--sim", "lab")
+    done = own_terminal("doctor")
     assert "sim create" not in done.stdout + done.stderr
     assert "the pool serves simulated node lab" in done.stdout
 
 
-def test_smi_tells_of_a_fault_and_of_its_end_as_soon_as_the_command_is_back(own: Terminal) -> None:
-    own("up", "--sim", "lab")
-    own("sim", "inject", "lab", "lost")
-    assert own.items("smi")[0]["health"] != "healthy"
-    own("sim", "inject", "lab", "recover")
-    assert own.items("smi")[0]["health"] == "healthy"
+def test_smi_tells_of_a_fault_and_of_its_end_as_soon_as_the_command_is_back(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
+    own_terminal("sim", "inject", "lab", "lost")
+    assert own_terminal.items("smi")[0]["health"] != "healthy"
+    own_terminal("sim", "inject", "lab", "recover")
+    assert own_terminal.items("smi")[0]["health"] == "healthy"
 
 
-def test_a_card_that_fails_twice_is_held_back_and_the_command_says_where_to_look(own: Terminal) -> None:
-    own("up", "--sim", "lab")
+def test_a_card_that_fails_twice_is_held_back_and_the_command_says_where_to_look(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
     for _ in range(2):
-        own("sim", "inject", "lab", "lost")
-        said = own("sim", "inject", "lab", "recover")
+        own_terminal("sim", "inject", "lab", "lost")
+        said = own_terminal("sim", "inject", "lab", "recover")
     assert "calabash device show" in said.stdout + said.stderr
-    assert own.items("smi")[0]["health"] == "recovering"
+    assert own_terminal.items("smi")[0]["health"] == "recovering"
 
 
-def test_a_node_shows_how_much_was_not_served_and_lists_it_only_when_asked(own: Terminal) -> None:
+def test_a_node_shows_how_much_was_not_served_and_lists_it_only_when_asked(own_terminal: Terminal) -> None:
     call = (
         "import ctypes\ncuda = ctypes.CDLL('libcuda.so.1')\ncuda.cuInit(0)\n"
         "for name in ('cuImportExternalMemory', 'cuMulticastCreate', 'cuMulticastCreate'):\n    getattr(cuda, name)(*[0] * 8)\n"
     )
-    state = own.home / "sim" / "lab" / "node.state"
-    environment = own.environment | {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(NATIVE / "simgpu")}
+    state = own_terminal.home / "sim" / "lab" / "node.state"
+    environment = own_terminal.environment | {"CALABASH_SIM": str(state), "LD_LIBRARY_PATH": str(NATIVE / "simgpu")}
     subprocess.run([sys.executable, "-c", call], env=environment, check=True, timeout=60)
-    short, wide = own("sim", "show", "lab"), own("sim", "show", "lab", "-o", "wide")
+    short, wide = own_terminal("sim", "show", "lab"), own_terminal("sim", "show", "lab", "-o", "wide")
     assert short.stderr.splitlines() == ["not served: 2 names, asked for 3 times; -o wide lists them"]
     assert "cuMulticastCreate  2" in wide.stderr
-    assert {u["name"]: u["count"] for u in own.json("sim", "show", "lab")["unserved"]}["cuImportExternalMemory"] == 1
+    assert {u["name"]: u["count"] for u in own_terminal.json("sim", "show", "lab")["unserved"]}[
+        "cuImportExternalMemory"
+    ] == 1

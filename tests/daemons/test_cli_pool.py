@@ -1,4 +1,4 @@
-"""``calabash run`` and the commands around it, typed against a real pool on a simulated node."""
+"""``calabash run`` and the commands around it, against a real pool on a simulated node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALF = ("--memory", "19GiB", "--cores", "50")
 
 @pytest.fixture
 def terminal(world: World, tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal at the shared pool of two A100-40GB; what it started is gone afterwards."""
+    """Yield a terminal at the shared pool of two A100-40GB; end the programs that it started."""
     made = Terminal(world.home, tmp_path)
     yield made
     made.close()
@@ -29,8 +29,8 @@ def terminal(world: World, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def full(terminal: Terminal) -> list[Job]:
-    """Both cards taken."""
-    return [terminal.holding(*WHOLE) for _ in range(2)]
+    """Start programs that hold both cards."""
+    return [terminal.start_holder(*WHOLE) for _ in range(2)]
 
 
 def waiting(world: World) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def test_two_whole_cards_are_two_cards_and_nobody_else_gets_them(terminal: Termi
     assert job.finish() == 0
 
 
-# -- why not -----------------------------------------------------------------------------------------------------
+# -- explanations ------------------------------------------------------------------------------------------------
 
 
 def test_nothing_free_is_said_in_one_line_with_a_hint(terminal: Terminal) -> None:
@@ -238,7 +238,7 @@ def test_why_tells_a_waiting_request_the_reason_the_numbers_and_a_way_out(termin
 
 
 def test_two_who_want_the_last_slice_at_once_do_not_both_get_it(terminal: Terminal) -> None:
-    terminal.holding(*WHOLE)
+    terminal.start_holder(*WHOLE)
     jobs = [terminal.start("run", *WHOLE, "--", "sh", "-c", "echo mine; cat") for _ in range(2)]
     until(lambda: any(not j.running() for j in jobs), what="one of them to be refused")
     (loser,) = [j for j in jobs if not j.running()]
@@ -292,7 +292,7 @@ def test_a_gang_of_three_with_two_members_waits_and_says_for_what(terminal: Term
 
 
 def test_a_gang_that_does_not_fit_as_a_whole_takes_nothing(terminal: Terminal, world: World) -> None:
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     options = (*WHOLE, "--gang", "pair", "--gang-size", "2", "--wait", "60s", "-q")
     jobs = [terminal.start("run", *options, "--", "echo", "started") for _ in range(2)]
     until(lambda: len(waiting(world)) == 2, what="both to wait")
@@ -305,7 +305,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_takes_nothing(terminal: Terminal, w
 
 def test_a_queue_is_made_shown_limits_and_goes(terminal: Terminal) -> None:
     assert terminal("queue", "create", "vision", "--deserved", "0.5", "--limit", "0.5").stdout == "vision\n"
-    holder = terminal.holding("--queue", "vision", *HALF)
+    holder = terminal.start_holder("--queue", "vision", *HALF)
     (row,) = [q for q in terminal.items("queue", "list") if q["name"] == "vision"]
     assert (row["limit"], row["deserved"], row["allocated"], row["pending"]) == (0.5, 0.5, 0.5, 0)
     said = terminal.refused(5, "run", "--queue", "vision", "--memory", "1GiB", "--cores", "10", "--", "true")
@@ -321,7 +321,7 @@ def test_a_queue_is_made_shown_limits_and_goes(terminal: Terminal) -> None:
 def test_a_borrower_gives_way_to_the_queue_that_deserves_the_cards(terminal: Terminal, world: World) -> None:
     terminal("queue", "create", "owner", "--deserved", "2")
     terminal("queue", "create", "guest", "--deserved", "0")
-    guests = [terminal.holding("--queue", "guest", *WHOLE) for _ in range(2)]
+    guests = [terminal.start_holder("--queue", "guest", *WHOLE) for _ in range(2)]
     job = terminal.start("run", "--queue", "owner", *WHOLE, "--wait", "30s", "--", "echo", "mine again")
     assert job.code() == 0
     assert "mine again" in job.text
@@ -330,7 +330,7 @@ def test_a_borrower_gives_way_to_the_queue_that_deserves_the_cards(terminal: Ter
     assert "needed for" in terminal("why", ended[-1]["id"]).stdout
 
 
-# -- looking -----------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------
 
 LISTINGS: dict[tuple[str, ...], tuple[str, str, set[str]]] = {
     ("ps",): ("AllocationList", "id", {"id", "state", "tenant", "queue", "slices", "command", "pids", "reason"}),
@@ -344,7 +344,7 @@ LISTINGS: dict[tuple[str, ...], tuple[str, str, set[str]]] = {
 @pytest.mark.parametrize("words", LISTINGS, ids=" ".join)
 def test_every_listing_is_a_table_or_json_or_yaml_or_names(terminal: Terminal, words: tuple[str, ...]) -> None:
     kind, name, keys = LISTINGS[words]
-    terminal.holding(*HALF)
+    terminal.start_holder(*HALF)
     body = terminal.json(*words)
     assert (body["apiVersion"], body["kind"]) == ("calabash.dev/v1", kind)
     assert body["items"]
@@ -399,11 +399,11 @@ def test_a_reader_that_goes_away_is_no_error(terminal: Terminal) -> None:
     assert done.stdout.startswith("GPU")
 
 
-# -- taking back -------------------------------------------------------------------------------------------------
+# -- release -----------------------------------------------------------------------------------------------------
 
 
 def test_release_ends_the_program_and_gives_the_slice_back(terminal: Terminal, world: World) -> None:
-    job = terminal.holding(*HALF)
+    job = terminal.start_holder(*HALF)
     (identifier,) = terminal("ps", "-o", "name").stdout.split()
     assert terminal("release", identifier).stdout == f"{identifier}\n"
     assert job.code() == -signal.SIGTERM
@@ -416,7 +416,7 @@ def test_release_ends_the_program_and_gives_the_slice_back(terminal: Terminal, w
 def test_release_of_several_takes_back_all_that_are_there_and_names_the_one_that_is_not(
     terminal: Terminal, world: World
 ) -> None:
-    jobs = [terminal.holding("--memory", "1GiB", "--cores", "10") for _ in range(3)]
+    jobs = [terminal.start_holder("--memory", "1GiB", "--cores", "10") for _ in range(3)]
     held = terminal("ps", "-o", "name").stdout.split()
     done = terminal("release", held[2], "a-none", held[0], held[1], held[0], code=3)
     assert done.stdout.split() == [held[2], held[0], held[1]]
@@ -438,7 +438,7 @@ def test_release_of_a_waiting_request_ends_its_wait(terminal: Terminal, world: W
 def test_a_program_that_is_killed_gives_its_slice_back(
     terminal: Terminal, world: World, number: signal.Signals
 ) -> None:
-    job = terminal.holding(*HALF)
+    job = terminal.start_holder(*HALF)
     job.signal(number)
     assert job.code() == -number
     until(lambda: not world.allocations(), what="the slice to come back")
@@ -454,12 +454,12 @@ def test_a_grandchild_keeps_the_slice_after_its_parent_is_gone(terminal: Termina
     until(lambda: not world.allocations(), what=f"{left['id']} to come back")
 
 
-# -- up, down, and what breaks -----------------------------------------------------------------------------------
+# -- up, down, and failures --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal with a home of its own and a simulated node, no pool; a pool that it leaves is taken down."""
+def own_terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """Yield a terminal with a home of its own and a simulated node, without a pool; stop a pool that the test leaves."""
     with own_home(tmp_path) as made:
         yield made
 
@@ -468,111 +468,118 @@ def pid_of(terminal: Terminal) -> int:
     return int(terminal.json("status")["pid"])
 
 
-def test_up_and_down_and_up_again(own: Terminal) -> None:
+def test_up_and_down_and_up_again(own_terminal: Terminal) -> None:
     for words in (("ps",), ("smi",), ("status",), ("down",), ("queue", "list"), ("run", "--", "true"), ("top",)):
-        assert "calabash up" in own.refused(1, *words)
-    assert own("doctor", code=None).stdout.count("warn") >= 1
-    assert own("up", "--sim", "lab").stdout.startswith("pool is up: 1 device, simulated node lab, pid ")
-    pid = pid_of(own)
-    assert f"pid {pid}" in own.refused(1, "up", "--sim", "lab")
-    assert own("down").stdout == "pool is down\n"
+        assert "calabash up" in own_terminal.refused(1, *words)
+    assert own_terminal("doctor", code=None).stdout.count("warn") >= 1
+    assert own_terminal("up", "--sim", "lab").stdout.startswith("pool is up: 1 device, simulated node lab, pid ")
+    pid = pid_of(own_terminal)
+    assert f"pid {pid}" in own_terminal.refused(1, "up", "--sim", "lab")
+    assert own_terminal("down").stdout == "pool is down\n"
     assert not Path(f"/proc/{pid}").exists()
-    own("up", "--sim", "lab")
-    assert pid_of(own) != pid
+    own_terminal("up", "--sim", "lab")
+    assert pid_of(own_terminal) != pid
 
 
-def test_up_without_such_a_node_or_without_cards_says_what_to_do(own: Terminal) -> None:
-    assert "nosuch" in own.refused(3, "up", "--sim", "nosuch")
+def test_up_without_such_a_node_or_without_cards_says_what_to_do(own_terminal: Terminal) -> None:
+    assert "nosuch" in own_terminal.refused(3, "up", "--sim", "nosuch")
     if not Path("/dev/nvidiactl").exists():
-        own.refused(5, "up")
-    own.refused(2, "up", "--sim", "lab", "--db", "nonsense")
+        own_terminal.refused(5, "up")
+    own_terminal.refused(2, "up", "--sim", "lab", "--db", "nonsense")
 
 
-def test_down_right_after_a_program_has_ended_is_not_refused(own: Terminal) -> None:
+def test_down_right_after_a_program_has_ended_is_not_refused(own_terminal: Terminal) -> None:
     for _ in range(3):
-        own("up", "--sim", "lab")
-        own("run", "--memory", "4GiB", "--cores", "50", "--", "true")
-        assert own("down").stdout == "pool is down\n"
+        own_terminal("up", "--sim", "lab")
+        own_terminal("run", "--memory", "4GiB", "--cores", "50", "--", "true")
+        assert own_terminal("down").stdout == "pool is down\n"
 
 
-def test_down_refuses_while_programs_run_and_force_ends_them(own: Terminal) -> None:
-    own("up", "--sim", "lab")
-    job = own.holding("--memory", "4GiB", "--cores", "50")
-    assert "1 allocation is held" in own.refused(1, "down")
+def test_down_refuses_while_programs_run_and_force_ends_them(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
+    job = own_terminal.start_holder("--memory", "4GiB", "--cores", "50")
+    assert "1 allocation is held" in own_terminal.refused(1, "down")
     assert job.running()
-    own("down", "--force")
+    own_terminal("down", "--force")
     assert job.code() == -signal.SIGTERM
 
 
-def test_programs_live_on_under_the_same_limits_when_the_pool_is_killed(own: Terminal) -> None:
-    own("up", "--sim", "lab")
+def test_programs_live_on_under_the_same_limits_when_the_pool_is_killed(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
     script = "echo before; read line; exec " + f"{sys.executable} {TENANT} --seconds 0.3"
-    job = own.start("run", "--memory", "3GiB", "--cores", "50", "--", "sh", "-c", script)
+    job = own_terminal.start("run", "--memory", "3GiB", "--cores", "50", "--", "sh", "-c", script)
     job.says("before")
-    (before,) = own.items("ps")
-    os.kill(pid_of(own), signal.SIGKILL)
-    until(lambda: own("ps", code=None).returncode == 1, what="the pool to be gone")
+    (before,) = own_terminal.items("ps")
+    os.kill(pid_of(own_terminal), signal.SIGKILL)
+    until(lambda: own_terminal("ps", code=None).returncode == 1, what="the pool to be gone")
     assert job.running()
-    own("up", "--sim", "lab")
-    (after,) = own.items("ps")
+    own_terminal("up", "--sim", "lab")
+    (after,) = own_terminal.items("ps")
     same = ("id", "state", "slices", "pids", "tenant")
     drop = {"core_used_percent", "memory_used_mib", "throttled_s"}
     assert [after[k] for k in same if k != "slices"] == [before[k] for k in same if k != "slices"]
     for was, now in zip(before["slices"], after["slices"], strict=True):
         assert {k: v for k, v in was.items() if k not in drop} == {k: v for k, v in now.items() if k not in drop}
-    assert own.items("smi")[0]["memory_allocated_mib"] == 3 * 1024
+    assert own_terminal.items("smi")[0]["memory_allocated_mib"] == 3 * 1024
     job.process.stdin.write(b"go\n")  # type: ignore[union-attr]
     assert job.finish() == 0
     assert json.loads(job.text.splitlines()[-1])["memory_total_bytes"] == 3 << 30
-    until(lambda: not own.items("ps"), what="the slice to come back")
+    until(lambda: not own_terminal.items("ps"), what="the slice to come back")
 
 
-def test_a_program_that_ends_while_there_is_no_pool_gives_its_slice_back(own: Terminal) -> None:
-    own("up", "--sim", "lab")
-    job = own.holding("--memory", "4GiB", "--cores", "50")
-    os.kill(pid_of(own), signal.SIGKILL)
+def test_a_program_that_ends_while_there_is_no_pool_gives_its_slice_back(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
+    job = own_terminal.start_holder("--memory", "4GiB", "--cores", "50")
+    os.kill(pid_of(own_terminal), signal.SIGKILL)
     job.kill()
-    own("up", "--sim", "lab")
-    until(lambda: not own.items("ps"), what="the slice to come back")
-    assert own.items("smi")[0]["memory_allocated_mib"] == 0
-    assert own("run", "--memory", "14GiB", "--", "true").returncode == 0
+    own_terminal("up", "--sim", "lab")
+    until(lambda: not own_terminal.items("ps"), what="the slice to come back")
+    assert own_terminal.items("smi")[0]["memory_allocated_mib"] == 0
+    assert own_terminal("run", "--memory", "14GiB", "--", "true").returncode == 0
 
 
 @pytest.mark.parametrize(("fault", "health"), [(("xid", "79"), "faulty"), (("lost",), "faulty")])
-def test_a_broken_card_takes_no_work_and_comes_back(own: Terminal, fault: tuple[str, ...], health: str) -> None:
-    own("up", "--sim", "lab")
-    job = own.holding("--memory", "4GiB", "--cores", "50")
-    own("sim", "inject", "lab", "--gpu", "0", *fault)
-    until(lambda: own.items("smi")[0]["health"] != "healthy", what="the fault to be seen")
-    said = own.refused(5, "run", "--memory", "1GiB", "--cores", "10", "--", "true")
-    assert own.items("smi")[0]["health"] in said
-    assert any(r["result"] == "fail" and r["check"] == "gpu 0" for r in own.json("doctor", code=1)["items"])
-    assert own.items("ps")[0]["reason"] == "unhealthy"
-    own("sim", "inject", "lab", "--gpu", "0", "recover")
+def test_a_broken_card_takes_no_work_and_comes_back(
+    own_terminal: Terminal, fault: tuple[str, ...], health: str
+) -> None:
+    own_terminal("up", "--sim", "lab")
+    job = own_terminal.start_holder("--memory", "4GiB", "--cores", "50")
+    own_terminal("sim", "inject", "lab", "--gpu", "0", *fault)
+    until(lambda: own_terminal.items("smi")[0]["health"] != "healthy", what="the fault to be seen")
+    said = own_terminal.refused(5, "run", "--memory", "1GiB", "--cores", "10", "--", "true")
+    assert own_terminal.items("smi")[0]["health"] in said
+    assert any(r["result"] == "fail" and r["check"] == "gpu 0" for r in own_terminal.json("doctor", code=1)["items"])
+    assert own_terminal.items("ps")[0]["reason"] == "unhealthy"
+    own_terminal("sim", "inject", "lab", "--gpu", "0", "recover")
     job.finish()
     again = ("run", "--memory", "1GiB", "--cores", "10", "--wait", "30s", "--", "true")
-    until(lambda: own(*again, code=None).returncode == 0, what="the card to come back")
+    until(lambda: own_terminal(*again, code=None).returncode == 0, what="the card to come back")
 
 
-def test_cards_are_shown_drained_tested_reset_and_put_back(own: Terminal) -> None:
-    own("up", "--sim", "lab")
-    assert [row["health"] for row in own.items("device", "list")] == ["healthy"] * len(own.items("smi"))
-    job = own.holding("--memory", "1GiB", "--cores", "10")
-    drained = own("device", "drain", "0", "--reason", "a new fan").stdout
+def test_cards_are_shown_drained_tested_reset_and_put_back(own_terminal: Terminal) -> None:
+    own_terminal("up", "--sim", "lab")
+    assert [row["health"] for row in own_terminal.items("device", "list")] == ["healthy"] * len(
+        own_terminal.items("smi")
+    )
+    job = own_terminal.start_holder("--memory", "1GiB", "--cores", "10")
+    drained = own_terminal("device", "drain", "0", "--reason", "a new fan").stdout
     assert "draining" in drained
     assert "a new fan" in drained
-    assert "draining" in own.refused(5, "run", "--memory", "1GiB", "--", "true")
-    held = own.items("ps")[0]["id"]
+    assert "draining" in own_terminal.refused(5, "run", "--memory", "1GiB", "--", "true")
+    held = own_terminal.items("ps")[0]["id"]
     for verb in ("reset", "test"):
-        assert held in own("device", verb, "0", code=None).stderr
+        assert held in own_terminal("device", verb, "0", code=None).stderr
     job.finish()
-    until(lambda: not own.items("ps"), what="the slice to come back")
-    tested = own("device", "test", "0").stdout
+    until(lambda: not own_terminal.items("ps"), what="the slice to come back")
+    tested = own_terminal("device", "test", "0").stdout
     assert tested.startswith("passed")
-    own("device", "reset", "0")
-    own("device", "undrain", "0")
-    until(lambda: own.items("device", "list")[0]["health"] == "healthy", what="the card to be tested and taken back")
-    shown = own.json("device", "show", "0")
+    own_terminal("device", "reset", "0")
+    own_terminal("device", "undrain", "0")
+    until(
+        lambda: own_terminal.items("device", "list")[0]["health"] == "healthy",
+        what="the card to be tested and taken back",
+    )
+    shown = own_terminal.json("device", "show", "0")
     assert [entry["cause"] for entry in shown["history"]] == [
         "drained: a new fan",
         "a test passed",
@@ -580,13 +587,13 @@ def test_cards_are_shown_drained_tested_reset_and_put_back(own: Terminal) -> Non
         "put back by an operator",
         "a test passed",
     ]
-    assert own("device", "show", "0", "-o", "name").stdout.strip() == shown["device"]["uuid"]
-    assert own.json("device", "show", shown["device"]["uuid"][:12])["device"]["index"] == 0
-    own("sim", "inject", "lab", "--gpu", "0", "alloc-fail", "1")
-    failed = own("device", "test", "0", code=1).stdout
+    assert own_terminal("device", "show", "0", "-o", "name").stdout.strip() == shown["device"]["uuid"]
+    assert own_terminal.json("device", "show", shown["device"]["uuid"][:12])["device"]["index"] == 0
+    own_terminal("sim", "inject", "lab", "--gpu", "0", "alloc-fail", "1")
+    failed = own_terminal("device", "test", "0", code=1).stdout
     assert "cuMemAlloc_v2" in failed
     for words in (("show", "99"), ("show", "GPU"), ("drain", "a/b"), ("test", "")):
-        assert "device" in own.refused(3, "device", *words)
+        assert "device" in own_terminal.refused(3, "device", *words)
 
 
 def test_a_home_whose_socket_path_is_too_long_is_refused_with_the_limit(tmp_path: Path) -> None:
@@ -622,10 +629,10 @@ def test_what_one_command_had_the_next_one_gets_without_waiting(world: World, te
     assert [a["state"] for a in world.allocations(ended=True)][-8:] == ["released"] * 8
 
 
-def test_whoever_does_not_wait_is_refused_although_another_is_just_leaving(world: World, terminal: Terminal) -> None:
+def test_request_without_wait_is_refused_while_another_is_just_ending(world: World, terminal: Terminal) -> None:
     cards = len(world.devices())
-    terminal.holding("--mode", "exclusive")
-    short = terminal.holding("--memory", "1GiB", "--cores", "10")
+    terminal.start_holder("--mode", "exclusive")
+    short = terminal.start_holder("--memory", "1GiB", "--cores", "10")
     short.finish()
     refused = terminal.refused(5, "run", "--gpus", str(cards), "--mode", "exclusive", "--", "true")
     assert "have room" in refused
@@ -635,25 +642,27 @@ def test_whoever_does_not_wait_is_refused_although_another_is_just_leaving(world
 
 
 def test_programs_that_name_memory_alone_share_a_device_and_are_told_so(tmp_path: Path) -> None:
-    with own_pool(tmp_path, "1xT4") as own:
-        jobs = [own.holding("-v", "--memory", "3GiB") for _ in range(3)]
+    with own_pool(tmp_path, "1xT4") as own_terminal:
+        jobs = [own_terminal.start_holder("-v", "--memory", "3GiB") for _ in range(3)]
         assert all("3GiB and best-effort compute of device 0 (" in job.text for job in jobs)
         assert all("mode vgpu" in job.text.splitlines()[0] for job in jobs)
-        promised = own("run", "-v", "--memory", "1GiB", "--cores", "60", "--", "true").stderr
+        promised = own_terminal("run", "-v", "--memory", "1GiB", "--cores", "60", "--", "true").stderr
         assert "1GiB and 60% of compute of device 0 (" in promised
-        burst = own("run", "-v", "--memory", "1GiB", "--cores", "60", "--policy", "burst", "--", "true").stderr
+        burst = own_terminal("run", "-v", "--memory", "1GiB", "--cores", "60", "--policy", "burst", "--", "true").stderr
         assert "1GiB and at least 60% of compute" in burst
-        until(lambda: len(own.items("ps")) == 3, what="the slices of what has ended to come back")
-        rows = own.items("ps")
+        until(lambda: len(own_terminal.items("ps")) == 3, what="the slices of what has ended to come back")
+        rows = own_terminal.items("ps")
         assert [row["policy"] for row in rows] == ["best-effort"] * 3
         assert [part["core_percent"] for row in rows for part in row["slices"]] == [20] * 3  # 3 of 15 GiB
-        shown = own("ps").stdout
+        shown = own_terminal("ps").stdout
         assert shown.count("best-effort 3GiB") == 3
-        assert "best-effort" in own("top", "--once").stdout
-        assert own.items("smi")[0]["core_allocated_percent"] == 0
-        all_compute = own.holding("-v", "--memory", "1GiB", "--cores", "100")
+        assert "best-effort" in own_terminal("top", "--once").stdout
+        assert own_terminal.items("smi")[0]["core_allocated_percent"] == 0
+        all_compute = own_terminal.start_holder("-v", "--memory", "1GiB", "--cores", "100")
         assert "1GiB and 100% of compute" in all_compute.text
-        assert "0% of compute is free" in own.refused(5, "run", "--memory", "1GiB", "--cores", "10", "--", "true")
+        assert "0% of compute is free" in own_terminal.refused(
+            5, "run", "--memory", "1GiB", "--cores", "10", "--", "true"
+        )
         for job in (*jobs, all_compute):
             assert job.finish() == 0
 

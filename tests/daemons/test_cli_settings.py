@@ -11,13 +11,13 @@ from tests.daemons.terminal import Terminal, own_pool
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """A terminal at a pool of its own."""
+    """Yield a terminal at a pool of its own."""
     with own_pool(tmp_path_factory.mktemp("settings"), "3xT4") as made:
         yield made
 
 
 def row(pool: Terminal, kind: str, name: str, *place: str) -> dict[str, Any]:
-    """One object of a list."""
+    """Return one object of a list."""
     (found,) = [item for item in pool.items(kind, "list", *place) if item["name"] == name]
     return found
 

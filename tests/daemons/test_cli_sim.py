@@ -1,4 +1,4 @@
-"""``calabash sim``: simulated nodes made, shown, broken and removed from the command line."""
+"""``calabash sim``: simulated nodes created, shown, damaged and removed from the command line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.daemons.world import NATIVE, until
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal with an empty home."""
+    """Yield a terminal with an empty home."""
     made = Terminal(tmp_path / "h", tmp_path)
     yield made
     made.close()
 
 
 def on_node(terminal: Terminal, name: str) -> Terminal:
-    """The same, for programs that use the node directly, without any pool."""
+    """Set the terminal's environment for programs that use the node directly, without a pool."""
     terminal.environment |= {
         "LD_LIBRARY_PATH": str(NATIVE / "simgpu"),
         "CALABASH_SIM": str(terminal.home / "sim" / name / "node.state"),

@@ -1,4 +1,4 @@
-"""``calabash simulate``: traces and scenarios from the command line, with everything that a user may get wrong."""
+"""``calabash simulate``: traces and scenarios from the command line, with wrong input of every kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @pytest.fixture
 def openb(tmp_path: Path) -> tuple[str, ...]:
-    """A small cluster and workload in the format of the openb trace."""
+    """Write a small cluster and workload in the format of the openb trace; return the options that name them."""
     nodes = [f"node-{i:03},64000,262144,{(2, 4, 8)[i % 3]},{('T4', 'V100M16', 'G2')[i % 3]}" for i in range(40)]
     kinds = [
         (4000, 1, 1000, ""),
@@ -72,7 +72,7 @@ def test_every_policy_and_seed_has_its_figures_in_the_json(
     out = tmp_path / "out.json"
     done = terminal(*openb, "--policy", "pgb,fgd", "--seeds", "42-44", "--json", str(out))
     assert [line.split()[2] for line in done.stdout.splitlines()[1:]] == ["pgb", "fgd"]
-    assert done.stderr == ""  # no bar on a stream that is no terminal
+    assert done.stderr == ""  # no progress bar on a stream that is no terminal
     body = json.loads(out.read_text())
     runs = {(r["policy"], r["seed"]): r for r in body["runs"]}
     assert set(runs) == {(p, s) for p in ("pgb", "fgd") for s in (42, 43, 44)}
@@ -137,7 +137,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     terminal(*words)
     after = {r["seed"]: r["decisions_per_s"] for r in json.loads(out.read_text())["runs"]}
     assert set(after) == set(range(1, 61))
-    # The speed that was measured then would not come out the same twice: these were not run again.
+    # A measured speed would differ in a second run: so these were not run again.
     assert {seed: after[seed] for seed in before} == before
     assert not partial.exists()
 

@@ -1,4 +1,4 @@
-"""What ``calabash run --wait`` says while it waits, and that it waits for a pool that is away."""
+"""``calabash run --wait``: messages while it waits, and waiting for a pool that is not running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE = ("--memory", "39GiB", "--cores", "100")
 
 @pytest.fixture
 def terminal(make_world: Callable[..., World], tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal at a pool of its own with one A100-40GB, all of which is held."""
+    """Yield a terminal at a pool of its own with one A100-40GB, all of which is held."""
     world = make_world("1xA100-40GB")
     world.up()
     made = Terminal(world.home, tmp_path)
@@ -34,14 +34,14 @@ def waits(terminal: Terminal, count: int = 1) -> None:
 
 
 def test_run_that_waits_says_its_position_and_the_reason_on_one_line(terminal: Terminal) -> None:
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     first = terminal.start("run", *WHOLE, "--wait", "60s", "--", "echo", "done")
     waits(terminal)
     second = terminal.start("run", *WHOLE, "--wait", "60s", "--", "echo", "done")
     waits(terminal, 2)
     first.says("waiting at position 1 in queue default: ")
     second.says("waiting at position 2 in queue default: ")
-    time.sleep(3)  # were it said again, it would be by now
+    time.sleep(3)  # a repeated message would be there by now
     holder.finish()
     assert [first.code(), second.code()] == [0, 0]
     for job in (first, second):
@@ -51,7 +51,7 @@ def test_run_that_waits_says_its_position_and_the_reason_on_one_line(terminal: T
 
 
 def test_quiet_run_says_nothing_while_it_waits(terminal: Terminal) -> None:
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     jobs = [terminal.start("run", flag, *WHOLE, "--wait", "60s", "--", "true") for flag in ("-q", "--quiet")]
     waits(terminal, 2)
     time.sleep(4)
@@ -60,7 +60,7 @@ def test_quiet_run_says_nothing_while_it_waits(terminal: Terminal) -> None:
 
 
 def test_line_is_renewed_in_place_on_a_terminal_and_removed_at_the_end(terminal: Terminal) -> None:
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     own, other = pty.openpty()
     process = subprocess.Popen(
         terminal.words("run", *WHOLE, "--wait", "60s", "--", "echo", "done"),
@@ -77,7 +77,7 @@ def test_line_is_renewed_in_place_on_a_terminal_and_removed_at_the_end(terminal:
     assert process.wait(timeout=60) == 0
     while b"done" not in shown:
         shown += os.read(own, 4096)
-    os.close(other)  # until now, so that what the program wrote last can be read
+    os.close(other)  # open until now, so that the last output of the program can be read
     os.close(own)
     last = shown.rpartition(b"\r\x1b[K")[2].decode()
     assert re.fullmatch(r"\w+: 39GiB and 100% of compute of device 0 \(NVIDIA .*\), mode vgpu\r\ndone\r\n", last)
@@ -87,7 +87,7 @@ def test_run_waits_for_a_pool_that_restarts_and_says_so_once(make_world: Callabl
     world = make_world("1xA100-40GB")
     world.up()
     terminal = Terminal(world.home, tmp_path)
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     waiting = terminal.start("run", *WHOLE, "--wait", "120s", "--", "echo", "done")
     waits(terminal)
     world.kill()
@@ -121,7 +121,7 @@ def test_run_that_does_not_wait_fails_at_once_without_a_pool_and_one_that_waits_
 
 
 def test_list_of_the_asking_process_has_only_what_it_waits_for_or_is_in(terminal: Terminal) -> None:
-    holder = terminal.holding(*WHOLE)
+    holder = terminal.start_holder(*WHOLE)
     terminal.start("run", "-q", *WHOLE, "--wait", "60s", "--", "true")
     waits(terminal)
     pool = PoolClient(terminal.home)

@@ -19,7 +19,7 @@ WHOLE = ("--memory", "14GiB", "--cores", "100")
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """A terminal at a pool of its own with one T4."""
+    """Yield a terminal at a pool of its own with one T4."""
     with own_pool(tmp_path_factory.mktemp("wrong"), "1xT4") as made:
         yield made
 
@@ -117,7 +117,7 @@ def test_pool_that_ended_without_a_word_on_a_full_disk_is_said_to_have_ended_of_
 def test_why_explains_all_that_is_named_and_without_a_name_all_that_waits(pool: Terminal) -> None:
     assert pool("why").stdout == "nothing waits\n"
     assert pool.json("why")["items"] == []
-    holder = pool.holding(*WHOLE)
+    holder = pool.start_holder(*WHOLE)
     waiting = [pool.start("run", *WHOLE, "--wait", "60s", "--", "true") for _ in range(2)]
 
     def pending() -> list[str]:

@@ -28,7 +28,7 @@ VALUES = {"stage": "waiting", "health": "healthy", "result": "ok", "path": "muta
 
 
 def page(part: ClusterPart, pod: str) -> str:
-    """A page of a program with a series of each of its metrics, scraped with the name of the pod."""
+    """Return a metrics page of a program with a series of each metric, with the name of the pod."""
     telemetry = Telemetry(part)
     for metric in metrics_of(part):
         labels = [VALUES.get(label, "GET" if label == "method" else "200") for label in metric.labels]
@@ -56,14 +56,14 @@ def test_panels_of_a_cluster_have_data_and_show_the_same_with_two_jobs(programs:
             until(partial(server.result, seen), what="three scrapes of every target")
         for panel in CLUSTER.panels:
             for query in panel.queries:
-                if "time()" in query.expression or "process_" in query.expression:  # figures that go on by themselves
+                if "time()" in query.expression or "process_" in query.expression:  # figures that change by themselves
                     assert servers[0].result(query.expression), panel.title
                     continue
                 once, twice = (_figures(server, query) for server in servers)
                 assert once, f"{panel.title} has no data"
                 assert once == twice, f"{panel.title}: {query.expression}"
         for alert in CLUSTER_ALERTS:
-            servers[0].result(alert.expression)  # fails when it is not understood
+            servers[0].result(alert.expression)  # fails if it is not understood
 
 
 def test_promtool_accepts_the_alerts_of_a_cluster_and_each_fires_once(programs: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo that the README begins with: three tenants on one card, judged by NVML and by the programs."""
+"""Demo of the README: three tenants on one card, judged by NVML and by the programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SHORTFALL = re.compile(r"\w+ got ([\d.]+)% of the card instead of (\d+)%")
 
 
 def test_demo_finds_no_limit_exceeded() -> None:
-    """Only a share below what was asked is accepted: programs that wait for a processor do not keep the card busy.
+    """The check accepts a share below the requested one: programs that wait for a processor do not keep the card busy.
 
-    That shares are reached is measured by `bench/shares.py` and tested in virtual time by `tests/native`.
+    Whether shares are reached is measured by `bench/shares.py` and tested in virtual time by `tests/native`.
     """
     done = subprocess.run(
         [sys.executable, "-m", "tools.demo", "--seconds", "7"],

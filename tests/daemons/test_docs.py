@@ -1,9 +1,9 @@
-"""The commands of the pages that a new user follows, run as they stand there, at the speed of a person.
+"""Commands of the pages that a new user follows, run as they are written, at the pace of a person.
 
-A person reads between commands: a minute at least. What a page starts in the background must still be there then. Here a
-pause is shorter, and all durations on the page (how long programs run, how long requests wait) are shorter by the same factor,
-so that a page that holds at one speed holds at the other. ``CALABASH_DOCS_PAUSE_S=60`` runs the pages with the pauses of a
-person.
+A person reads between commands, for a minute at least. Programs that a page starts in the background must still run then. Here
+a pause is shorter, and all durations on the page (how long programs run, how long requests wait) are shorter by the same
+factor, so that a page that works at one pace works at the other. ``CALABASH_DOCS_PAUSE_S=60`` runs the pages with the pauses of
+a person.
 
 Each page has a home of its own, which it removes: the tests fail for a page that uses the home of the machine's pool, or leaves
 a process or a file.
@@ -26,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PERSON_S = 60.0  # between two commands
 PAUSE_S = float(os.environ.get("CALABASH_DOCS_PAUSE_S", "2"))
 RUN_S = 240.0  # for the commands of a page
-# What sets up the tree itself is what runs this test; a trace that has to be downloaded is not here, nor is a cluster.
+# The tree is set up already. Pages that need a downloaded trace or a cluster are not tested here.
 _ELSEWHERE = re.compile(r"^(git clone|make |nvidia-ctk |kubectl |calabash simulate openb|    --policy pgb,fgd --seeds)")
 _DURATION = re.compile(r"(--(?:seconds|wait|keep|grace) )([0-9.]+)([smhd]?)\b")
 _BACKGROUND = re.compile(r"[^&]&[ ]*(#.*)?$", re.MULTILINE)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-# Pages, and the commands on them that are there to be refused, with their exit codes.
+# Pages with the commands that must fail, and their exit codes.
 PAGES: dict[str, dict[str, int]] = {
     "README.md": {},
     "docs/tutorial/first-slice.md": {"calabash run --memory 200GiB -- true": 5},
@@ -53,7 +53,7 @@ PAGES: dict[str, dict[str, int]] = {
     "docs/how-to/tenants.md": {},
     "docs/how-to/tenant-networks.md": {"calabash net diff -f examples/networks/web.yaml": 1},
 }
-# What must be seen on a page that is followed at the speed of a person.
+# Output that must appear when a page is followed at the pace of a person.
 SEEN: dict[str, list[str]] = {
     "docs/tutorial/first-slice.md": ["best-effort 4GiB", "6 devices", "lost", "30%", "50%"],
     "docs/tutorial/three-teams.md": ["vision/train", "guaranteed", "commitment", "/login#"],
@@ -65,7 +65,7 @@ SEEN: dict[str, list[str]] = {
 
 
 def script(page: str) -> str:
-    """All blocks of commands of a page, in their order."""
+    """Return all blocks of commands of a page, in order."""
     found: list[str] = []
     fence = ""
     for line in (ROOT / page).read_text().splitlines():
@@ -77,7 +77,7 @@ def script(page: str) -> str:
 
 
 def commands(text: str) -> Iterator[str]:
-    """What is typed at once: a line, or the lines of a loop."""
+    """Yield each command: a line, or the lines of a loop."""
     typed: list[str] = []
     for line in text.splitlines():
         typed.append(line)
@@ -91,7 +91,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def paced(text: str) -> str:
-    """The commands with pauses, and with all durations as much shorter as the pauses are than a person's.
+    """Return the commands with pauses, and with all durations shortened by the ratio of the pauses to a person's.
 
     There are pauses from the first command on that leaves something running: before, nothing depends on time.
     """
@@ -111,7 +111,7 @@ def paced(text: str) -> str:
 
 
 def checkout(place: Path) -> Path:
-    """A directory that looks like this tree, with a ``build`` of its own."""
+    """Make a directory that looks like this tree, with a ``build`` of its own."""
     tree = place / "c"
     (tree / "build").mkdir(parents=True)
     for entry in ROOT.iterdir():
@@ -121,14 +121,14 @@ def checkout(place: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def processes_in(place: Path) -> list[str]:
-    """The command lines of processes whose environment or working directory is below a place."""
+    """Return the command lines of processes whose environment or working directory is below a place."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -153,7 +153,7 @@ def test_every_command_of_the_page_does_what_the_page_says(page: str, tmp_path: 
         environment |= {
             "HOME": str(place),
             "CALABASH_HOME": str(elsewhere),
-            "CALABASH_CONSOLE": f"127.0.0.1:{free_port()}",  # pages run beside each other
+            "CALABASH_CONSOLE": f"127.0.0.1:{free_port()}",  # pages run at the same time
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         try:

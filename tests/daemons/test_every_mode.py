@@ -1,4 +1,4 @@
-"""All modes side by side on one node: whatever happens, books, cards, machine and journal agree, and nothing is left."""
+"""All modes on one node under random faults: records, cards, machine and journal agree, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIVES = 5
 
 
 class Lives:
-    """The agent of one node, again and again."""
+    """Agent of one node, started again and again."""
 
     def __init__(self, home: Path, steps: int) -> None:
         self.home = home
@@ -41,7 +41,7 @@ class Lives:
 
     @property
     def done(self) -> int:
-        """Steps of all lives."""
+        """Return the number of steps of all runs."""
         return int(struct.unpack("<q", self.counter.read_bytes())[0])
 
     def begin(self, seed: int) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ class Lives:
             return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
     def until_steps(self, process: subprocess.Popen[bytes], goal: int) -> None:
-        """Until so many were made in all lives, or this one is over."""
+        """Wait until all runs together made so many steps, or this run has ended."""
         until(lambda: self.done >= goal or process.poll() is not None, within_s=5 * HANG_S, what="its steps")
 
     def said(self) -> str:
@@ -60,11 +60,11 @@ class Lives:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: nobody pulls the plug here, so nothing need wait for a disk."""
+    """Yield a home in memory if possible: no power failure is tested, so that writes need not wait for a disk."""
     fast = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="calabash-", dir=fast if os.access(fast, os.W_OK) else tmp_path))
     yield made
-    for slot in made.glob("alloc/*"):  # of lives that failed
+    for slot in made.glob("alloc/*"):  # of runs that failed
         with suppress(OSError):
             unmount(slot)
     shutil.rmtree(made, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The exporter of a real pool, scraped by the real Prometheus: every query of the dashboards and alerts answers."""
+"""Exporter of a real pool, scraped by the real Prometheus: every query of the dashboards and alerts has an answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNPRICED = "calabash-tenants: Budget and spending {{tenant}}: spent in {{currenc
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    """Where Prometheus and promtool are."""
+    """Return the directory of Prometheus and promtool."""
     if not prometheus.fetched():
         reason = "no Prometheus: tools/bootstrap --tests fetches it"
         if os.environ.get("CALABASH_PROMETHEUS") == "required":
@@ -50,7 +50,7 @@ def programs() -> Path:
 
 
 class Exporter:
-    """``calabash exporter`` of a pool, on a port of the kernel's choice."""
+    """``calabash exporter`` of a pool, on a port that the kernel chooses."""
 
     def __init__(self, home: Path, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Exporter:
 
 @pytest.fixture
 def exporter(world: World, tmp_path: Path) -> Iterator[Exporter]:
-    """Of the shared pool, for whoever has the token."""
+    """Yield the exporter of the shared pool, for readers with the token."""
     token = tmp_path / "token"
     token.write_text(f"{TOKEN}\n")
     found = Exporter(world.home, "--token-file", str(token), "--compatible", "dcgm", "--compatible", "hami")
@@ -179,7 +179,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """The server, scraping the targets of its jobs each second, with our alert rules."""
+    """Prometheus server that scrapes the targets of its jobs each second, with our alert rules."""
 
     def __init__(self, programs: Path, directory: Path, **jobs: list[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -210,7 +210,7 @@ class Prometheus:
             )
 
     def ask(self, path: str, **query: str) -> Any:
-        """The data of an answer; None while it does not answer."""
+        """Return the data of an answer; None while the server does not answer."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:
@@ -251,7 +251,7 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
         groups = until(lambda: server.ask("rules"), what="the rules")["groups"]
         assert {rule["name"] for rule in groups[0]["rules"]} == {alert.name for alert in ALERTS}
         for alert in ALERTS:
-            server.result(alert.expression)  # fails when it is not understood
+            server.result(alert.expression)  # fails if it is not understood
     finally:
         server.close()
         world.client.delete("/v1/tenants/observed/projects/train")
@@ -260,7 +260,7 @@ def test_every_query_of_every_dashboard_has_data_and_every_alert_is_understood(
 
 @contextlib.contextmanager
 def _served(page: str) -> Iterator[str]:
-    """The address of an exporter whose figures stay as they are."""
+    """Serve a constant metrics page; yield its address."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -282,7 +282,7 @@ def _served(page: str) -> Iterator[str]:
 
 
 def _figures(server: Prometheus, query: Query) -> dict[str, str]:
-    """The value of each series of a panel, by the series' legend."""
+    """Return the value of each series of a panel, by the series' legend."""
     series = server.result(_of_all(query.expression))
     found = {}
     for one in series:
@@ -339,14 +339,14 @@ def _sum(server: Prometheus, expression: str) -> float:
     return round(float(result[0]["value"][1]), 3) if result else -1.0
 
 
-def _equals(told: Callable[[], float], truth: float) -> bool:
-    return told() == truth
+def _equals(told: Callable[[], float], expected: float) -> bool:
+    return told() == expected
 
 
 def test_sums_of_queue_tenant_and_project_series_are_the_truth(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
-    """A parent queue holds what its child holds, and a tenant what its project holds."""
+    """A parent queue holds the devices of its child, and a tenant those of its project."""
     parent, leaf = "summed-parent", "summed-parent/summed-leaf"
     world.client.put(f"/v1/queues/{parent}", {"deserved": 1})
     world.client.put(f"/v1/queues/{leaf}", {"deserved": 0.5})
@@ -363,13 +363,13 @@ def test_sums_of_queue_tenant_and_project_series_are_the_truth(
         until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="a request to wait")
         queues = {q["name"]: q for q in world.client.get("/v1/queues")["items"]}
         tops = [q for q in queues.values() if q["parent"] not in queues]
-        truth = {key: round(sum(q[key] for q in tops), 3) for key in ("allocated", "pending", "deserved")}
-        assert truth["allocated"] == pytest.approx(3 * queues[leaf]["allocated"], abs=0.002)
-        assert truth["pending"] == 2
+        expected = {key: round(sum(q[key] for q in tops), 3) for key in ("allocated", "pending", "deserved")}
+        assert expected["allocated"] == pytest.approx(3 * queues[leaf]["allocated"], abs=0.002)
+        assert expected["pending"] == 2
         own = queues["summed"]["allocated"], queues["summed/train"]["allocated"]
         for key in ("allocated", "pending", "deserved"):
             told = partial(_sum, server, f"calabash_queue_{key}_devices")
-            until(partial(_equals, told, truth[key]), what=f"the sum of {key}: {truth[key]}")
+            until(partial(_equals, told, expected[key]), what=f"the sum of {key}: {expected[key]}")
         assert _sum(server, "calabash_tenant_allocated_devices") == own[0]
         assert _sum(server, "calabash_project_allocated_devices") == own[0]
         assert _sum(server, 'calabash_project_allocated_devices{project="train"}') == own[1]
@@ -387,7 +387,7 @@ def test_sums_of_queue_tenant_and_project_series_are_the_truth(
 
 
 def _told(exporter: Exporter, series: str) -> float:
-    """The sum of the series whose names and labels begin so."""
+    """Return the sum of the series whose names and labels begin with a text."""
     lines = [line for line in with_token(exporter).splitlines() if line.startswith(series)]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -399,7 +399,7 @@ def _grows(told: Callable[[], float], beyond: float) -> bool:
 def test_counters_of_gpu_time_and_waits_agree_with_usage_and_survive_a_killed_pool(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
-    """The sum over tenants is what ``/v1/usage`` has; a new pool begins at 0 and goes on."""
+    """The sum over tenants equals ``/v1/usage``; a new pool begins at 0 and continues."""
     series = "calabash_tenant_gpu_seconds_total"
     seconds = partial(_told, exporter, f"{series}{{")
     began_s, counted, answered = time.time(), seconds(), _granted_in(exporter)
@@ -480,7 +480,7 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
             "70m",
             False,
         ),
-        # A request that has just come, in a leaf queue; the parent queue contains it.
+        # A new request in a leaf queue; the parent queue contains it.
         (
             "CalabashWaitingLong",
             [(f"calabash_queue_pending_devices{{{q}}}", "1x60") for q in ('queue="all"', 'queue="all/leaf"')]
@@ -603,7 +603,7 @@ SLICE = '{node="n", allocation="a", device_uuid="g", tenant="t"}'
             "4m",
             True,
         ),
-        (  # it is started again soon
+        (  # the pool is started again soon
             "CalabashNetworkDaemonDown",
             [('calabash_network_affected_vpcs{node="n", reason="northd_down"}', "0 3 0x20")],
             "4m",
@@ -617,7 +617,7 @@ def test_alerts_fire_when_they_should_and_once_however_often_a_pool_is_scraped(
     programs: Path, tmp_path: Path, *, alert: str, series: list[tuple[str, str]], at: str, fires: bool, scraped: str
 ) -> None:
     if scraped != "once":
-        # Whether a pool answers is known by exporter: two that are down are two.
+        # Availability is per exporter: two pools that are down are two.
         exporters = ["one"] if alert == "CalabashPoolDown" else ["one", "two"]
         series = [
             (f'{name}{{{labels.rstrip("}")}{"," * bool(labels)}instance="{exporter}",job="{job}"}}', values)

@@ -1,4 +1,4 @@
-"""A pool that holds cards until their fabrics are clear, the program that clears them, and a manager that fails."""
+"""Pool that holds cards until their fabrics are clear, the program that clears them, and a manager that fails."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def ufm() -> Iterator[SimulatedUfm]:
 
 @pytest.fixture
 def fabric(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
-    """A pool of one card, with two ports on InfiniBand, that holds it; two tenants."""
+    """Start a pool of one card, with two ports on InfiniBand, that holds it until its fabrics are clear; two tenants."""
     return _up(make_world, ufm, "hold = true\n")
 
 
 @pytest.fixture
 def kept(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
-    """The same, and it keeps its fabrics itself."""
+    """Start such a pool that runs the keeper of fabrics itself."""
     return _up(make_world, ufm, "hold = true\nrun = true\n")
 
 
@@ -64,13 +64,13 @@ def calabash(world: World, *words: str) -> str:
 
 
 def keeper_pid(world: World) -> int:
-    """The program that the pool keeps, as it has logged it last; 0: none that lives."""
+    """Return the process of the keeper that the pool started last; 0 if it does not live."""
     started = re.findall(r'the keeper of fabrics is started" pid=([0-9]+)', (world.home / "pool.log").read_text())
     return int(started[-1]) if started and lives(int(started[-1])) else 0
 
 
 def lives(pid: int) -> bool:
-    """Whether it is a process, and not what is left of one that nobody has waited for."""
+    """Return True if the process lives, and is no zombie."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:
@@ -87,8 +87,8 @@ def shown(world: World) -> dict[str, Any]:
     return dict(row)
 
 
-def why(world: World) -> str:
-    """Why what waits does, "" nothing does."""
+def explanation(world: World) -> str:
+    """Return the explanation of the waiting request, "" if none waits."""
     for allocation in world.allocations():
         if allocation["state"] == "pending":
             return str(world.client.get(f"/v1/allocations/{allocation['id']}/why")["explanation"])
@@ -102,11 +102,11 @@ def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition_through_k
     program, _ = fabric.running(tenant="red", wait_s=60)
     until(lambda: members(ufm) == {"cb-red": set(PORTS)}, what="the card to join")
     until(lambda: shown(fabric)["state"] == "member", what="the pool to hear of it")
-    ufm.pkeys.faults.lose = True  # the manager says yes and does nothing
+    ufm.pkeys.faults.lose = True  # the manager confirms changes and does nothing
     assert program.finish() == 0
     until(lambda: not fabric.allocations(), what="the slice to be gone")
     waiting = fabric.run("cat", tenant="blue", wait_s=60)
-    until(lambda: "another tenant's on its fabric: red" in why(fabric), what="the reason why blue waits")
+    until(lambda: "another tenant's on its fabric: red" in explanation(fabric), what="the reason why blue waits")
     until(lambda: shown(fabric)["state"] == "leaving", what="the pool to hear that it does not leave")
     assert "accepted an order without effect" in shown(fabric)["message"]
     assert members(ufm) == {"cb-red": set(PORTS)}
@@ -126,7 +126,7 @@ def test_a_card_goes_from_tenant_to_tenant_by_way_of_nobodys_partition_through_k
 
 def test_without_the_program_that_clears_cards_nothing_is_granted_and_it_is_said(fabric: World) -> None:
     waiting = fabric.run("cat", tenant="red", wait_s=60)
-    until(lambda: "controller has told nothing yet" in why(fabric), what="the reason why red waits")
+    until(lambda: "controller has told nothing yet" in explanation(fabric), what="the reason why red waits")
     assert "nothing has been told" in _stderr(fabric, "net", "fabric", "list")
     calabash(fabric, "net", "fabric", "run", "--once")
     until(lambda: fabric.allocation_of(waiting), what="red to have the card")

@@ -1,4 +1,4 @@
-"""Cards that fail under load: who is hit, who is not, how soon it is known, and how the card comes back."""
+"""Cards that fail under load: affected programs, time until the fault is known, and recovery of the card."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICY = "[flapping]\nmost = 100\nhold_s = 0.1\nhold_max_s = 0.1\n[recovery]\nre
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A pool on six cards that nothing joins and two that NVLink does; faults do not count as flapping."""
+    """Run a pool on six cards without links and two with NVLink; faults do not count as flapping."""
     world = World(tmp_path_factory.mktemp("failing") / "home", "6xT4,2xA100-40GB")
     (world.home / "health.toml").write_text(POLICY)
     world.up()
@@ -37,7 +37,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def cards(lab: World) -> Iterator[World]:
-    """The same, all healthy and idle."""
+    """Yield the same pool, with all cards healthy and idle."""
     yield lab
     for program in lab.programs:
         program.close()
@@ -59,13 +59,13 @@ def happenings(world: World, card: int, *, since: float) -> list[str]:
 
 
 def busy_ns(world: World) -> dict[int, int]:
-    """How much of its card's time each process has had."""
+    """Return the card's time that each process has had."""
     node = show_node(NodeFile(name=SIM, state=world.state_file))
     return {p.pid: sum(d.busy_ns for d in p.devices) for p in node.processes}
 
 
 def load_on_every_card(world: World) -> dict[int, Program]:
-    """A program that keeps a card busy, for each card, by the card's number."""
+    """Start a program on each card that keeps it busy; return the programs by the card's number."""
     programs: dict[int, Program] = {}
     command = (sys.executable, str(TENANT), "--seconds", "300", "--kernel-us", "20000")
     while len(programs) < 8:
@@ -77,7 +77,7 @@ def load_on_every_card(world: World) -> dict[int, Program]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is caused on a card, and the states that follow from it while a program is on it."""
+    """A fault to inject into a card, and the states that follow from it while a program is on it."""
 
     words: tuple[str, ...]
     states: tuple[str, ...]
@@ -103,7 +103,9 @@ def test_faults_of_all_classes_under_load_are_known_and_harm_nobody_else(cards: 
         cards.inject(str(card), *fault.words)
     until(lambda: all(known(cards, card, since=since) for card in range(len(FAULTS))), what="a verdict on every fault")
     known_at = busy_ns(cards)
-    pids = [programs[card].pid for card in (0, UNHARMED)]  # the application's fault, and none
+    pids = [
+        programs[card].pid for card in (0, UNHARMED)
+    ]  # the program on the faulty card, and one on a card without a fault
     until(lambda: all(busy_ns(cards)[pid] > known_at[pid] + 500_000_000 for pid in pids), what="both to go on")
     got = [busy_ns(cards)[pid] - before[pid] for pid in pids]
     assert min(got) > 0.5 * max(got), "the application's fault has cost its program nothing"
@@ -115,7 +117,7 @@ def test_faults_of_all_classes_under_load_are_known_and_harm_nobody_else(cards: 
 
 
 def known(world: World, card: int, *, since: float) -> bool:
-    """Return True if the history of a card tells of its fault: a hang may be over when the card is looked at."""
+    """Return True if the history of a card has its fault: a hang may be over when the pool polls the card."""
     states = {text.partition(": ")[0] for text in happenings(world, card, since=since)}
     return not states.isdisjoint(FAULTS[card].states)
 
@@ -124,7 +126,7 @@ def _all_that_may_come_back_does(cards: World, programs: dict[int, Program]) -> 
     for program in programs.values():
         program.kill()
     until(lambda: not cards.allocations(), what="the programs to be gone")
-    cards.inject("3", "recover")  # it answers again
+    cards.inject("3", "recover")  # the card answers again
     cards.inject("5", "throttle", "none")
     back = [card for card, fault in enumerate(FAULTS) if fault.recovers]
     until(lambda: all(health(cards, card) == "healthy" for card in back), what="the cards to come back by themselves")
@@ -171,7 +173,7 @@ def test_cards_that_nvlink_joins_are_reset_together_or_not_at_all(cards: World) 
 def test_a_card_whose_links_are_down_takes_nothing_new_until_they_are_up_and_what_runs_goes_on(cards: World) -> None:
     command = (sys.executable, str(TENANT), "--seconds", "300", "--kernel-us", "2000")
     programs: dict[int, Program] = {}
-    while set(programs) != {6, 7}:  # the two that NVLink joins
+    while set(programs) != {6, 7}:  # the two with NVLink
         program, allocation = cards.running(*command, memory_mib=4000, cores=100, models=["A100"])
         programs[allocation["slices"][0]["device_index"]] = program
     until(lambda: all(busy_ns(cards).get(p.pid) for p in programs.values()), what="both to be busy")
@@ -279,11 +281,11 @@ def test_a_fault_is_known_whenever_the_pool_is_killed_after_it_or_before(cards: 
     idle = [card for card in range(6) if card != on]
     begun = time.time()
     for card, after_s in zip(idle, (0.0, 0.001, 0.004, 0.016, 0.2), strict=True):
-        cards.inject(str(card), "xid", "54")  # it has no counter that would tell of it
+        cards.inject(str(card), "xid", "54")  # no counter of the card shows it
         time.sleep(after_s)
         cards.kill(signal.SIGKILL)
         if after_s == 0.0:
-            cards.inject(str(on), "xid", "119")  # nobody listens
+            cards.inject(str(on), "xid", "119")  # no process listens to events
         cards.up()
         until(lambda card=card: health(cards, card) == "lost", what="the fault to be known")  # type: ignore[misc]
     assert health(cards, on) == "draining"
@@ -297,7 +299,7 @@ def test_a_fault_is_known_whenever_the_pool_is_killed_after_it_or_before(cards: 
     assert health(cards, on) == "healthy", "what is over is not told again"
 
 
-def test_a_card_can_be_emptied_and_whoever_is_ended_hears_why(cards: World) -> None:
+def test_card_can_be_emptied_and_ended_programs_get_the_reason(cards: World) -> None:
     program, allocation = cards.running(memory_mib=1000)
     card = allocation["slices"][0]["device_index"]
     begun = time.monotonic()
@@ -320,7 +322,7 @@ def test_a_test_of_a_card_finds_what_is_wrong_with_it(cards: World) -> None:
     assert not slow["passed"]
     assert "times its own" in slow["why"]
     cards.inject("1", "recover")
-    cards.inject("1", "alloc-fail", "100%")  # the pool may be testing it by itself just now
+    cards.inject("1", "alloc-fail", "100%")  # the pool may be testing the card itself just now
     assert "cuMemAlloc_v2 failed with 2" in cards.client.post("/v1/devices/1/test")["why"]
     cards.inject("1", "alloc-fail", "0%")
     assert cards.client.post("/v1/devices/1/test")["passed"]

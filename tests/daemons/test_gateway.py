@@ -1,4 +1,4 @@
-"""The console's gateway beside a real pool: when it runs, what it may, and how it ends."""
+"""Gateway of the console beside a real pool: its start, its rights and its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _ask(
 
 
 def _gateways(world: World) -> list[int]:
-    """The pool's children that are its gateway."""
+    """Return the pool's child processes that are its gateway."""
     assert world.daemon is not None
     found = []
     for task in Path(f"/proc/{world.daemon.pid}/task").iterdir():

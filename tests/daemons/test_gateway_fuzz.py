@@ -1,4 +1,4 @@
-"""The gateway with the real API behind it, asked with bytes that mean harm: refused or hung up on, and it goes on serving."""
+"""Gateway with the real API behind it under hostile bytes: it refuses them or closes the connection, and goes on serving."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 
 async def _sent(address: tuple[str, int], exchange: Exchange) -> bytes:
-    """Send it, and return what came until the gateway hung up or said nothing for a while."""
+    """Send an exchange; return the bytes until the gateway closed the connection or was silent for a while."""
     reader, writer = await asyncio.open_connection(*address)
     found = b""
     try:

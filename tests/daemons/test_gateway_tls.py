@@ -1,4 +1,4 @@
-"""The gateway over TLS: a pool of another machine's, as far as the certificate is right, and no further."""
+"""Gateway over TLS: a pool of another machine is used if its certificate is valid, and not otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ key = "{0}/tls.key"
 
 
 def _serve(world: World, directory: Path) -> str:
-    """The address of a pool that is up with the certificate in ``directory``."""
+    """Start a pool with the certificate in ``directory``; return its address."""
     world.home.mkdir(exist_ok=True)
     (world.home / "pool.toml").write_text(CONSOLE.format(directory))
     world.up()
@@ -35,7 +35,7 @@ def world(make_world: Callable[..., World]) -> World:
 
 
 def _elsewhere(tmp_path: Path, **environment: str) -> Terminal:
-    """A user without a pool of its own."""
+    """Return the terminal of a user without a pool of its own."""
     return Terminal(tmp_path / "nothing", tmp_path, HOME=str(tmp_path / "user"), **environment)
 
 
@@ -46,8 +46,8 @@ def test_who_trusts_the_certificate_logs_in_and_works_and_nobody_else_does(world
     far = _elsewhere(tmp_path, SSL_CERT_FILE=authority)
     assert "logged in" in far("login", url, stdin=f"{url}/login#{code}\n").stdout
     assert [d["model"] for d in far.items("--server", url, "smi")] == ["Tesla T4"]
-    stranger = _elsewhere(tmp_path)
-    said = stranger.refused(4, "--server", url, "ps")
+    outsider = _elsewhere(tmp_path)
+    said = outsider.refused(4, "--server", url, "ps")
     assert "is not trusted: self-signed certificate" in said
     assert "SSL_CERT_FILE" in said
     _, other = server_context(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""The checks for a machine with a real card, tried on a simulated one: they run unattended and say what they measured."""
+"""Checks for a machine with a real card, run on a simulated one: they need no attendance and report their measurements."""
 
 from __future__ import annotations
 

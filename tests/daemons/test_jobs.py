@@ -1,4 +1,4 @@
-"""Commands that the pool runs for its users: as their accounts, in slices, bounded, and through the pool's own end."""
+"""Jobs of the pool: run as the accounts of their users, in slices, bounded, and across the pool's own end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def pool(shared_pool: World) -> Iterator[World]:
-    """A pool without jobs, which is without them again afterwards."""
+    """Yield a pool without jobs; remove those of the test."""
     yield shared_pool
     for program in shared_pool.programs:
         program.close()
@@ -67,7 +67,7 @@ def start(world: World, *command: str, user: Any = ANN, **body: Any) -> str:
 
 
 def ended(world: World, name: str) -> dict[str, Any]:
-    """The job with its output, once it is over."""
+    """Wait for the end of a job; return it with its output."""
 
     def over() -> Any:
         found = world.client.get(f"/v1/jobs/{name}")

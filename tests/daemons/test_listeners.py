@@ -1,4 +1,4 @@
-"""What listens on a machine where everything is switched on, compared with the tables of SECURITY.md in both directions."""
+"""Listening sockets of a machine with all features on, compared with the tables of SECURITY.md in both directions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ELSEWHERE = {"`ovsdb-server` of a lab network", "`haproxy` and `conntrackd` of l
 
 @dataclass(frozen=True)
 class Listening:
-    """A socket that a process listens on: a path, ``@name`` for an abstract one, ``HOST:PORT``, or ``udp HOST:PORT``."""
+    """A listening socket: a path, ``@name`` for an abstract one, ``HOST:PORT``, or ``udp HOST:PORT``."""
 
     where: str
     command: str
 
 
 def processes_of(home: Path, *known: int) -> set[int]:
-    """The processes that were told of a home, or are known, with all that they have started."""
+    """Return the processes that name a home in their arguments or environment, or are known, with all their descendants."""
     parents, found = {}, set(known)
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
@@ -59,7 +59,7 @@ def processes_of(home: Path, *known: int) -> set[int]:
 
 
 def _inodes(pid: int) -> set[str]:
-    """The sockets of a process."""
+    """Return the sockets of a process."""
     found = set()
     for entry in (Path("/proc") / str(pid) / "fd").iterdir():
         with suppress(OSError):
@@ -70,19 +70,19 @@ def _inodes(pid: int) -> set[str]:
 
 
 def _host(text: str) -> str:
-    """An address of /proc/net/tcp or tcp6: words of 32 bits, each in the byte order of the machine."""
+    """Return the address of /proc/net/tcp or tcp6, which has words of 32 bits in the byte order of the machine."""
     raw = b"".join(bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8))
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
 
 def _table(pid: int, name: str) -> list[list[str]]:
-    """The sockets of a network namespace as lines of words: the process's, and this one's, from which it may have some."""
+    """Return the sockets of a process's network namespace and of this one, from which it may have some, as lines of words."""
     texts = [(Path("/proc") / of / "net" / name).read_text() for of in (str(pid), "self")]
     return [line.split() for text in texts for line in text.splitlines()[1:]]
 
 
 def listening_of(pid: int) -> set[Listening]:
-    """What a process listens on; nothing if it has ended."""
+    """Return the listening sockets of a process; none if it has ended."""
     found = set()
     try:
         command = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
@@ -113,7 +113,7 @@ def directory() -> Iterator[Path]:
 
 
 def _row_of(found: Listening, table: list[ListenerRow], tcp: dict[str, str]) -> str:
-    """The name of the row that a socket belongs to, empty for none; ``tcp``: the addresses of this test by row."""
+    """Return the name of the row for a socket, empty for none; ``tcp``: the addresses of this test by row."""
     if not found.where.startswith("/"):
         return next((name for name, address in tcp.items() if address == found.where), "")
     return next((row.name for row in table if row.has_socket(found.where)), "")
@@ -174,7 +174,7 @@ def test_what_listens_is_what_the_tables_say(directory: Path, hold: str) -> None
 
 
 def test_a_pool_without_options_listens_on_its_own_sockets_and_one_loopback_address(directory: Path) -> None:
-    """As the README's demo starts it: what is off by default does not listen."""
+    """The pool is started as the README's demo does: features that are off by default do not listen."""
     with closing(World(directory / "home", options=("--console", "127.0.0.1:0"))) as world:
         world.up()
         console = world.client.get("/v1/status")["console"].removeprefix("http://")
@@ -196,20 +196,20 @@ def test_the_keeper_of_a_program_in_a_tenants_network_listens_where_the_table_sa
         host.agent.attach(record)
         place = host.agent.place(record)
         assert place is not None
-        door = Doors(host.home).open(record, place, lease="", member=False)
+        listener = Doors(host.home).open(record, place, lease="", member=False)
         found = until(
             lambda: {
                 listening
                 for pid in processes_of(place.directory, *_children())
                 for listening in listening_of(pid)
-                if listening.where == door
+                if listening.where == listener
             },
             what="the keeper to have the socket",
         )
         assert all("calabash.node.ports.entry_keeper" in listening.command for listening in found)
-        assert row.has_socket(door)
-        assert _as_it_says(row, door)
-        assert Path(door).stat().st_uid == ANN.uid
+        assert row.has_socket(listener)
+        assert _as_it_says(row, listener)
+        assert Path(listener).stat().st_uid == ANN.uid
 
 
 def _children() -> list[int]:

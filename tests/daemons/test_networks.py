@@ -1,4 +1,4 @@
-"""Tenant networks as a user meets them: commands and files on a real pool, which may be killed at any moment."""
+"""Tenant networks by commands and files on a real pool, which may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def clean(world: World) -> World:
-    """The pool without networks."""
+    """Yield the pool without networks."""
     _wipe(world)
     assert world.client.items("/v1/networks/objects") == []
     return world
@@ -76,7 +76,7 @@ def _wipe(world: World) -> None:
 
 
 def typed(world: World, line: str) -> str:
-    """What a command prints. Raises what it ends with."""
+    """Return the output of a command. Raises the exception that ends it."""
     done = CliRunner().invoke(cli, line.split(), env={"CALABASH_HOME": str(world.home)}, standalone_mode=False)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

@@ -1,4 +1,4 @@
-"""Notices of a real pool: sent although it is killed, refused to private addresses, and never holding it up."""
+"""Notices of a real pool: delivered across its death, refused to private addresses, and never delaying it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def _over(world: World) -> None:
-    """The tenant holds more than it may from now on."""
+    """Make the tenant hold more than its limit."""
     world.running(memory_mib=100, cores=40, tenant="vision")
     world.client.put("/v1/tenants/vision", {"limit": 0.1})
     until(lambda: world.events("over_use"))

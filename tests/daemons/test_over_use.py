@@ -1,4 +1,4 @@
-"""A slice that is held and idle goes back by policy: with an event, a line of the audit log, and not while it works."""
+"""Idle slice reclaimed by policy: with an event and a line of the audit log, and not while it works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_idle_slice_is_told_of_and_taken_back(tmp_path: Path) -> None:
 
 
 def _policy(world: World, allocation: str) -> int:
-    """What the slice's limits say of its share."""
+    """Return the policy of the share in the slice's limits page."""
     limits = LimitsStruct.from_buffer_copy((world.slot_path(allocation) / "limits").read_bytes())
     return int(limits.device[0].policy)
 

@@ -1,4 +1,4 @@
-"""The pool daemon as its users meet it: slices given, kept, and taken back whatever dies."""
+"""Pool daemon as its users use it: slices granted, kept, and released after any death."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_two_processes_of_a_slice_are_both_seen(world: World) -> None:
     until(lambda: len(world.allocations()[0]["pids"]) >= 2, what="both to be listed")
     program.kill()
     until(program.dead)
-    # The child holds the lease: the slice lives until it has gone too.
+    # The child holds the lease: the slice lives until the child has ended too.
     children = world.allocations()[0]["pids"]
     assert children
     assert world.allocations()[0]["id"] == allocation["id"]
@@ -348,7 +348,7 @@ def test_a_user_may_release_only_what_is_his_own(world: World) -> None:
         for call in calls:
             with pytest.raises(CalabashError) as caught:
                 call()
-            # Of what is another's it is not even said that it is there.
+            # the existence of another user's object is not revealed
             assert caught.value.reason in {Reason.NOT_PERMITTED, Reason.NOT_FOUND}
         granted = pool.post("/v1/allocations", {"memory_mib": 500})
         slot = Path(granted["slot"])
@@ -363,7 +363,7 @@ def test_a_user_may_release_only_what_is_his_own(world: World) -> None:
 
 
 def _in_child(action: Callable[[], None]) -> str:
-    """Run it in a child as nobody; what went wrong there."""
+    """Run an action in a child process as nobody; return its error."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -377,9 +377,9 @@ def _in_child(action: Callable[[], None]) -> str:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        story = pipe.read().decode()
+        message = pipe.read().decode()
     os.waitpid(pid, 0)
-    return story
+    return message
 
 
 def test_the_peer_is_what_the_kernel_says_and_not_what_the_request_says(world: World) -> None:
@@ -467,12 +467,12 @@ def test_a_card_with_a_double_bit_error_is_drained_and_is_reset_and_returns_afte
     assert program.alive()
     program.finish()
     until(lambda: world.devices()[card]["health"] == "healthy", what="the card to come back")
-    for story in ("draining -> recovering", "a test passed"):
-        until(partial(_happened, world, story), what=f"the event {story!r}")
+    for message in ("draining -> recovering", "a test passed"):
+        until(partial(_happened, world, message), what=f"the event {message!r}")
 
 
-def _happened(world: World, story: str) -> bool:
-    return any(story in event["message"] for event in world.events("health"))
+def _happened(world: World, message: str) -> bool:
+    return any(message in event["message"] for event in world.events("health"))
 
 
 def test_a_program_fault_does_not_take_the_card_away(world: World) -> None:
@@ -484,7 +484,7 @@ def test_a_program_fault_does_not_take_the_card_away(world: World) -> None:
 def test_usage_is_metered_per_allocation(world: World) -> None:
     begun = time.monotonic()
     program, allocation = world.running(memory_mib=1024, cores=50)
-    time.sleep(0.3)  # the least time that is to be metered
+    time.sleep(0.3)  # the least time that is metered
     program.finish()
     until(lambda: not world.allocations())
     at_most = time.monotonic() - begun + 0.1  # it is metered by another clock

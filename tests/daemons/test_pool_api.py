@@ -1,4 +1,4 @@
-"""The HTTP API against bodies and bytes that nobody honest sends."""
+"""HTTP API against malformed bodies and bytes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_every_route_is_described_and_nothing_else_is() -> None:
     from calabash.pool.handlers.application import HANDLERS
 
     def shape(path: str) -> str:
-        return re.sub(r"\{[^}]*\}", "{}", path)  # a parameter is called otherwise here and there
+        return re.sub(r"\{[^}]*\}", "{}", path)  # parameter names differ
 
     served = {
         (method, shape(path), route.status_code)
@@ -183,7 +183,7 @@ def test_every_reply_is_of_the_shape_that_is_described(world: World) -> None:
             for word, found in there.items():
                 path = path.replace(word, found)
             if "{number}" in path or path in ("/v1/jobs/{id}", "/v1/networks/certificates/key"):
-                continue  # an invoice that has to be drafted first, a job and a key have tests of their own
+                continue  # an invoice needs a draft first; a job and a key have tests of their own
             if path == "/v1/usage":
                 path += "?from=0&to=1"
             answer = world.client.get(path.replace("{id}", "0" if "/devices/" in path else granted["id"]))

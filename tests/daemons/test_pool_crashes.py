@@ -1,4 +1,4 @@
-"""SIGKILL at random points of grant and release: nothing is lost, nothing is promised twice, nobody notices."""
+"""SIGKILL of the pool at random points of grant and release: nothing is lost, nothing is promised twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from calabash.node.membership.lease import LeaseMembership
 from calabash.node.slots import content as slots_content
 from calabash.node.slots.files import FileSlots
 
-BOOK_KILLS = 120
+JOURNAL_KILLS = 120
 DAEMON_KILLS = 6
 CARD = DeviceUuid("GPU-1")
 
@@ -43,18 +43,18 @@ def _record(name: str) -> AllocationRecord:
         request=GpuRequest(memory_mib=1, core_percent=1),
         placement=Placement(node=NodeName("n"), mode=ModeName("vgpu"), slices=(part,)),
         client_pid=os.getpid(),
-        client_start_time=1,  # nobody: what is granted and not taken is revoked at once
+        client_start_time=1,  # no process: a grant that is not taken is revoked at once
     )
 
 
-def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
-    """What the pool does all day, until it is killed. Every second slice is taken, and left again."""
+def _grant_and_release(home: Path, url: str, round_: int, ready: int) -> None:
+    """Grant and release without end, as the pool does, until killed. Every second slice is taken, and left again."""
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: home / allocation / "lease")
-    book = Allocations(
+    allocations = Allocations(
         store=store, slots=FileSlots(home), membership=membership, clock=SystemClock(), occupancy=NothingListed()
     )
-    book.recover()
+    allocations.recover()
     os.write(ready, b"!")
     number = 0
     while True:
@@ -63,36 +63,36 @@ def _keep_books(home: Path, url: str, round_: int, ready: int) -> None:
         spec = slots_content.SlotSpec(
             allocation=name, devices=(slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB),)
         )
-        book.hold(_record(name))
-        book.grant(spec)
+        allocations.hold(_record(name))
+        allocations.grant(spec)
         taken = -1
         if number % 2:
             taken = os.open(home / name / "lease", os.O_RDONLY)
             fcntl.flock(taken, fcntl.LOCK_SH)
-            book.sweep()
+            allocations.sweep()
             os.close(taken)
-        book.sweep()
+        allocations.sweep()
 
 
 def _entered(path: Path) -> set[str]:
-    """What the journal holds, read beside the store: opening one takes ten times as long."""
+    """Return the allocations in the journal, read without the store, which takes ten times as long to open."""
     with closing(sqlite3.connect(path)) as journal:
         rows = journal.execute("SELECT id FROM allocations WHERE state <> ?", (AllocationState.RELEASED.value,))
         return {name for (name,) in rows}
 
 
-def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_path: Path) -> None:
+def test_process_killed_at_any_instruction_leaves_an_agreeing_journal(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/pool.db"
     open_store(url).close()
     slots = tmp_path / "alloc"
     rng = random.Random(7)
     seen_states: set[tuple[bool, bool]] = set()
-    for round_ in range(BOOK_KILLS):
+    for round_ in range(JOURNAL_KILLS):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                _keep_books(slots, url, round_, writing)
+                _grant_and_release(slots, url, round_, writing)
             finally:
                 os._exit(99)
         assert os.read(reading, 1) == b"!"
@@ -109,21 +109,21 @@ def test_a_book_keeper_killed_at_any_instruction_leaves_books_that_agree(tmp_pat
             assert not names - entered, "a slot that the journal does not know"
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: slots / allocation / "lease")
-    book = Allocations(
+    allocations = Allocations(
         store=store, slots=FileSlots(slots), membership=membership, clock=SystemClock(), occupancy=NothingListed()
     )
-    book.recover()
-    assert book.records() == []
+    allocations.recover()
+    assert allocations.records() == []
     assert list(slots.iterdir()) == []
     ended = store.allocations(ended=True, limit=100_000)
-    assert len(ended) > BOOK_KILLS // 4, "hardly anything was granted before the kills"
+    assert len(ended) > JOURNAL_KILLS // 4, "hardly anything was granted before the kills"
     assert all(r.state is AllocationState.RELEASED and r.ended_at > 0 for r in ended)
     store.close()
     assert len(seen_states) > 1, "the kills hit only one kind of moment"
 
 
-def _books_agree(world: World) -> None:
-    """The pool, the slots, the journal and the cards say the same."""
+def _require_agreement(world: World) -> None:
+    """Check that the pool, the slots, the journal and the cards agree."""
     shown = world.allocations()
     held = {a["id"]: a for a in shown if a["state"] != "pending"}
     assert set(world.slots()) >= set(held)
@@ -155,8 +155,8 @@ def test_a_pool_killed_again_and_again_under_load_keeps_everybody_running(
         assert again["id"] == first["id"]
         assert again["slices"][0]["memory_mib"] == 2048
         assert (world.slot_path(first["id"]) / "limits").stat().st_ino == limits
-        _books_agree(world)
-        # Whoever became its program before the kill is still running and still known; the others were told.
+        _require_agreement(world)
+        # Requesters that became programs before the kill still run and are still known; the others got an error.
         for program in crowd:
             if program.alive() and _is_program(program):
                 assert until(partial(_known, world, program), what="it to be known")
@@ -247,7 +247,7 @@ def test_what_is_held_of_a_card_that_is_lost_when_the_pool_starts_counts_against
     assert (lost["memory_mib"], lost["model"]) == (before["memory_mib"], before["model"])
 
     def allocated() -> float:
-        """As of the last decision, of which there may have been none yet."""
+        """Return the allocated devices as of the last decision; there may have been none yet."""
         return float(world.client.get("/v1/quota?tenant=vision")["items"][0]["allocated"])
 
     until(lambda: allocated() == 0.6, what="what is held to count against its queue")

@@ -1,4 +1,4 @@
-"""Programs that end while no pool runs: the end recorder says when, and what it cannot say is marked as estimated."""
+"""Programs that end while no pool runs: the end recorder has the times; unknown times are marked as estimated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERROR_S = 1.0
 
 
 def _recorders(home: Path) -> list[Process]:
-    """The end recorders of a pool that live."""
+    """Return the living end recorders of a pool."""
     found = []
     for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
         try:
@@ -39,7 +39,7 @@ def _recorders(home: Path) -> list[Process]:
 
 
 def _metered(world: World, allocation: str) -> tuple[float, float, float]:
-    """From when to when an allocation was metered, and for how much longer it may have lived."""
+    """Return begin and end of an allocation's metered time, and its uncertain seconds."""
     with closing(sqlite3.connect(world.home / "pool.db")) as journal:
         query = "SELECT MIN(from_s), MAX(to_s), SUM(uncertain_s) FROM usage WHERE allocation = ?"
         begin_s, end_s, uncertain_s = journal.execute(query, (allocation,)).fetchone()
@@ -47,7 +47,7 @@ def _metered(world: World, allocation: str) -> tuple[float, float, float]:
 
 
 def _uncertain_hours(world: World) -> float:
-    """Of the only tenant, in the last hour."""
+    """Return the uncertain hours of the only tenant in the last hour."""
     now_s = time.time()
     (sums,) = world.client.get(f"/v1/usage?by=tenant&from={now_s - 3600}&to={now_s}")["items"]
     found: float = sums["uncertain_hours"]
@@ -55,7 +55,7 @@ def _uncertain_hours(world: World) -> float:
 
 
 def _end(program: Program) -> float:
-    """End a program; when it had ended."""
+    """End a program; return the time of its end."""
     program.kill()
     until(program.dead)
     return time.time()
@@ -96,7 +96,7 @@ def test_end_that_nobody_recorded_is_estimated_between_the_last_look_and_the_res
     program, allocation = world.running("sleep", "1000", memory_mib=1024, cores=50)
     (recorder,) = until(lambda: _recorders(world.home), what="the end recorder to run")
     assert world.daemon is not None
-    world.daemon.send_signal(signal.SIGSTOP)  # else it starts the next recorder
+    world.daemon.send_signal(signal.SIGSTOP)  # otherwise the pool starts the next recorder
     stopped_at = time.time()
     assert send_signal(recorder, signal.SIGKILL)
     world.kill()

@@ -1,4 +1,4 @@
-"""A pool that has run out of descriptors or of disk space says so, loses nothing, and serves again."""
+"""Pool without free descriptors or disk space: it reports this, loses nothing, and recovers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError, Reason
 
 SMALL = {"memory_mib": 16, "cores": 1, "policy": "best-effort"}
-# What may be said by a pool that cannot open anything: each is answered with 5xx.
+# Allowed messages of a pool that cannot open anything, each with status 5xx.
 HONEST = {Reason.OVERLOADED, Reason.STORE_UNAVAILABLE, Reason.DISK_FULL, Reason.HOST_FAILED, Reason.POOL_DOWN}
 SPARE = (0, 1, 3, 6, 10)  # descriptors that may still be opened
 
 
 @contextmanager
 def _descriptors_left(pid: int, spare: int) -> Iterator[None]:
-    """The process may open so many more descriptors than it has."""
+    """Limit a process to so many more descriptors than it has, for the block."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     numbers = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     free = (number for number in range(max(numbers) + spare + 2) if number not in numbers)
@@ -36,7 +36,7 @@ def _descriptors_left(pid: int, spare: int) -> Iterator[None]:
 
 
 def _asked(pool: PoolClient, **wanted: object) -> str:
-    """ "granted", or the reason of the refusal; gives back what was granted as soon as that is possible."""
+    """Return "granted", or the reason of the refusal; release a grant as soon as possible."""
     try:
         granted = pool.post("/v1/allocations", {**SMALL, **wanted}, timeout_s=30)
     except CalabashError as error:
@@ -85,7 +85,7 @@ def test_a_pool_without_free_descriptors_refuses_as_overloaded_and_loses_nothing
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_user_whose_name_cannot_be_looked_up_is_not_taken_for_a_stranger(make_world: Callable[..., World]) -> None:
-    """The name service reports an unknown user where it can open nothing; that must be neither believed nor remembered."""
+    """The name service reports an unknown user if it can open nothing; that must be neither believed nor remembered."""
     world = make_world("1xA100-40GB")
     pid = int(world.up()["pid"])
     open_way(world.home)

@@ -1,4 +1,4 @@
-"""Whatever a program does, its slice is held as long as anything of it lives, and release takes all of it back."""
+"""Membership of processes: a slice is held as long as any process of its program lives, and release ends all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of a pool about MIG: how cards are, what would be, in which mode they are kept."""
+"""MIG commands of operators on a pool: layouts of cards, previews of changes, fixed modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 
 @pytest.fixture
 def cut(make_world: Callable[..., World]) -> World:
-    """A pool with a card that can be cut and one that cannot."""
+    """Start a pool with a card that has MIG and one that has not."""
     world = make_world("1xH100,1xT4")
     world.up()
     return world

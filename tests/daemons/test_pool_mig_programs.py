@@ -1,4 +1,4 @@
-"""A pool that cuts cards by MIG: programs on instances, cards that change mode, pools and machines that die."""
+"""Pool with MIG: programs on instances, cards that change mode, and the death of pools and machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeWorld = Callable[..., World]
 MULTIPROCESSORS = 108
 GPUS = "2xA100-80GB,1xH100,1xT4"
 
-LOOK = """
+REPORT = """
 import ctypes, json, os, sys
 from pynvml import *
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -55,16 +55,16 @@ sys.stdin.read()
 """
 
 
-def looking(world: World, **body: Any) -> tuple[Program, dict[str, Any]]:
-    """A program on an instance, and what it sees there."""
-    program, _ = world.running(sys.executable, "-c", LOOK, mode="mig", **body)
+def reporting(world: World, **body: Any) -> tuple[Program, dict[str, Any]]:
+    """Start a program on an instance; return it with its report of what it sees there."""
+    program, _ = world.running(sys.executable, "-c", REPORT, mode="mig", **body)
     until(lambda: program.says("}\n") or program.dead(), what="the program to look around")
     seen: dict[str, Any] = json.loads(program.output.splitlines()[-1])
     return program, seen
 
 
 def cards(world: World) -> list[dict[str, Any]]:
-    """What really stands on the cards."""
+    """Return the instances on the cards, by the simulator."""
     shown = subprocess.run(
         [NATIVE / "simgpu" / "calabash-simctl", "show", world.state_file, "--json"], capture_output=True, check=True
     )
@@ -79,8 +79,8 @@ def standing(world: World) -> list[list[tuple[int, int]]]:
 def test_a_program_sees_its_instance_and_nothing_else(make_world: MakeWorld) -> None:
     world = make_world(GPUS)
     world.up()
-    _, first = looking(world, memory_mib=9000)
-    _, second = looking(world, memory_mib=30_000)
+    _, first = reporting(world, memory_mib=9000)
+    _, second = reporting(world, memory_mib=30_000)
     for seen, mib, name in ((first, 9728, "MIG 1g.10gb"), (second, 40192, "MIG 3g.40gb")):
         assert (seen["cuda"], seen["nvml"], seen["index"], seen["mib"]) == (1, 1, 0, mib)
         assert seen["name"].endswith(name)
@@ -112,7 +112,7 @@ def test_cards_of_one_request_are_cut_each_where_it_has_room(make_world: MakeWor
 def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
     world.up()
-    programs, seen = zip(*(looking(world, mig="1c.3g.40gb") for _ in range(3)), strict=True)
+    programs, seen = zip(*(reporting(world, mig="1c.3g.40gb") for _ in range(3)), strict=True)
     assert {one["mib"] for one in seen} == {40192}
     assert all(one["name"].endswith("MIG 1c.3g.40gb") and one["parts"] == [one["uuid"]] for one in seen)
     assert len({one["uuid"] for one in seen}) == 3
@@ -124,19 +124,19 @@ def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_wo
     world.kill()
     world.up()
     assert sorted(a["state"] for a in world.allocations()) == ["running"] * 3
-    fourth, other = looking(world, mig="1c.3g.40gb")
+    fourth, other = reporting(world, mig="1c.3g.40gb")
     assert [len(places) for places in standing(world)] == [2]
     for tenant in (*programs, fourth):
         tenant.finish()
     until(lambda: not world.allocations(), what="the slices to come back")
-    _, whole = looking(world, mig="3g.40gb")
+    _, whole = reporting(world, mig="3g.40gb")
     assert whole["uuid"] not in {one["uuid"] for one in (*seen, other)}
     assert whole["name"].endswith("MIG 3g.40gb")
     assert world.events("mended") == []
 
 
 def test_time_on_an_instance_of_a_program_without_the_library_is_what_the_driver_tells(make_world: MakeWorld) -> None:
-    """From Hopper on."""
+    """Drivers report it for cards from Hopper on."""
     world = make_world("H100")
     world.up()
     words = ("--kernels", str(KERNELS), "--kernel-us", "900", "--seconds", "5")
@@ -161,7 +161,7 @@ def test_time_on_an_instance_of_a_program_without_the_library_is_what_the_driver
 def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
     make_world: MakeWorld, profile: str, multiprocessors: int, percent: int
 ) -> None:
-    """Under a load that rests now and then; a neighbour that does nothing has used nothing."""
+    """The load pauses now and then; an idle tenant beside it has used nothing."""
     world = make_world("A100-80GB")
     world.up()
     neighbour, other = world.running("cat", mode="mig", mig="1c.3g.40gb")
@@ -182,7 +182,7 @@ def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
     store = open_store(f"sqlite:///{world.home}/pool.db")
     used_s = {name: sum(r.used_gpu_s for r in store.usage(name)) for name in (allocation["id"], other["id"])}
     store.close()
-    assert spent_s > 0.2  # so much that five percent of it can be told
+    assert spent_s > 0.2  # enough to detect a deviation of five percent
     assert used_s[allocation["id"]] == pytest.approx(spent_s * percent / 100, rel=0.05)
     assert used_s[other["id"]] < 0.01
 
@@ -190,7 +190,7 @@ def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
 def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
     world.up()
-    program, _ = looking(world, memory_mib=9000)
+    program, _ = reporting(world, memory_mib=9000)
     waiting = world.run("cat", memory_mib=9000, mode="vgpu", wait_s=60)
     until(lambda: any(a["state"] == "pending" for a in world.allocations()), what="the other mode to wait")
     assert cards(world)[0]["mig_enabled"]
@@ -200,7 +200,7 @@ def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeW
     assert world.devices()[0]["mode"] == "vgpu"
     waiting.finish()
     until(lambda: not world.allocations(), what="the slice to come back")
-    _, seen = looking(world, memory_mib=30_000)
+    _, seen = reporting(world, memory_mib=30_000)
     assert seen["mib"] == 40192
 
 
@@ -208,15 +208,15 @@ def test_a_card_changes_its_mode_when_it_is_idle_and_only_then(make_world: MakeW
 def test_programs_go_on_when_the_pool_is_killed_and_idle_instances_are_known_again(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
     world.up()
-    kept, seen = looking(world, memory_mib=9000)
-    gone, _ = looking(world, memory_mib=30_000)
+    kept, seen = reporting(world, memory_mib=9000)
+    gone, _ = reporting(world, memory_mib=30_000)
     gone.finish()
     until(lambda: len(world.allocations()) == 1, what="the slice to come back")
     world.kill()
     world.up()
     assert kept.alive()
     assert [a["state"] for a in world.allocations()] == ["running"]
-    _, large = looking(world, memory_mib=30_000)  # the same instance, or one in its place: both are ours
+    _, large = reporting(world, memory_mib=30_000)  # the same instance, or one in its place: both belong to the pool
     assert large["uuid"] != seen["uuid"]
     assert world.events("stranger") == []
     assert world.events("mended") == []
@@ -224,7 +224,7 @@ def test_programs_go_on_when_the_pool_is_killed_and_idle_instances_are_known_aga
 
 @kernel_membership
 def test_a_pool_that_is_killed_while_it_cuts_leaves_nothing_that_is_in_the_way(make_world: MakeWorld) -> None:
-    """Killed at many moments of a grant; afterwards the whole card can still be had as one instance."""
+    """The pool is killed at many moments of a grant; afterwards the whole card can be had as one instance."""
     world = make_world("A100-80GB")
     world.up()
     for delay_ms in (1, 4, 8, 14):
@@ -234,7 +234,7 @@ def test_a_pool_that_is_killed_while_it_cuts_leaves_nothing_that_is_in_the_way(m
         asking.finish()
         world.up()
         until(lambda: not world.allocations(), what="what was half granted to be given back")
-    whole, seen = looking(world, memory_mib=79_000)
+    whole, seen = reporting(world, memory_mib=79_000)
     assert seen["mib"] == 80896
     assert standing(world) == [[(0, 8)]]
     whole.finish()
@@ -244,7 +244,7 @@ def test_a_pool_that_is_killed_while_it_cuts_leaves_nothing_that_is_in_the_way(m
 def test_after_a_reboot_cards_are_cut_again(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB,H100")
     world.up()
-    before = [looking(world, memory_mib=30_000)[1]["uuid"] for _ in range(2)]
+    before = [reporting(world, memory_mib=30_000)[1]["uuid"] for _ in range(2)]
     world.kill()
     for tenant in world.programs:
         tenant.close()
@@ -253,17 +253,17 @@ def test_after_a_reboot_cards_are_cut_again(make_world: MakeWorld) -> None:
     assert standing(world) == [[], []]
     world.up()
     until(lambda: not world.allocations(), what="those whose programs are gone to end")
-    _, seen = looking(world, memory_mib=30_000)
+    _, seen = reporting(world, memory_mib=30_000)
     assert seen["mib"] in {40192, 40448}
     assert seen["uuid"] not in before
 
 
-def test_whoever_is_on_an_instance_without_a_slice_is_a_stranger_and_keeps_it_from_others(
+def test_instance_with_an_unmanaged_process_is_reported_and_not_granted(
     make_world: MakeWorld,
 ) -> None:
     world = make_world("A100-80GB")
     world.up()
-    program, seen = looking(world, memory_mib=9000)
+    program, seen = reporting(world, memory_mib=9000)
     beside = {
         **world.environment,
         "LD_LIBRARY_PATH": str(simulated_library_dir()),
@@ -274,29 +274,29 @@ def test_whoever_is_on_an_instance_without_a_slice_is_a_stranger_and_keeps_it_fr
     hold = "import ctypes, sys\ncuda = ctypes.CDLL('libcuda.so.1')\nc = ctypes.c_void_p()\n"
     hold += "assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == 0\n"
     hold += "print('held', flush=True)\nsys.stdin.read()"
-    stranger = subprocess.Popen(
+    unmanaged = subprocess.Popen(
         [sys.executable, "-c", hold],
         env={**beside, "CUDA_VISIBLE_DEVICES": seen["uuid"]},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     try:
-        assert stranger.stdout is not None
-        assert stranger.stdout.readline() == b"held\n"
-        _, other = looking(world, memory_mib=9000)  # at once: the pool still believes that the instance is idle
+        assert unmanaged.stdout is not None
+        assert unmanaged.stdout.readline() == b"held\n"
+        _, other = reporting(world, memory_mib=9000)  # at once: the pool still believes that the instance is idle
         assert other["uuid"] != seen["uuid"]
-        until(lambda: world.events("stranger"), what="the stranger to be told of")
-        assert str(stranger.pid) in world.events("stranger")[0]["message"]
+        until(lambda: world.events("stranger"), what="the unmanaged process to be told of")
+        assert str(unmanaged.pid) in world.events("stranger")[0]["message"]
     finally:
-        stranger.kill()
-        stranger.wait()
-    until(lambda: world.events("stranger_gone"), what="the stranger to be gone")
+        unmanaged.kill()
+        unmanaged.wait()
+    until(lambda: world.events("stranger_gone"), what="the unmanaged process to be gone")
 
 
-def test_somebody_who_cuts_past_the_pool_is_told_of_and_left_alone(make_world: MakeWorld) -> None:
+def test_instances_made_past_the_pool_are_reported_and_kept(make_world: MakeWorld) -> None:
     world = make_world("A100-80GB")
     world.up()
-    looking(world, memory_mib=9000)
+    reporting(world, memory_mib=9000)
     cut = (
         "import ctypes\nfrom pynvml import *\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n"
         "p = c_nvmlGpuInstancePlacement_t(0, 2)\nnvmlDeviceCreateGpuInstanceWithPlacement(h, 14, ctypes.byref(p))"
@@ -309,6 +309,6 @@ def test_somebody_who_cuts_past_the_pool_is_told_of_and_left_alone(make_world: M
     subprocess.run([sys.executable, "-c", cut], env=beside, check=True)
     told = until(lambda: world.events("mended"), what="the instance to be told of")
     assert told[0]["message"] == "somebody has made a 2g.20gb at 0 on device 0"
-    _, seen = looking(world, memory_mib=15_000)
+    _, seen = reporting(world, memory_mib=15_000)
     assert seen["mib"] == 19968
     assert (0, 2) in standing(world)[0]

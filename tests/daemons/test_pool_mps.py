@@ -1,4 +1,4 @@
-"""Mode mps on a real pool: shares that the service holds, faults that are everybody's, daemons that outlive pools."""
+"""Mode mps on a real pool: shares that the service enforces, faults that affect all its programs, daemons across pools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="session")
 def client() -> str:
-    """Path of the program that does as it is told."""
+    """Return the path of the program that follows commands."""
     return str(program("sim_mps_client"))
 
 
@@ -44,7 +44,7 @@ def mps(percent: int, memory_mib: int = 2048) -> dict[str, Any]:
     return {"mode": "mps", "cores": percent, "memory_mib": memory_mib}
 
 
-def tell(running: Program, line: str) -> None:
+def send(running: Program, line: str) -> None:
     os.write(running.stdin, line.encode() + b"\n")
 
 
@@ -55,13 +55,13 @@ def lines(running: Program) -> list[str]:
 
 def ask(running: Program, line: str) -> list[str]:
     before = len(lines(running))
-    tell(running, line)
+    send(running, line)
     until(lambda: len(lines(running)) > before, what=f"an answer to {line}")
     return lines(running)[before].split()
 
 
 def ready(running: Program) -> int:
-    """The multiprocessors that it sees."""
+    """Return the number of multiprocessors that the program sees."""
     until(lambda: running.says("ready "), what="the program to be ready")
     word, result, sms = lines(running)[0].split()
     assert (word, result) == ("ready", "0"), lines(running)
@@ -69,10 +69,10 @@ def ready(running: Program) -> int:
 
 
 def daemon_of(world: World) -> int:
-    """The pid of the one that runs."""
+    """Return the pid of the only running daemon."""
 
     def alone() -> int:
-        """Those of tenants before may just be ending."""
+        """Return the pid of the daemon, 0 while those of earlier tenants are still ending."""
         written = service_directory(world.home).glob("*/pipe/nvidia-cuda-mps-control.pid")
         live = [pid for pid in (int(file.read_text() or 0) for file in written) if not has_ended(pid)]
         return live[0] if len(live) == 1 else 0
@@ -81,7 +81,7 @@ def daemon_of(world: World) -> int:
 
 
 def at_daemon(pipe: Path, line: str) -> str:
-    """What a daemon answers to its control program."""
+    """Return a daemon's answer to its control program."""
     return subprocess.run(
         [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
         input=f"{line}\n",
@@ -93,8 +93,8 @@ def at_daemon(pipe: Path, line: str) -> str:
     ).stdout.strip()
 
 
-def of(world: World, kind: str, allocation: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a kind that one allocation was told."""
+def events_of(world: World, kind: str, allocation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events of a kind that name one allocation."""
     return [event for event in world.events(kind) if event["allocation"] == allocation["id"]]
 
 
@@ -108,7 +108,7 @@ def test_three_tenants_have_unequal_shares_and_limits_that_hold(world: World, cl
     for percent, tenant in tenants.items():
         assert ready(tenant) == A100_SMS * percent // 100
     for percent, tenant in tenants.items():
-        tell(tenant, f"card {2 * percent} 10000000")  # two seconds, if all run at once and none waits for another
+        send(tenant, f"card {2 * percent} 10000000")  # two seconds, if all run at once and none waits for another
     until(lambda: all(len(lines(t)) == 2 for t in tenants.values()), what="all to have run")
     for percent, tenant in tenants.items():
         milliseconds = float(lines(tenant)[1].split()[0])
@@ -170,8 +170,8 @@ def test_an_illegal_access_is_reported_to_all_affected_clients_and_the_service_r
     ready(culprit)
     ready(victim)
     assert ask(culprit, "fault") == [str(ILLEGAL_ADDRESS)]
-    own = until(lambda: of(world, "mps_fault", one), what="the culprit to be told")[0]
-    others = until(lambda: of(world, "mps_fault", other), what="the victim to be told")[0]
+    own = until(lambda: events_of(world, "mps_fault", one), what="the culprit to be told")[0]
+    others = until(lambda: events_of(world, "mps_fault", other), what="the victim to be told")[0]
     assert f"allocation {one['id']} (process {culprit.pid})" in others["message"]
     assert ask(victim, "call") == [str(ILLEGAL_ADDRESS)]
     until(lambda: any(e["id"] > own["id"] for e in world.events("mps_back")), what="the service to be back")
@@ -191,7 +191,7 @@ def test_who_leaves_at_once_after_a_fault_is_told_all_the_same(world: World, cli
     until(culprit.dead, what="the culprit to end")
 
 
-def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, client: str) -> None:
+def test_setting_changed_at_the_server_is_reset_and_reported(world: World, client: str) -> None:
     ready(world.running(client, **mps(20, 1024))[0])
     (pipe,) = service_directory(world.home).glob("*/pipe")
     server = at_daemon(pipe, "get_server_list")
@@ -199,7 +199,7 @@ def test_what_somebody_sets_at_the_server_is_set_back_and_told(world: World, cli
     def told() -> bool:
         if any("gave 100%" in event["message"] for event in world.events("mended")):
             return True
-        if at_daemon(pipe, f"get_active_thread_percentage {server}") != "100.0":  # the end of a turn sets it silently
+        if at_daemon(pipe, f"get_active_thread_percentage {server}") != "100.0":  # a program's end resets it silently
             assert at_daemon(pipe, f"set_active_thread_percentage {server} 100") == "100.0"
         return False
 
@@ -218,9 +218,9 @@ def test_programs_that_a_neighbours_fault_hits_are_signalled_where_they_asked_fo
     assert ask(culprit, "fault") == [str(ILLEGAL_ADDRESS)]
     until(victim.dead, what="the signal")
     assert victim.code == -signal.SIGUSR1
-    until(lambda: of(world, "mps_fault", other), what="its user to be told of the fault")
+    until(lambda: events_of(world, "mps_fault", other), what="its user to be told of the fault")
     assert spared.alive()
-    assert of(world, "device_unhealthy", other) == []  # the card, and its service, are none the worse
+    assert events_of(world, "device_unhealthy", other) == []  # the card and its service are unaffected
 
 
 def test_a_dead_daemon_is_a_matter_of_its_cards_health_until_it_serves_again(world: World, client: str) -> None:
@@ -229,7 +229,7 @@ def test_a_dead_daemon_is_a_matter_of_its_cards_health_until_it_serves_again(wor
     os.kill(daemon_of(world), signal.SIGKILL)
     until(tenant.dead, what="the signal")
     assert tenant.code == -signal.SIGUSR1
-    (told,) = until(lambda: of(world, "device_unhealthy", allocation), what="the tenant to be told")
+    (told,) = until(lambda: events_of(world, "device_unhealthy", allocation), what="the tenant to be told")
     assert "(mps)" in told["message"]
     assert "the MPS daemon died" in told["message"]
 
@@ -248,7 +248,7 @@ def test_a_daemon_that_dies_is_started_again_and_its_clients_are_told(world: Wor
     ready(tenant)
     before = daemon_of(world)
     os.kill(before, signal.SIGKILL)
-    died = until(lambda: of(world, "mps_daemon_died", allocation), what="its death to be told")[0]
+    died = until(lambda: events_of(world, "mps_daemon_died", allocation), what="its death to be told")[0]
     until(lambda: any(e["id"] > died["id"] for e in world.events("mps_back")), what="the service to be back")
     assert daemon_of(world) != before
     assert ready(world.running(client, **mps(40))[0]) == A100_SMS * 40 // 100
@@ -285,7 +285,7 @@ def test_a_pool_that_is_killed_leaves_the_service_to_the_next_one(
     assert ask(tenant, "call") == ["0"]
     assert daemon_of(world) == daemon
     assert ready(world.running(client, **mps(30))[0]) == A100_SMS * 30 // 100
-    time.sleep(1.5)  # three looks of the census; on a slow machine there are fewer, which cannot fail the test
+    time.sleep(1.5)  # three polls of the census; on a slow machine there are fewer, which cannot fail the test
     assert world.events("stranger") == []
     world.kill()
     for one in world.programs:

@@ -1,4 +1,4 @@
-"""Mode mps on a card that its operator has cut: one service for each instance, shares of the card, faults that stay inside."""
+"""Mode mps on a card with an operator's MIG layout: one service per instance, shares of the card, faults that stay inside."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.daemons.test_pool_mps import (
     OUT_OF_MEMORY,
     ask,
     client,
+    events_of,
     has_ended,
     mps,
-    of,
     ready,
-    tell,
+    send,
 )
 from tests.daemons.world import World, until
 
@@ -29,7 +29,7 @@ INSTANCES = {"3g.40gb": 3 * SMS, "4g.40gb": 4 * SMS}
 
 @pytest.fixture
 def cut(make_world: Callable[..., World]) -> World:
-    """A card in two instances that serve mode mps."""
+    """Start a pool with a card of two instances that serve mode mps."""
     world = make_world("1xA100-80GB")
     world.up()
     layout = [{"profile": name} for name in INSTANCES]
@@ -76,7 +76,7 @@ def test_a_fault_in_one_instance_is_nothing_to_the_other(cut: World, client: str
     assert "3g.40gb at" in told["message"]
     until(lambda: cut.events("mps_back"), what="the service to be back")
     assert ask(beside, "call") == ["0"]
-    assert of(cut, "mps_fault", spared) == []
+    assert events_of(cut, "mps_fault", spared) == []
 
 
 def test_instances_of_a_layout_serve_nobody_else_and_outlive_their_tenants(cut: World, client: str) -> None:
@@ -87,7 +87,7 @@ def test_instances_of_a_layout_serve_nobody_else_and_outlive_their_tenants(cut: 
             cut.client.post("/v1/allocations", {"command": ["x"], **body})
         assert refused.value.reason is reason
     (daemon,) = daemons(cut)
-    tell(tenant, "call")
+    send(tenant, "call")
     tenant.finish()
     until(lambda: has_ended(daemon), what="the daemon to end")
     (card,) = cut.client.get("/v1/mig")["items"]

@@ -1,4 +1,4 @@
-"""A killed pool serves again soon: what a start costs, what it asks, and what its caller waits for."""
+"""Recovery of a killed pool: cost of a start, number of queries, and waiting time of the caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _run(world: World, count: int) -> bool:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of a process and of its children that have ended."""
+    """Return the processor time of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""What a pool refuses to start on, and what it refuses to do when the world is against it."""
+"""Refusals of a pool: conditions that prevent its start, and operations that fail without space, rights or devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def _last_words(world: World, *, reason: Reason) -> str:
-    """Start the pool, which must refuse: what it says."""
+    """Start the pool, which must refuse; return its output."""
     world.home.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(
         world.command(), env=world.environment, capture_output=True, text=True, timeout=60, check=False
@@ -74,7 +74,7 @@ def test_the_socket_of_a_dead_pool_is_replaced(make_world: Callable[..., World])
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 40 MiB."""
+    """Yield the directory of a file system of 40 MiB."""
     target = tmp_path / "small"
     target.mkdir()
     mounted = subprocess.run(
@@ -89,7 +89,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def _fill(directory: Path, *, leave_bytes: int) -> Path:
     status = os.statvfs(directory)
     ballast = directory / "ballast"
-    # The pool writes too: a write that finds the disk full already has done its work.
+    # The pool writes too: a write that fails because the disk is full has served the purpose.
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         left = status.f_bavail * status.f_frsize - leave_bytes
         while left > 0:

@@ -1,4 +1,4 @@
-"""The pool on other seams: a PostgreSQL journal that goes away, a vendor it never heard of, foreign pid namespaces."""
+"""Pool with other adapters: a PostgreSQL journal that fails, a vendor from a package, foreign pid namespaces."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def open_driver(options): return AcmeDriver()
 
 
 def _install_acme(directory: Path) -> None:
-    """A vendor's package as pip would leave it: a module and an entry point; nothing of ours is touched."""
+    """Install a vendor's package as pip does: a module and an entry point, without changes of the product."""
     (directory / "acme_gpu.py").write_text(_ACME)
     info = directory / "acme_gpu-1.0.dist-info"
     info.mkdir()
@@ -131,7 +131,7 @@ def test_a_program_in_a_pid_namespace_of_its_own_is_accounted_and_reclaimed(worl
     )
     assert used <= 2048
     os.write(program.stdin, b"\n")
-    # The mounted /proc shows the pids of another namespace, so only the pool can tell that the first is dead.
+    # The mounted /proc shows the pids of another namespace, so only the pool can detect that the first is dead.
     until(lambda: world.allocations()[0]["slices"][0]["memory_used_mib"] == 0, what="it to be reclaimed")
     os.write(program.stdin, b"\n")
     until(lambda: program.says("held 1500"), what="the second to have the room")

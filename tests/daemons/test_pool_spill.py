@@ -1,5 +1,7 @@
-"""Memory beyond the card on a real pool: ``calabash run --spill``, two numbers that people see, refusals, and two tenants that
-are together larger than the card and finish."""
+"""Memory beyond the card on a real pool: ``calabash run --spill``, displayed amounts and refusals.
+
+Two tenants that are together larger than the card both finish.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ REFUSED = 5
 
 @pytest.fixture(scope="session")
 def sweeper() -> str:
-    """Path of the program that reads all of its memory again and again."""
+    """Return the path of the program that reads all of its memory again and again."""
     headers = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "include"
     words: list[str | Path] = ["-std=gnu11", "-O2", "-pthread", "-isystem", headers, f"-I{ROOT / 'native'}"]
     return str(compiled("spill_sweeper", ["gcc", *words, PROGRAMS / "sweeper.c", "-ldl"]))
@@ -33,7 +35,7 @@ def sweeper() -> str:
 
 @pytest.fixture
 def pool(make_world: Callable[..., World]) -> World:
-    """A pool with one T4 that gives memory beyond it."""
+    """Start a pool with one T4 that permits spilling."""
     world = make_world("1xT4")
     (world.home / SETTINGS_FILE).write_text("[devices]\nspill = true\nspill_mib_max = 24576\n")
     world.up()
@@ -48,13 +50,13 @@ def terminal(pool: World, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def tenant(terminal: Terminal, *words: str, code: int | None = 0) -> Any:
-    """What the example of a program saw."""
+    """Run the example program; return its report."""
     done = terminal("run", *words, "--", "python3", str(TENANT), "--seconds", "0.2", code=code)
     return json.loads(done.stdout.splitlines()[-1]) if code == 0 else done
 
 
 def said(job: Job) -> dict[str, Any]:
-    """The program's last line."""
+    """Return the report of a finished program, its last line."""
     assert job.code() == 0, job.text
     found: dict[str, Any] = json.loads(job.text.splitlines()[-1])
     return found
@@ -80,7 +82,7 @@ def test_a_program_has_more_than_the_card_and_people_see_both_numbers(pool: Worl
 def test_what_is_promised_is_counted_against_the_card_and_the_rest_against_the_machine(
     pool: World, terminal: Terminal
 ) -> None:
-    first = terminal.holding("--memory", "20GiB", "--spill", "14GiB", "--cores", "10")
+    first = terminal.start_holder("--memory", "20GiB", "--spill", "14GiB", "--cores", "10")
     card = tenant(terminal, "--memory", "20GiB", "--spill", "10GiB", "--cores", "10", code=REFUSED)
     assert "asked 10GiB" in card.stderr
     machine = tenant(terminal, "--memory", "16GiB", "--spill", "12GiB", "--cores", "10", code=REFUSED)

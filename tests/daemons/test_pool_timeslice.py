@@ -1,4 +1,4 @@
-"""Cards in turns on a real pool: places, caps of memory, and the length of turns, over the deaths of pools."""
+"""Mode time-slicing on a real pool: slots, memory limits, and time slices of the driver across the death of pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def class_of(world: World, device: int = 0) -> Interval | None:
 
 
 def set_class(world: World, number: int) -> None:
-    """As somebody does who does not ask the pool."""
+    """Set the time slice past the pool."""
     subprocess.run(
         [NATIVE / "simgpu" / "nvidia-smi", "compute-policy", "-i", "0", f"--set-timeslice={number}"],
         env=os.environ | simulated_environment(world.state_file),
@@ -55,7 +55,7 @@ def held_mib(program: Program) -> int:
 
 @pytest.fixture
 def pool(make_world: Callable[..., World]) -> World:
-    """A pool with one card, whose settings a test may write before it is up."""
+    """Return a pool with one card, whose settings a test may write before it is started."""
     return make_world("1xA100-40GB")
 
 
@@ -97,7 +97,7 @@ def test_who_asks_for_memory_is_held_to_it_and_who_does_not_is_not(pool: World, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the driver lets root alone set the length of turns")
-def test_turns_are_as_the_operator_wants_while_somebody_takes_them_and_then_as_they_were(pool: World) -> None:
+def test_time_slice_is_the_operators_while_it_is_used_and_then_restored(pool: World) -> None:
     pool.up()
     set_class(pool, 2)
     assert set_card(pool, interval="long")["interval"] == "long"
@@ -121,7 +121,7 @@ def test_turns_are_as_the_operator_wants_while_somebody_takes_them_and_then_as_t
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the driver lets root alone set the length of turns")
-def test_whoever_dies_turns_are_put_back_in_the_end(pool: World) -> None:
+def test_time_slice_is_restored_after_any_death(pool: World) -> None:
     (pool.home / SETTINGS_FILE).write_text('[devices]\ninterval = "short"\n')
     pool.up()
     tenant, _ = pool.running(**TURNS)
@@ -145,7 +145,7 @@ def test_whoever_dies_turns_are_put_back_in_the_end(pool: World) -> None:
 
 
 def class_of_file(world: World) -> int:
-    """Without a pool."""
+    """Return the time slice of the card, read without a pool."""
     return sim.show_node(sim.find_node(world.home, "lab")).devices[0].timeslice
 
 

@@ -1,4 +1,4 @@
-"""The pool and other users of the machine: each attack is played by a real user, with a neighbour that must not notice."""
+"""Pool and other users of the machine: attacks by real users, beside a tenant that must not be affected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 @pytest.fixture
 def make_world() -> Iterator[Callable[..., World]]:
-    """Pools in a directory that others can pass through; pytest closes its own at the start of every session."""
+    """Return a function that makes pools in a directory that others can pass through; pytest closes its own to them."""
     directory = Path(tempfile.mkdtemp(prefix="calabash-"))
     made: list[World] = []
 
@@ -42,7 +42,7 @@ def make_world() -> Iterator[Callable[..., World]]:
 
 @pytest.fixture
 def pool(world: World) -> World:
-    """The shared pool, with a way for others to its socket."""
+    """Yield the shared pool, with its socket reachable by other users."""
     open_way(world.home)
     return world
 
@@ -68,7 +68,7 @@ def test_no_file_of_the_home_can_be_opened_and_so_none_can_be_locked(make_world:
     world.home.mkdir(exist_ok=True)
     for name in ("pool.db", "pool.lock", "pool.log"):
         (world.home / name).touch(mode=0o666)
-        (world.home / name).chmod(0o666)  # as an earlier version or a careless hand left them
+        (world.home / name).chmod(0o666)  # as an earlier version or a mistake left them
     before = os.umask(0)
     try:
         world.up()
@@ -131,7 +131,7 @@ def test_a_slice_is_on_the_account_of_its_user_unless_another_tenant_lists_him(p
     listed = as_user(ANN, lambda: ask(tenant="vision"))
     assert {a["id"]: a["tenant"] for a in pool.allocations(ended=True)}[listed["id"]] == "vision"
     assert as_user(BOB, lambda: refusal_of(lambda: ask(tenant="vision"))).reason is Reason.NOT_PERMITTED
-    program, held = pool.running("cat", tenant="vision", memory_mib=100, wait_s=50)  # until the others are back
+    program, held = pool.running("cat", tenant="vision", memory_mib=100, wait_s=50)  # until the others wait again
     assert refusal_of(lambda: pool.client.delete("/v1/tenants/vision")).reason is Reason.CONFLICT
     program.finish()
     until(
@@ -171,7 +171,7 @@ def test_gangs_of_two_users_with_one_name_are_two(pool: World) -> None:
     assert answers == [Reason.TIMEOUT] * 2, "neither fills the other's gang"
 
 
-# -- who is served -------------------------------------------------------------------------------------------------
+# -- access to the socket ------------------------------------------------------------------------------------------
 
 
 def test_a_pool_of_root_serves_everybody_and_says_so(pool: World) -> None:
@@ -179,7 +179,7 @@ def test_a_pool_of_root_serves_everybody_and_says_so(pool: World) -> None:
     assert (status["membership"], status["serves"]) == ("kernel", "every user")
 
 
-# -- one user's many -----------------------------------------------------------------------------------------------
+# -- many requests of one user -------------------------------------------------------------------------------------
 
 
 def test_a_user_has_at_most_so_many_waiting_requests(make_world: Callable[..., World]) -> None:
@@ -214,7 +214,7 @@ def test_a_request_that_is_never_finished_is_hung_up_on(pool: World) -> None:
             held[-1].settimeout(60)
             held[-1].connect(str(pool.home / "pool.sock"))
             held[-1].sendall(begun)
-        for connection in held:  # a connection that stays open runs into its own time
+        for connection in held:  # a connection that stays open reaches its own time limit
             while connection.recv(4096):
                 pass
 
@@ -325,7 +325,7 @@ def test_bytes_that_are_no_text_are_refused_in_a_command(pool: World) -> None:
     assert told.reason is Reason.BAD_REQUEST
 
 
-# -- why -----------------------------------------------------------------------------------------------------------
+# -- explanations --------------------------------------------------------------------------------------------------
 
 
 def test_why_of_a_running_allocation_says_where_it_was_placed_and_why_there(pool: World) -> None:

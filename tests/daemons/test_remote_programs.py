@@ -22,7 +22,7 @@ STEPS = (sys.executable, str(Path(__file__).parent / "programs" / "remote_steps.
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
-    """A server that tests hand on to each other."""
+    """Yield the server that tests share."""
     directory = tmp_path_factory.mktemp("programs")
     directory.chmod(0o755)
     world = World(directory / "home")
@@ -48,14 +48,14 @@ def client(site: RemoteSite) -> Terminal:
 
 
 def begun(client: Terminal, *options: str, cards: int = 1) -> Job:
-    """A program that has its cards by now."""
+    """Start a program; return it once it has its cards."""
     job = client.start("run", "--remote", *options, "--", *STEPS)
     job.says(f"begun 0 {cards}\n")
     return job
 
 
 def does(job: Job, step: str) -> str:
-    """What CUDA says to a step."""
+    """Make the program take a step; return CUDA's result."""
     before = len(job.text)
     assert job.process.stdin is not None
     job.process.stdin.write(f"{step}\n".encode())
@@ -116,7 +116,7 @@ def test_the_end_of_a_worker_is_that_programs_and_nobody_elses(site: RemoteSite,
     assert does(first, "alloc 64") == "alloc 0"
     assert does(second, "alloc 64") == "alloc 0"
     victim = min(site.leases(), key=lambda lease: float(lease["created_at"]))
-    assert site.pid not in victim["pids"]  # who asked for it is no tenant of it
+    assert site.pid not in victim["pids"]  # the requesting process is no member of the allocation
     for pid in victim["pids"]:
         os.kill(pid, signal.SIGKILL)
     assert does(first, "write") != "write 0"
@@ -125,7 +125,7 @@ def test_the_end_of_a_worker_is_that_programs_and_nobody_elses(site: RemoteSite,
 
 
 def keepers(client: Terminal) -> list[int]:
-    """The processes that keep leases of this client."""
+    """Return the processes that keep leases of this client."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

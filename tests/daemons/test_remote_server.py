@@ -1,4 +1,4 @@
-"""Cards of another machine: a real pool on a simulated node, its server, and clients that come over the network."""
+"""Cards of another machine: a real pool on a simulated node, its server, and clients over the network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = ("--memory", "1GiB", "--cores", "10")
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
-    """A server that tests hand on to each other."""
+    """Yield the server that tests share."""
     directory = tmp_path_factory.mktemp("remote")
     directory.chmod(0o755)
     world = World(directory / "home")
@@ -71,7 +71,7 @@ def test_a_remote_program_is_told_of_its_lease_by_a_file_and_has_no_secret_anywh
 ) -> None:
     job = client.start("run", "--remote", *SMALL, "--", *HELD)
     job.says("holding")
-    seen = Path(f"/proc/{job.pid}/environ")  # empty while a program becomes another
+    seen = Path(f"/proc/{job.pid}/environ")  # empty while the process executes a new program
     until(lambda: b"CALABASH_REMOTE=" in seen.read_bytes(), what="its environment to be there")
     environment = seen.read_bytes().decode().split("\0")
     said = dict(line.partition("=")[::2] for line in environment)
@@ -180,7 +180,7 @@ def test_two_clients_at_once_have_cards_of_their_own_and_see_only_their_own_leas
     assert "no lease begins with" in ann.refused(3, "remote", "release", theirs)
 
 
-# -- what may be asked ---------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------------
 
 
 def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: RemoteSite, client: Terminal) -> None:
@@ -325,7 +325,7 @@ def test_a_reservation_outlives_programs_until_it_is_released(site: RemoteSite, 
     assert "no reservation" in client.refused(3, "run", "--remote", "--lease", lease, "--", "true")
 
 
-# -- the server's life ---------------------------------------------------------------------------------------------
+# -- start and end of the server -----------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_and_starts_again_has_its_leases_and_programs_go_on(
@@ -402,7 +402,7 @@ def test_a_second_server_and_a_port_that_is_taken_are_told_of(site: RemoteSite) 
 def test_a_server_that_is_absent_or_silent_is_given_up_soon(site: RemoteSite, client: Terminal) -> None:
     site.kill()
     assert "does not answer" in client.refused(1, "remote", "list")
-    with socket.create_server(("127.0.0.1", site.port)):  # takes the connection and never says a word
+    with socket.create_server(("127.0.0.1", site.port)):  # accepts the connection and never sends anything
         assert "did not answer within 5s" in client.refused(1, "remote", "list")
 
 

@@ -1,4 +1,4 @@
-"""A program whose cards are of two servers: two pools, two brokers, two leases, one run."""
+"""Program whose cards are of two servers: two pools, two brokers, two leases, one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.adapters.host.processes import identify
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RemoteSite]]:
-    """Two servers of a card each."""
+    """Yield two servers of a card each."""
     made = []
     for number, card in enumerate(("A100-40GB", "T4"), 1):
         directory = tmp_path_factory.mktemp(f"span{number}")
@@ -35,7 +35,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RemoteSite]
 
 @pytest.fixture
 def client(sites: list[RemoteSite], tmp_path: Path) -> Iterator[Terminal]:
-    """Somebody who knows both."""
+    """Yield the terminal of a client that knows both servers."""
     home = tmp_path / "client"
     home.mkdir()
     made = Terminal(home, tmp_path)

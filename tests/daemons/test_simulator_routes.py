@@ -1,4 +1,4 @@
-"""Faults of simulated cards by the API: broken there, seen by the pool, healed again."""
+"""Faults of simulated cards by the API: injected there, detected by the pool, healed again."""
 
 from __future__ import annotations
 

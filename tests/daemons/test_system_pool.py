@@ -65,13 +65,13 @@ class Machine:
             self.root(f"mkdir -p {path} && mount --bind {kept} {path}")
 
     def words(self, user: User | None, *command: str, **environment: str) -> list[str]:
-        """A command line that runs a command inside; None is root."""
+        """Return the command line that runs a command inside as a user; None is root."""
         clean = {"PATH": "/usr/bin:/bin", "HOME": str(self.home), "CALABASH_CONSOLE": "off", **environment}
         who = [] if user is None else ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
         return [*self.inside(), *who, "env", "-i", *(f"{name}={value}" for name, value in clean.items()), *command]
 
     def inside(self) -> list[str]:
-        """The words in front of a command line that is to run in the namespace."""
+        """Return the words in front of a command line that is to run in the namespace."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--wdns=/"]
 
     def root(self, script: str) -> None:
@@ -80,7 +80,7 @@ class Machine:
     def __call__(
         self, user: User | None, *words: str, code: int | None = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``calabash`` to its end as that user and check its exit code (None: any)."""
+        """Run ``calabash`` to its end as a user and check its exit code (None: any)."""
         done = subprocess.run(
             self.words(user, sys.executable, "-m", "calabash.cli.main", *words, **environment),
             capture_output=True,
@@ -121,14 +121,14 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def machine(directory: Path) -> Iterator[Machine]:
-    """A machine without a system pool."""
+    """Yield a machine without a system pool."""
     with closing(Machine(directory)) as made:
         yield made
 
 
 @pytest.fixture
 def pool(directory: Path, machine: Machine) -> Iterator[World]:
-    """Root's pool of two devices, at its fixed path on the machine."""
+    """Yield root's pool of two devices, at its fixed path on the machine."""
     world = InsideWorld(directory / "pool", machine)
     (world.home / "pool.toml").write_text("[jobs]\nleast_user = 1\n")  # users of tests are accounts of the system
     world.up()
@@ -256,7 +256,7 @@ def test_without_any_pool_the_users_own_is_named(machine: Machine) -> None:
     assert "calabash up" in done.stderr
 
 
-# -- what a program needs of the product's files ---------------------------------------------------------------
+# -- access to the product's files -----------------------------------------------------------------------------
 
 
 def _without_rights(machine: Machine, directory: Path) -> None:
@@ -305,7 +305,7 @@ def test_doctor_of_root_tries_what_other_users_need(pool: World, machine: Machin
 
 
 class Planted:
-    """A server that answers nothing and keeps what it is sent. ``bind`` and ``listen`` are called as different users."""
+    """A server that answers nothing and records its input. ``bind`` and ``listen`` are called as different users."""
 
     def __init__(self, path: Path, user: User) -> None:
         self.received: list[bytes] = []
@@ -341,7 +341,7 @@ class Planted:
 
 @contextmanager
 def planted(machine: Machine, user: User, *, owner: int) -> Iterator[Planted]:
-    """A socket in a directory that stands at the fixed path; the socket and the directory belong to ``owner``."""
+    """Run a planted server at the fixed path; its socket and directory belong to ``owner``."""
     place = machine.directory / "planted"
     place.mkdir()
     with closing(Planted(place / SOCKET_FILE, user)) as made:
@@ -388,7 +388,7 @@ def test_a_socket_of_another_user_in_a_directory_of_root_is_not_connected_to(mac
 
 
 def test_links_are_followed_where_root_alone_can_change_them(pool: World, machine: Machine) -> None:
-    """Also those inside of what a link leads to: the directory of the second link may be another user's."""
+    """A link inside the target of a link counts too: the directory of the second link may be another user's."""
     machine.root(f"umount {SYSTEM_HOME}; rmdir {SYSTEM_HOME}; mkdir -p /var/lib/a/b /var/lib/real")
     machine.root(
         f"mount --bind {pool.home} /var/lib/real && ln -s a/b/../b/next {SYSTEM_HOME} && ln -s /var/lib/real /var/lib/a/b/next"

@@ -1,4 +1,4 @@
-"""Two tenants of one pool against each other: by id, by token, by role, and by reading whatever there is to read."""
+"""Two tenants of one pool: neither reaches the other's objects by ID, by token, by role, or by any route that reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRETS = ("speech", "asr-whisper", "speech-command", "speech-gang", BOB.name)
 
 @dataclass
 class Teams:
-    """Tenant ``vision`` is ann's, ``speech`` bob's, who has something that runs and something that waits."""
+    """Tenants ``vision`` of ann and ``speech`` of bob; bob has a running program and a waiting request."""
 
     world: World
     ann: str  # tokens
@@ -38,7 +38,7 @@ class Teams:
     secrets: list[str] = field(default_factory=list)
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str) -> tuple[int, str]:
-        """Status and text of the answer to a request with that token."""
+        """Send a request with a token; return status and text of the answer."""
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.0\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(data)}\r\n\r\n"
         with socket.socket(socket.AF_UNIX) as connection:
@@ -82,7 +82,7 @@ def teams(world: World) -> Iterator[Teams]:
 
 
 def _gone(root: PoolClient, path: str) -> bool:
-    """Whether it is deleted now; whose last program has ended a moment ago is in use a moment longer."""
+    """Return True if the object could be deleted; it is in use for a moment after its last program has ended."""
     try:
         root.delete(path)
     except CalabashError as error:
@@ -92,7 +92,7 @@ def _gone(root: PoolClient, path: str) -> bool:
 
 @pytest.fixture
 def busy(teams: Teams) -> Iterator[Teams]:
-    """Bob's tenant has a program and a request that waits."""
+    """Yield the tenants while bob's has a program and a request that waits."""
     body = {"tenant": "speech", "project": "asr-whisper", "gang": "speech-gang"}
     _, held = teams.world.running("sh", "-c", ": speech-command; exec cat", mode="exclusive", **body)
     answers: list[Any] = []
@@ -115,7 +115,7 @@ def busy(teams: Teams) -> Iterator[Teams]:
 
 
 def _paths(teams: Teams) -> list[str]:
-    """Every route that can be read, asked about what is bob's."""
+    """Return every route that reads, with the names of bob's objects."""
     found = []
     for route in ROUTES:
         if route.method != "GET":
@@ -135,7 +135,7 @@ def test_no_route_tells_one_tenant_a_name_a_command_or_an_id_of_another(busy: Te
     leaks = []
     for path in _paths(busy):
         status, text = busy.ask("GET", path, token=busy.ann)
-        # What was asked for by its name is repeated in a refusal, and nothing else.
+        # a refusal repeats only the name in the request
         asked = [] if status == 200 else [secret for secret in busy.secrets if secret in path]
         leaks += [(path, status, secret) for secret in busy.secrets if secret in text and secret not in asked]
         assert status < 500, (path, text)

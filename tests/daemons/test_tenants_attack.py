@@ -1,7 +1,7 @@
-"""Two tenants on one pool, and everybody of the one tries every route of the API for what the other has.
+"""Two tenants on one pool: every user of the one tries every route of the API on the objects of the other.
 
-Names, commands and figures of the victim are canaries. Whatever is asked is asked twice, about what the victim has and about
-what nobody has: the answers may differ in nothing but the name that was asked for.
+Names, commands and figures of the victim are canaries. Each request is made twice, with the victim's objects and with names
+that do not exist: the answers may differ only in the name of the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from calabash.model.tenancy import Role
 
 MONTH = "2026-01"
 FIGURES = ("0.1373", "1.9317", "7.7731", "4242.42")
-# What the victim has, by the word that stands for it in a row; the name of the same kind that nobody has.
+# The victim's objects by the word that stands for each in a row, with a name of the same kind that does not exist.
 REAL = {
     "tenant": "zqtenant",
     "project": "zqproject",
@@ -52,7 +52,7 @@ SECRETS = (
     *FIGURES,
 )
 
-# Of each route its body and query, about the victim; a path takes its names from the same words.
+# Body and query of each route, about the victim; a path takes its names from the same words.
 Row = tuple[Any, str]
 NOTHING: Row = (None, "")
 EMPTY: Row = ({}, "")
@@ -152,7 +152,7 @@ ROWS: dict[str, Row] = {
     "GET /v1/networks/certificates/key": (None, "name={vpc}/zqcert"),
     "PUT /v1/networks/status": ({"items": [{"kind": "vpc", "name": "{vpc}", "status": {"host": "mallory"}}]}, ""),
 }
-# These say what time it is, or whose token it was, or what was asked before.
+# these answers contain times, the token, or earlier requests
 FREE = {"GET /v1/status", "GET /v1/overview", "GET /v1/me", "GET /v1/audit", "DELETE /v1/sessions/current"}
 WHO = ("mallory", "mallory.member", "mallory.viewer", "mallory.stranger", "mallory.reader")
 
@@ -187,7 +187,7 @@ def _victim(net: Network) -> None:
     _, allocation = net.world.running("sh", "-c", "cat # zqcommand", **held, gang=REAL["gang"])
     REAL["id"], GHOST["id"] = allocation["id"], "a-" + "0" * (len(allocation["id"]) - 2)
     REAL["number"], GHOST["number"] = f"draft-{tenant}-{MONTH}", f"draft-{GHOST['tenant']}-{MONTH}"
-    # Of the tenant alone, with a commitment, so that there is a draft without use.
+    # of the tenant alone, with a commitment, so that there is a draft without usage
     prices = [{"name": "gpu", "measure": "guaranteed", "price": "2.00"}]
     tariff = {"name": "victims", "currency": "EUR", "valid_from": f"{MONTH}-01", "tenants": [tenant], "prices": prices}
     tariff["commitments"] = [{"of": "gpu", "hours": "1", "price": "1.00"}]
@@ -208,7 +208,7 @@ def _attackers(net: Network) -> None:
     net.person("mallory.reader", Role.TENANT_ADMIN, "raiders")
     net.tokens["mallory.reader"] = net.issue("mallory.reader", scopes=["read"])["secret"]
     net.world.running("sh", "-c", "cat # ours", memory_mib=1024, cores=10, policy="burst", tenant="raiders")
-    # Somebody of the attackers' waits behind the victim: whatever explains that may name it.
+    # A request of the attackers waits behind the victim: an explanation may name it.
     net.world.run("cat", gpus=2, mode="exclusive", tenant="raiders", wait_s=3600)
     until(lambda: any(a["state"] == "pending" for a in net.world.allocations()), what="the attackers to wait")
 
@@ -227,7 +227,7 @@ def _filled(value: Any, words: dict[str, str]) -> Any:
 
 
 def _tried(net: Network, who: str, route: str, names: dict[str, str]) -> tuple[Told, str]:
-    """The answer, and everything that was said in the question."""
+    """Send a request; return the answer and the text of the request."""
     method, _, path = route.partition(" ")
     body, query = _filled(list(ROWS[route]), words := _words(route, names))
     target = _filled(path, words) + (f"?{query}" if query else "")
@@ -241,7 +241,7 @@ def _leaks(told: Told, said: str = "") -> list[str]:
 
 
 def _of_others(audit: Told) -> Told:
-    """Without the lines of what the attackers have asked for themselves."""
+    """Return the audit log without the lines of the attackers' own requests."""
     lines = audit.json().get("items", [])
     left = [line for line in lines if not line["user"].startswith("mallory")]
     return Told(status=audit.status, headers=audit.headers, content=json.dumps(left).encode())
@@ -296,7 +296,7 @@ def test_nobody_of_another_tenant_reads_or_changes_anything_by_any_route(net: Ne
 
 
 def _same(one: str, other: str) -> bool:
-    """Figures of what is running go on meanwhile; everything else is the same."""
+    """Return True if two answers are equal apart from figures, which change while programs run."""
     strip = str.maketrans("", "", "0123456789.e-+")
     return one.translate(strip) == other.translate(strip)
 
@@ -344,7 +344,7 @@ def test_a_mark_of_what_another_has_read_is_worth_nothing(net: Network) -> None:
         told = net.ask("GET", path, token=net.tokens["mallory"], if_none_match=tag)
         assert (told.status, _leaks(told)) == (200, []), path
         assert told.headers["cache-control"] == "private, no-cache"
-        # What one has read oneself is known again, and only that.
+        # A client that has read an object itself sees it unchanged, and only that.
         assert net.ask("GET", path, token=net.tokens["mallory"], if_none_match=told.headers["etag"]).status in {
             200,
             304,

@@ -29,7 +29,7 @@ def pool(make_world: Callable[..., World]) -> World:
 
 @pytest.fixture
 def terminal(pool: World, tmp_path: Path) -> Terminal:
-    """With a virsh that writes down what it is asked."""
+    """Return a terminal with a virsh that records its arguments."""
     programs = tmp_path / "programs"
     programs.mkdir()
     virsh = programs / "virsh"
@@ -98,7 +98,7 @@ def test_what_a_machine_refuses_is_given_back_at_once(pool: World, terminal: Ter
 
 
 def test_a_card_in_use_and_requests_that_make_no_sense_are_refused_with_a_hint(pool: World, terminal: Terminal) -> None:
-    job = terminal.holding("--memory", "1GiB", "--cores", "10", "--model", "A100")
+    job = terminal.start_holder("--memory", "1GiB", "--cores", "10", "--model", "A100")
     taken = next(d["index"] for d in pool.devices() if d["allocations"])
     said = terminal.refused(5, "vm", "attach", "--gpu", str(taken), "--xml")
     assert "mode" in said

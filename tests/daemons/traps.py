@@ -1,6 +1,6 @@
-"""A directory whose owner wants others to run code of it: modules and programs by the names that are looked for.
+"""Traps of a hostile directory: modules and programs with names that other programs search for.
 
-Each of them leaves a mark with its name and the user that ran it, so that a test sees which were run.
+Each leaves a mark with its name and the user that ran it, so that a test sees which were run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROGRAMS = (
     "unshare",
     "virsh",
 )
-# Modules that the interpreter cannot do without are built in, so the trap needs nothing that a trap is named by.
+# Modules that the interpreter cannot do without are built in, so the trap imports none that a trap is named after.
 _MODULE = """\
 import posix
 posix.close(posix.open({marks!r} + "/" + __name__ + "." + str(posix.geteuid()), posix.O_CREAT | posix.O_WRONLY, 0o666))
@@ -57,7 +57,7 @@ class Traps:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that lead an interpreter, the loader and a shell's search here."""
+        """Return variables that lead an interpreter, the loader and a shell's search to the traps."""
         return {
             "PYTHONPATH": str(self.directory),
             "PYTHONSTARTUP": str(self.directory / "sitecustomize.py"),
@@ -74,12 +74,12 @@ class Traps:
         }
 
     def sprung(self) -> list[str]:
-        """The traps that were run, each with the user that ran it."""
+        """Return the traps that were run, each with the user that ran it."""
         return sorted(os.listdir(self.marks))
 
 
 def _module_names() -> set[str]:
-    """The names of all modules that an interpreter of this environment could look for."""
+    """Return the names of all modules that an interpreter of this environment could search for."""
     names = {name for name in sys.stdlib_module_names if name not in sys.builtin_module_names}
     for place in {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}:
         names |= {entry.name.partition(".")[0] for entry in os.scandir(place) if entry.name.isidentifier()}

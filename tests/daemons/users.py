@@ -1,4 +1,4 @@
-"""Ordinary users of the machine, as forks of the test. They are nobody's that the machine has, so they need no home."""
+"""Ordinary users of the machine, as forks of the test. They are accounts without processes, and need no home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class User:
-    """A user that the machine's databases have; its primary group by name."""
+    """A user in the machine's databases; its primary group by name."""
 
     name: str
     uid: int
@@ -30,12 +30,12 @@ def _user(name: str) -> User:
     return User(name, entry.pw_uid, entry.pw_gid, grp.getgrgid(entry.pw_gid).gr_name)
 
 
-# Users that every Debian has and that run nothing.
+# Users that exist on every Debian and run nothing.
 ANN, BOB, EVE = _user("games"), _user("news"), _user("nobody")
 
 
 def as_user(user: User, action: Callable[[], Answer]) -> Answer:
-    """What it returns when the user does it; what it raises there is raised here."""
+    """Run an action as a user; return its result or raise its error here."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -64,7 +64,7 @@ def as_user(user: User, action: Callable[[], Answer]) -> Answer:
 
 
 def open_way(directory: Path) -> None:
-    """Let everybody pass through to a directory below the temporary one."""
+    """Permit all users to pass through to a directory below the temporary one."""
     temporary = Path(tempfile.gettempdir())
     for part in (directory, *directory.parents):
         if part != temporary and part.is_relative_to(temporary):

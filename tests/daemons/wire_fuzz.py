@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from calabash.api.routes import ROUTES
 from calabash.gateway.web.pages import ACTIONS, PAGES
 
-NEVER = ("/v1/shutdown", "/v1/sessions/current", "/v1/tokens")  # what ends the pool, or the token that is shown
+NEVER = ("/v1/shutdown", "/v1/sessions/current", "/v1/tokens")  # end the pool or the token that is used
 METHODS = (
     "GET",
     "GET",

@@ -1,4 +1,4 @@
-"""A pool in a directory of its own, with a real daemon process on a simulated node, and programs that use it."""
+"""Pool in a directory of its own, with a real daemon on a simulated node, and programs that use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from calabash.node.slots.pages import LimitsPage
 
 NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 SIM = "lab"
-HANG_S = 60.0  # whatever is not done by then never will be; a machine that is busy with other tests is slow
+HANG_S = 60.0  # a limit far beyond what a busy machine needs
 
 
 def until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str = "") -> Any:
@@ -39,14 +39,14 @@ def until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str =
 
 
 def elapsed_until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str = "") -> float:
-    """How long that took, in seconds."""
+    """Wait for a condition; return the seconds that it took."""
     begun = time.monotonic()
     until(condition, within_s=within_s, what=what)
     return time.monotonic() - begun
 
 
 class Program:
-    """What ``calabash run`` does, in a forked child: ask, take the lease, become the program."""
+    """A forked child that does what ``calabash run`` does: request, take the lease, execute the program."""
 
     def __init__(self, home: Path, command: list[str], **body: Any) -> None:
         self._from_child, writing = os.pipe()
@@ -71,7 +71,7 @@ class Program:
         self.code: int | None = None
 
     def says(self, text: str) -> bool:
-        """Whether it has said so by now."""
+        """Return True if the output so far contains a text."""
         try:
             while chunk := os.read(self._from_child, 65536):
                 self.output += chunk
@@ -80,14 +80,14 @@ class Program:
         return text.encode() in self.output
 
     def has_begun(self) -> bool:
-        """Whether the child is the program by now: it is a member of its slice a little earlier."""
+        """Return True if the child executes the program; it is a member of its slice a little earlier."""
         try:
             return Path(f"/proc/{self.pid}/cmdline").read_bytes() != Path("/proc/self/cmdline").read_bytes()
         except OSError:
             return False
 
     def alive(self) -> bool:
-        """Reaps it when it is dead."""
+        """Return True if the program lives; reaps it otherwise."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -102,7 +102,7 @@ class Program:
             os.kill(self.pid, number)
 
     def finish(self) -> int:
-        """Let it end by closing its input; its exit code."""
+        """Close its input and wait for its end; return the exit code."""
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
@@ -157,7 +157,7 @@ class World:
         return self.home / "sim" / SIM / "node.state"
 
     def slot_path(self, allocation: str) -> Path:
-        """Return where the slot of an allocation is: its limits name the allocation, its directory does not."""
+        """Return the directory of an allocation's slot, which is found by its limits page."""
         for slot in (self.home / "alloc").iterdir():
             with contextlib.suppress(OSError, CalabashError):
                 if LimitsPage.of_slot(slot).allocation == allocation:
@@ -165,7 +165,7 @@ class World:
         raise AssertionError(f"{allocation} has no slot")
 
     def evidence(self) -> Iterable[Path]:
-        """Return what is kept when a test fails: the daemons' logs, the journal and the simulated node's state."""
+        """Return the home, which is kept if a test fails: logs, journal and state of the simulated node."""
         return [self.home]
 
     def command(self) -> list[str]:
@@ -205,13 +205,13 @@ class World:
         self.daemon.wait(timeout=HANG_S)
 
     def run(self, *command: str, **body: Any) -> Program:
-        """A program on a slice."""
+        """Start a program on a slice."""
         program = Program(self.home, list(command) or ["cat"], **body)
         self.programs.append(program)
         return program
 
     def running(self, *command: str, **body: Any) -> tuple[Program, dict[str, Any]]:
-        """A program on a slice that runs by now, and its allocation."""
+        """Start a program on a slice; return it with its allocation once it runs."""
         program = self.run(*command, **body)
         allocation = until(lambda: self.allocation_of(program), what=f"{command} to run")
         until(lambda: program.has_begun() or program.dead(), what=f"{command} to have taken over its process")
@@ -230,7 +230,7 @@ class World:
         return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """All of a kind since the last call of ``forget_events``."""
+        """Return all events of a kind since the last call of ``forget_events``."""
         found: list[dict[str, Any]] = []
         after = self.events_after
         while items := self.client.get(f"/v1/events?after={after}")["items"]:
@@ -243,7 +243,7 @@ class World:
             self.events_after = items[-1]["id"]
 
     def slots(self) -> list[str]:
-        """Return the allocations that have a slot; a directory that is no whole slot by its own name."""
+        """Return the allocations that have a slot, and the names of directories that are no whole slot."""
         return sorted(map(_allocation_in, (self.home / "alloc").iterdir()))
 
     def inject(self, gpu: str, *words: str) -> None:
@@ -254,7 +254,7 @@ class World:
         )
 
     def clean(self) -> bool:
-        """End all programs; whether the pool is then as good as new."""
+        """End all programs; return True if the pool is then as good as new."""
         for program in self.programs:
             program.close()
         self.programs.clear()
@@ -270,7 +270,7 @@ class World:
                 if queue["name"] != "default":
                     self.client.delete(f"/v1/queues/{queue['name']}")
             for device in self.devices():
-                if device["health"] == "healthy":  # that it has failed before is forgotten
+                if device["health"] == "healthy":  # its earlier failures are forgotten
                     self.client.post(f"/v1/devices/{device['index']}/undrain")
         except CalabashError:
             return False
@@ -286,7 +286,7 @@ class World:
         self._clear()
 
     def _clear(self) -> None:
-        """Take away what a killed pool has left outside of its home: groups and mounts."""
+        """Remove the control groups and mounts that a killed pool has left outside of its home."""
         hierarchy = find_hierarchy()
         if os.geteuid() != 0 or hierarchy is None:
             return

@@ -1,4 +1,4 @@
-"""What a pool has of the machine, so that a test can say that an attack left nothing behind."""
+"""Resources of a pool on the machine, to check that an attack left nothing behind."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from calabash.adapters.host.cgroups.groups import find_hierarchy
 from calabash.node.membership.protocol import group_name
 
-_GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*|ends/.*")  # bounded elsewhere, never gone
+_GROWS = re.compile(r"pool\.(log.*|db.*|lock|sock)|sim/.*|ends/.*")  # bounded elsewhere, never removed
 _DESCRIPTORS_SPARE = 12
-_THREADS_SPARE = 40  # the worker threads of the API come when they are first needed, and stay
+_THREADS_SPARE = 40  # the worker threads of the API start at their first use, and stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belongings:
-    """Of a pool that is up."""
+    """Mounts, control groups, files, processes, descriptors and threads of a running pool."""
 
     mounts: frozenset[str]
     cgroups: frozenset[str]
@@ -27,7 +27,7 @@ class Belongings:
     threads: int
 
     @classmethod
-    def of(cls, pid: int, home: Path) -> Belongings:
+    def of_pool(cls, pid: int, home: Path) -> Belongings:
         proc = Path("/proc") / str(pid)
         mounts = [line.split()[4] for line in (proc / "mountinfo").read_text().splitlines()]
         files = _below(home)
@@ -42,7 +42,7 @@ class Belongings:
         )
 
     def more_than(self, before: Belongings) -> dict[str, object]:
-        """What there is now that was not there before."""
+        """Return the resources that were not there before."""
         found: dict[str, object] = {
             "mounts": sorted(self.mounts - before.mounts),
             "cgroups": sorted(self.cgroups - before.cgroups),
@@ -55,14 +55,14 @@ class Belongings:
 
 
 def _cgroups(home: Path) -> list[str]:
-    """The control groups of this home's allocations."""
+    """Return the control groups of this home's allocations."""
     hierarchy = find_hierarchy()
     pool = hierarchy.directory / group_name(home) if hierarchy else home / "cgroup"
     return _below(pool, directories=True)
 
 
 def _below(top: Path, *, directories: bool = False) -> list[str]:
-    """Everything below, as far as it is still there when it is looked at."""
+    """Return everything below a directory, as far as it still exists."""
     found = []
     for place, inner, files in os.walk(top):
         names = inner if directories else [*inner, *files]

@@ -1,4 +1,4 @@
-"""Fixtures: a root pool with an honest neighbour, and people who mean harm."""
+"""Fixtures: a root pool with an honest tenant, and hostile users."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.evidence_sources import rescue
 from tests.hostile.people import User
 from tests.hostile.world import HostileWorld, stand_aside
 
-_PRIORITY = -10  # pool, neighbour and attackers alike: what else this machine does is not part of the attack
+_PRIORITY = -10  # pool, tenant and attackers alike: other load of the machine is not part of the attack
 
 
 class Standing:
-    """The world that tests hand on as long as it stands, and the priority of this process meanwhile."""
+    """Pool that tests share as long as it is intact, and the priority of this process meanwhile."""
 
     def __init__(self) -> None:
         self.kept: dict[str, HostileWorld] = {}
@@ -41,22 +41,21 @@ _standing = Standing()
 
 @pytest.fixture
 def standing() -> dict[str, HostileWorld]:
-    """The world that tests hand on as long as it stands."""
+    """Yield the pool that tests share as long as it is intact."""
     stand_aside()
     return _standing.begin()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the world and its priority before this process runs a test of another folder, which they would slow down, and those
-    of other workers as well."""
+    """End the pool and the raised priority before this process runs a test of another folder, which they would slow down."""
     if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
         _standing.end()
 
 
 @pytest.fixture
 def world(standing: dict[str, HostileWorld]) -> Iterator[HostileWorld]:
-    """A pool with the neighbour on it. After each test nothing of the attackers is left, or the test fails."""
+    """Yield a pool with the honest tenant; fail if attackers leave anything behind after the test."""
     if "world" not in standing:
         standing["world"] = HostileWorld()
     try:
@@ -70,7 +69,7 @@ def world(standing: dict[str, HostileWorld]) -> Iterator[HostileWorld]:
 
 @pytest.fixture
 def make_world(standing: dict[str, HostileWorld]) -> Iterator[Callable[..., HostileWorld]]:
-    """Makes pools of a test's own."""
+    """Return a function that makes pools for this test."""
     made: list[HostileWorld] = []
 
     def make(gpus: str = "1xA100-40GB", *, neighbour: bool = False, **more: Any) -> HostileWorld:
@@ -84,11 +83,11 @@ def make_world(standing: dict[str, HostileWorld]) -> Iterator[Callable[..., Host
 
 @pytest.fixture
 def mallory(world: HostileWorld) -> User:
-    """Somebody who means harm."""
+    """Return a hostile user."""
     return world.user()
 
 
 @pytest.fixture
 def eve(world: HostileWorld) -> User:
-    """Somebody else who means harm."""
+    """Return another hostile user."""
     return world.user()

@@ -1,7 +1,7 @@
-"""Random hostile steps beside an honest neighbour: ``python -m tests.hostile.fuzz --steps 10000 --seed 1``.
+"""Random hostile steps beside an honest tenant: ``python -m tests.hostile.fuzz --steps 10000 --seed 1``.
 
 Two hostile users each do half of the steps (``fuzz_steps``) at the same time. Root kills the pool and its arbiter now
-and then and starts the pool again. All the while the neighbour is measured. Exits 0 when the neighbour was not harmed,
+and then and starts the pool again. The honest tenant is measured all the while. Exits with 0 if the tenant was not harmed,
 nothing was left behind and the pool is alive; prints one line per figure, like a benchmark.
 """
 
@@ -28,13 +28,13 @@ KILL_EVERY_S = 6.0
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a run."""
+    """Result of a run."""
 
     steps: int
     seed: int
     seconds: float = 0.0
     share_percent: float = 0.0
-    others_percent: float = 0.0  # of the neighbour's card
+    others_percent: float = 0.0  # of the tenant's card
     taken: int = 0
     refused: int = 0
     p99_ms: float = 0.0
@@ -43,7 +43,7 @@ class Outcome:
     restart_s: float = 0.0  # the longest
     arbiter_killed: int = 0
     done: dict[str, int] = field(default_factory=dict)
-    stopped: dict[str, int] = field(default_factory=dict)  # steps that an error or their time ended
+    stopped: dict[str, int] = field(default_factory=dict)  # steps that ended by an error or a timeout
 
     def harm(self) -> list[str]:
         """Return the ways in which the honest tenant was harmed.
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def fuzz(world: HostileWorld, *, steps: int, seed: int) -> Outcome:
-    """Do it on this world, which must be settled afterwards."""
+    """Run the fuzzer on a pool, which must be settled afterwards."""
     outcome = Outcome(steps=steps, seed=seed)
     neighbour, probe, chance = world.neighbour, world.probe, random.Random(seed)
     assert neighbour is not None
@@ -116,7 +116,7 @@ def _actor(world: HostileWorld, steps: int, seed: int) -> Child:
 
 
 def _kill(world: HostileWorld, chance: random.Random, outcome: Outcome) -> None:
-    """Kill -9 the pool and start it again, or only its arbiter."""
+    """Kill the pool with SIGKILL and start it again, or kill only its arbiter."""
     if chance.random() < 0.5:
         arbiter = world.client.get("/v1/status")["arbiter_pid"]
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a hostile user of the fuzzer does: one random step after another, each bounded in time and in what it leaves.
+"""Random steps of a hostile user, each bounded in time and in what it leaves behind.
 
 Everything here runs in a forked child that has become the user. The simulated node's own file is left alone: it stands
 in for the hardware.
@@ -28,7 +28,7 @@ from typing import Any
 from tests.hostile.people import run_on_slice
 
 STEP_S = 5
-PACE_S = 0.003  # the pool is the target, and not the machine's processors
+PACE_S = 0.003  # the attack is on the pool, and not on the machine's processors
 PAUSE_S = 0.1
 PROGRAMS_MAX = 5
 CONNECTIONS_MAX = 60
@@ -40,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Hostile:
-    """One hostile user in its own process. ``victims`` are processes that are not its own."""
+    """A hostile user in its own process. ``victims`` are processes that are not its own."""
 
     home: Path
     hostile: Path  # the program of that name
@@ -64,12 +64,12 @@ class Hostile:
             raise
         return sock
 
-    def keep(self, sock: socket.socket) -> None:
+    def park(self, sock: socket.socket) -> None:
         self.connections.append(sock)
         while len(self.connections) > CONNECTIONS_MAX:
             self.connections.pop(self.random.randrange(len(self.connections))).close()
 
-    def send(self, data: bytes, *, read: bool = True, keep: bool = False) -> bytes:
+    def send(self, data: bytes, *, read: bool = True, park: bool = False) -> bytes:
         sock = self.connect()
         answer = b""
         try:
@@ -78,14 +78,14 @@ class Hostile:
                 if read:
                     answer = sock.recv(65536)
         finally:
-            if keep:
-                self.keep(sock)
+            if park:
+                self.park(sock)
             else:
                 sock.close()
         return answer
 
     def slots(self) -> list[Path]:
-        """The slots that are this user's, found as any user can: through their programs."""
+        """Return this user's slots, found as any user can: through their programs."""
         found = []
         for pid, _ in self.programs:
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class Hostile:
         return found
 
     def body(self) -> dict[str, Any]:
-        """A request, more or less sensible."""
+        """Return a request body, valid or not."""
         choose = self.random.choice
         wild = [0, -1, 1, 2**31, 2**63, 2**70, 1.5, "", "1", None, True, [], {}, "\0", "é" * 300, "../..", "x" * 5000]
         body: dict[str, Any] = {"memory_mib": choose([16, 256, 1024]), "cores": choose([1, 5, 10])}
@@ -126,7 +126,7 @@ class Hostile:
         return f"/v1/{part}{more}"
 
     def spawn(self, act: Callable[[], object]) -> tuple[int, int]:
-        """A child that does it with the descriptors 0 to 3; 3 is whatever was there as ``_KEPT``."""
+        """Fork a child that calls ``act`` with the descriptors 0 to 3; 3 is the descriptor ``_KEPT``."""
         heard, stdin = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -188,7 +188,7 @@ def endless_head(me: Hostile) -> None:
 
 def half_open(me: Hostile) -> None:
     whole = _http("POST", "/v1/allocations", json.dumps(me.body()).encode())
-    me.send(whole[: me.random.randrange(len(whole))], read=False, keep=True)
+    me.send(whole[: me.random.randrange(len(whole))], read=False, park=True)
 
 
 def pipelined(me: Hostile) -> None:
@@ -196,7 +196,7 @@ def pipelined(me: Hostile) -> None:
     sock.setblocking(False)
     with contextlib.suppress(OSError):
         sock.send(_http("GET", me.path()) * 50)
-    me.keep(sock)
+    me.park(sock)
 
 
 def ask_and_hang_up(me: Hostile) -> None:
@@ -205,7 +205,7 @@ def ask_and_hang_up(me: Hostile) -> None:
 
 def ask_and_wait(me: Hostile) -> None:
     body = me.body() | {"gpus": 2, "mode": "exclusive", "wait_s": 3600}
-    me.send(_http("POST", "/v1/allocations", json.dumps(body).encode()), read=False, keep=True)
+    me.send(_http("POST", "/v1/allocations", json.dumps(body).encode()), read=False, park=True)
 
 
 def read_anything(me: Hostile) -> None:
@@ -308,7 +308,7 @@ def map_page(me: Hostile) -> None:
     copy = os.dup2(file, _KEPT)
     seed = me.random.getrandbits(32)
 
-    def act() -> None:  # in a child: a page that is cut meanwhile ends whoever touches it
+    def act() -> None:  # in a child: a page that is shortened meanwhile ends the process that accesses it
         chance = random.Random(seed)
         with mmap.mmap(3, 0) as memory:
             for _ in range(100):
@@ -348,7 +348,7 @@ def _lease(file: int, kind: int) -> None:
 
 
 def lock_anything(me: Hostile) -> None:
-    """Locks and leases on whatever opens, held until the descriptor is dropped."""
+    """Take locks and leases on all files that can be opened, until the descriptor is closed."""
     paths = [p for slot in me.slots() for p in (slot / "usage", slot / "limits", slot / "lease")]
     for path in [*paths, *(me.home / name for name in ("pool.db", "pool.db-shm", "pool.lock", "arbiter.lock"))]:
         for flags in (os.O_RDWR, os.O_RDONLY):
@@ -440,7 +440,7 @@ def _late(_number: int, _frame: object) -> None:
 
 
 def go(me: Hostile, steps: int, seed: int) -> None:
-    """So many steps; prints what was done, and then lives on with all it holds until standard input ends."""
+    """Do so many steps; print the counts, and then live on with everything held until standard input ends."""
     signal.signal(signal.SIGALRM, _late)
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     me.random.seed(seed)
@@ -451,7 +451,7 @@ def go(me: Hostile, steps: int, seed: int) -> None:
         signal.alarm(STEP_S)
         try:
             step(me)
-        except (FileNotFoundError, ConnectionRefusedError):  # the pool is just being started again
+        except (FileNotFoundError, ConnectionRefusedError):  # the pool is being started again
             time.sleep(PAUSE_S)
             continue
         except (OSError, _LateError) as error:

@@ -1,7 +1,7 @@
-"""Users who are nobody else on this machine: uids without a passwd entry, each a set of forked children.
+"""Users without accounts on this machine: uids without a passwd entry, each a set of forked children.
 
-The repository may lie where only root can look, so what such a user runs is either a C program in the world's own
-directory or a function of this process in a forked child that has become the user.
+The repository may be readable by root only, so such a user runs either a C program in the pool's own directory or a
+function of this process in a forked child that has become the user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None)
 
 
 def processes_of(uid: int) -> Iterator[int]:
-    """The living processes of a user."""
+    """Yield the living processes of a user."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -39,7 +39,7 @@ def processes_of(uid: int) -> Iterator[int]:
 
 
 class Child:
-    """A forked child that became the user; what it says comes through a pipe."""
+    """A forked child that became the user; its output comes through a pipe."""
 
     def __init__(self, uid: int, act: Callable[[], None]) -> None:
         self._from_child, said = os.pipe()
@@ -66,7 +66,7 @@ class Child:
         self.code: int | None = None
 
     def _read(self) -> bool:
-        """Take what it has said; whether more may come."""
+        """Read its output; return True if more may come."""
         try:
             while chunk := os.read(self._from_child, 65536):
                 self.output += chunk
@@ -82,10 +82,10 @@ class Child:
         return text in self.text()
 
     def line(self, *, within_s: float = HANG_S) -> str:
-        """Its next whole line."""
+        """Return the next whole line of its output."""
 
         def whole() -> bool:
-            more = self._read()  # its children may go on speaking when it has ended
+            more = self._read()  # its children may go on writing after its end
             return b"\n" in self.output or not more
 
         until(whole, within_s=within_s, what=f"a line after {self.output!r}")
@@ -94,7 +94,7 @@ class Child:
         return first.decode(errors="replace")
 
     def wait_text(self, *, within_s: float) -> str:
-        """All it says until its end."""
+        """Wait for its end; return all output."""
         deadline = time.monotonic() + within_s
         while self._read():
             left = deadline - time.monotonic()
@@ -113,7 +113,7 @@ class Child:
         return not self.alive()
 
     def let_end(self) -> None:
-        """Close its standard input: our programs end then."""
+        """Close its standard input, at which the tests' programs end."""
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
@@ -129,7 +129,7 @@ class Child:
 
 
 def become(uid: int, parent: int) -> None:
-    """Leave root behind for good; end with whoever started us."""
+    """Give up root's rights for good; end with the parent process."""
     os.chdir("/")
     if uid:
         os.setgroups([])
@@ -143,7 +143,7 @@ def become(uid: int, parent: int) -> None:
 
 
 class User:
-    """Somebody with a uid of their own. ``home`` is the pool's, ``environment`` what leads to the simulated node."""
+    """A user with a uid of its own. ``home`` is the pool's, ``environment`` leads to the simulated node."""
 
     def __init__(self, uid: int, home: Path) -> None:
         self.uid = uid
@@ -151,7 +151,7 @@ class User:
         self.children: list[Child] = []
 
     def does(self, function: Callable[..., Any], *arguments: Any, within_s: float = HANG_S) -> Any:
-        """Call it as this user and return what it returned (JSON). What it raised fails the test."""
+        """Call a function as this user; return its result (JSON) or fail with its exception."""
 
         def act() -> None:
             answer = json.dumps(function(*arguments))
@@ -167,16 +167,16 @@ class User:
         return json.loads(answer)
 
     def keeps(self, function: Callable[..., None], *arguments: Any) -> Child:
-        """Call it as this user in the background, until the test ends or it does."""
+        """Call a function as this user in the background, until the test or the function ends."""
         return self._kept(Child(self.uid, lambda: function(*arguments)))
 
     def runs(self, *command: str | Path, environment: dict[str, str] | None = None, **body: Any) -> Child:
-        """A program on a slice, as ``calabash run`` starts it."""
+        """Start a program on a slice, as ``calabash run`` does."""
         words = [str(word) for word in command]
         return self._kept(Child(self.uid, lambda: run_on_slice(self.home, words, environment or {}, body)))
 
     def starts(self, *command: str | Path, environment: dict[str, str]) -> Child:
-        """A program without a slice."""
+        """Start a program without a slice."""
         words = [str(word) for word in command]
         return self._kept(Child(self.uid, lambda: os.execve(words[0], words, environment)))
 
@@ -188,7 +188,7 @@ class User:
         return list(processes_of(self.uid))
 
     def vanish(self) -> None:
-        """Nothing of this user lives on."""
+        """End all processes of this user."""
         for child in self.children:
             child.close()
         self.children.clear()
@@ -206,7 +206,7 @@ class User:
 
 
 def run_on_slice(home: Path, command: list[str], environment: dict[str, str], body: dict[str, Any]) -> None:
-    """What ``calabash run`` does: ask from within the process that becomes the program."""
+    """Do what ``calabash run`` does: request from within the process that executes the program."""
     wanted = {"command": command, "enter": True, **body}
     granted = PoolClient(home).post("/v1/allocations", wanted, timeout_s=body.get("wait_s", 0) + 30)
     assert granted["state"] == "running", granted

@@ -1,4 +1,4 @@
-"""A user who leaves modules, programs and libraries where root starts a pool, for root to run them."""
+"""User who leaves modules, programs and libraries where root starts a pool, so that root runs them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LuredWorld(HostileWorld):
         return [mark for mark in self.traps.sprung() if mark.endswith(".0")]
 
     def command_of_root(self, *words: str) -> None:
-        """A command that root types in the directory; what it answers does not matter."""
+        """Run a command of root in the directory; its result does not matter."""
         subprocess.run(
             [*_COMMAND, *words],
             cwd=self.traps.directory,
@@ -76,7 +76,7 @@ class LuredWorld(HostileWorld):
             connection.close()
 
     def child(self, module: str) -> int:
-        """The pool's child that runs a module, 0 where there is none."""
+        """Return the pool's child process that runs a module, 0 if there is none."""
         assert self.daemon is not None
         for task in Path(f"/proc/{self.daemon.pid}/task").iterdir():
             with suppress(OSError):
@@ -101,10 +101,10 @@ def _springs_traps(directory: str) -> None:
 
 
 def _restarted(lured: LuredWorld, module: str) -> None:
-    """Kill the pool's child that runs a module, and wait until another does."""
+    """Kill the pool's child process that runs a module, and wait until another one does."""
     first = until(lambda: lured.child(module), what=f"{module} to run")
     os.kill(first, signal.SIGKILL)
-    lured.open_console()  # which starts the gateway where it is gone
+    lured.open_console()  # starts the gateway if it is not running
     until(lambda: lured.child(module) not in {0, first}, what=f"{module} to run again")
 
 
@@ -119,7 +119,7 @@ def test_a_pool_started_in_a_tenants_directory_runs_nothing_of_the_tenants(lured
     until(lambda: lured.child("calabash.controllers.networks"), what="the network controller to run")
     (lured.home / "network.toml").unlink()
     assert lured.root_ran() == []
-    # The traps work for a process that does look there.
+    # the traps work for a process that searches there
     lured.mallory.does(_springs_traps, str(lured.traps.directory))
     assert f"ip.{lured.mallory.uid}" in lured.traps.sprung()
 
@@ -141,7 +141,7 @@ def test_what_a_request_says_of_its_environment_is_the_tenants_processs_own(lure
     until(lambda: {d["health"] for d in lured.devices()} == {"healthy"}, what="the device to pass its test")
     for isolation in ("cooperative", "brokered"):
         program = lured.mallory.runs("/bin/cat", environment=hostile, memory_mib=64, cores=1, isolation=isolation)
-        until(partial(lured.of, program), what="the program to run on its slice")
+        until(partial(lured.running_allocation, program), what="the program to run on its slice")
         program.close()
         until(lambda: not lured.held_by(lured.mallory), what="the slice to end")
     assert lured.root_ran() == []

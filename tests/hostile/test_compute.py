@@ -1,4 +1,4 @@
-"""Attacks on compute shares: what a tenant writes into its page, and what it runs beside the library."""
+"""Attacks on compute shares: forged usage pages, and launches past the library."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.daemons.world import until
 from tests.hostile.people import Child, User
 from tests.hostile.world import POINTS, HostileWorld
 
-SECONDS = 4.0  # what a tenant was ahead of its share is paid back over some seconds
+SECONDS = 4.0  # a tenant that was ahead of its share pays back over some seconds
 
 
 def _busy(world: HostileWorld, child: Child) -> int:
-    return sum(d.busy_ns for p in world.books().processes if p.pid == child.pid for d in p.devices)
+    return sum(d.busy_ns for p in world.card_state().processes if p.pid == child.pid for d in p.devices)
 
 
 def _share_while(world: HostileWorld, child: Child, seconds: float) -> float:
-    """Return the share of the card that a program has, in percent, by a time that is at least as long as it was."""
+    """Return the share of the card that a program has, in percent; the divisor is at least the measured time."""
     begun, before = time.monotonic(), _busy(world, child)
     time.sleep(seconds)
     return (_busy(world, child) - before) / (time.monotonic() - begun) / 1e7
@@ -53,5 +53,5 @@ def test_kernels_launched_past_the_library_are_charged_or_ended_within_seconds(
     bare = mallory.runs(world.program("hostile"), "barely", world.kernels, "1000", memory_mib=1024, cores=20)
     assert bare.line() == "running 1"
     until(_held_to(world, bare, 20), what="the program without the library to be held to its share or ended")
-    with world.unharmed(seconds=SECONDS):  # meanwhile the neighbour gets back what it lost
+    with world.unharmed(seconds=SECONDS):  # meanwhile the honest tenant gets back its lost time
         assert bare.dead() or _share_while(world, bare, SECONDS) <= 20 + POINTS

@@ -29,7 +29,7 @@ def _code(world: HostileWorld) -> str:
 
 
 def _replayed(record: str, host: str, port: int) -> list[list[object]]:
-    """Send what was recorded to the console again, in every form; return what each was answered."""
+    """Replay recorded requests to the console, in every form; return the answers."""
     found: list[list[object]] = []
     with open(record, encoding="utf-8") as lines:
         received = [json.loads(line) for line in lines]

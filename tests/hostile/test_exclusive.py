@@ -1,4 +1,4 @@
-"""Attacks on a card that somebody has for itself."""
+"""Attacks on a card that one program holds exclusively."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_PROCESS = "[devices]\none_process = true\n"
 
 
 def _may_open(path: str) -> bool:
-    """Whether this user may; the node of a simulated card has no driver behind it, which is another error."""
+    """Return True if this user may open a device node; a simulated card's has no driver, which is another error."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except PermissionError:
@@ -36,9 +36,11 @@ def _opens(user: User, node: Path) -> bool:
 
 
 def _alone(world: HostileWorld, user: User, *command: str | Path) -> tuple[Child, int]:
-    """A program on a card of its own, and the card."""
-    child = user.runs(*(command or ("/bin/cat",)), mode="exclusive", wait_s=20)  # the probe may be on it for a moment
-    found: dict[str, Any] = until(lambda: world.of(child), what="the exclusive program to run")
+    """Start a program on a card of its own; return both."""
+    child = user.runs(
+        *(command or ("/bin/cat",)), mode="exclusive", wait_s=20
+    )  # the probe may be on the card for a moment
+    found: dict[str, Any] = until(lambda: world.running_allocation(child), what="the exclusive program to run")
     return child, found["slices"][0]["device_index"]
 
 
@@ -88,7 +90,7 @@ def test_programs_that_ended_leave_no_entry_in_the_slot_of_a_whole_card(world: H
 
 
 def _holds(world: HostileWorld, user: User, card: int) -> str:
-    """What a program past the pool says when it wants memory of a card."""
+    """Return the output of a program that allocates memory of a card past the pool."""
     environment = world.environment_of_node() | {"CUDA_VISIBLE_DEVICES": str(card)}
     child = user.starts(world.program("hostile"), "hold", "64", environment=environment)
     line = child.line()

@@ -21,12 +21,12 @@ from tests.hostile.world import HostileWorld
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 LEASE_BREAK_S = float(
     Path("/proc/sys/fs/lease-break-time").read_text()
-)  # a process that waits for a lease waits so long
+)  # the time for which a process waits for a lease
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _may_open(paths: list[str]) -> list[str]:
-    """Those that this user can open in any way."""
+    """Return the paths that this user can open in any way."""
     found = []
     for path in paths:
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
@@ -73,7 +73,7 @@ def test_files_of_the_home_are_private_whatever_the_umask(make_world: Callable[.
     for path in [world.home, *world.home.rglob("*")]:
         mode = path.lstat().st_mode
         relative = str(path.relative_to(world.home))
-        if relative.startswith("sim"):  # the simulated hardware is everybody's, and the tests made it
+        if relative.startswith("sim"):  # the simulated hardware is accessible to all, and the tests made it
             continue
         if stat.S_ISDIR(mode):
             assert not mode & 0o022, f"{relative} is writable by others: {mode:o}"
@@ -83,7 +83,7 @@ def test_files_of_the_home_are_private_whatever_the_umask(make_world: Callable[.
 
 
 def _lease_everything(slot: str) -> None:
-    """A lease on whatever the slot has: every opening of it would wait until we are asked to let go."""
+    """Take a lease on all files of the slot: every opening of one would wait until this process gives it up."""
     got = 0
     for entry in sorted(Path(slot).iterdir()):
         for flags, kind in ((os.O_RDONLY, fcntl.F_RDLCK), (os.O_RDWR, fcntl.F_WRLCK), (os.O_RDONLY, fcntl.F_WRLCK)):
@@ -98,7 +98,7 @@ def _lease_everything(slot: str) -> None:
 
 
 def _slot_of(world: HostileWorld, user: User) -> Path:
-    """The slot of a new program of this user."""
+    """Start a program of this user; return its slot."""
     child = user.runs("/bin/cat", memory_mib=512, cores=10)
     return world.slot_of(child)
 
@@ -125,7 +125,7 @@ def test_the_pool_starts_again_while_a_tenant_holds_leases_on_its_slot(world: Ho
 
 
 def _grow(slot: str) -> list[list[object]]:
-    """Everything that could make a file of the slot larger, or the disk fuller, and how it went."""
+    """Try everything that could enlarge a file of the slot, or fill the disk; return the results."""
     found: list[list[object]] = []
 
     def tried(what: str, act: Callable[[], object]) -> None:
@@ -158,7 +158,7 @@ def _grow(slot: str) -> list[list[object]]:
 
 
 def _on_disk(directory: Path) -> int:
-    """Bytes of all files below a directory, those in memory included."""
+    """Return the bytes of all files below a directory, including those in memory."""
     found = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -215,7 +215,7 @@ def test_other_tenants_slots_and_pages_are_out_of_reach(world: HostileWorld, mal
 
 
 def test_root_inside_a_container_cannot_block_the_pool(world: HostileWorld) -> None:
-    """Root's files are its own there: what it may do to its slot must not stop the pool."""
+    """Root owns its files there: its changes to its slot must not stop the pool."""
     root = User(0, world.home)
     try:
         slot = _slot_of(world, root)

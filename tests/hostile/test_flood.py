@@ -1,4 +1,4 @@
-"""Attacks by number: requests, connections, answers that nobody reads, lines in the log."""
+"""Attacks by number: requests, connections, unread answers, lines in the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hostile.world import HostileWorld
 from calabash.adapters.pool.client import PoolClient
 from calabash.model.errors import CalabashError
 
-REQUESTS = 1500  # of each attacker, before the attack counts as made; a user may have 1000 that wait
+REQUESTS = 1500  # of each attacker, before the attack counts as made; a user may have 1000 waiting requests
 MEMORY_MIB = 200
 LINES = 200  # by each attacker; the pool answers some thirty a second
 LOG_BYTES = 8 << 20
@@ -27,7 +27,7 @@ LOG_BYTES = 8 << 20
 
 @pytest.fixture(autouse=True)
 def settled(world: HostileWorld) -> None:
-    """What a pool loads once, some seconds after its start, is no part of an attack."""
+    """Wait until the pool has loaded its lazy modules, which is no part of an attack."""
     assert world.daemon is not None
     maps = Path(f"/proc/{world.daemon.pid}/maps")
     until(lambda: "scipy/optimize" in maps.read_text(), what="the pool to have loaded what its scheduler learns with")
@@ -46,7 +46,7 @@ def _connected(home: str) -> socket.socket:
 
 
 def _open_many(home: str, data: bytes, number: int) -> None:
-    """So many connections as can be had, each with this data; those that the pool closes are opened again."""
+    """Open as many connections as possible, each with this data; reopen those that the pool closes."""
     held: list[socket.socket] = []
     told = False
     tried = 0
@@ -63,7 +63,7 @@ def _open_many(home: str, data: bytes, number: int) -> None:
             os.write(1, f"opened {tried}\n".encode())  # and goes on
         if len(held) > 800:
             held.pop(0).close()
-        time.sleep(0.001)  # the pool is the target here, and not the machine's processors
+        time.sleep(0.001)  # the attack is on the pool, and not on the machine's processors
 
 
 def _memory_mib(pid: int) -> int:
@@ -115,7 +115,7 @@ def test_half_open_connections_delay_nobody(world: HostileWorld, mallory: User) 
 
 
 def _never_read(home: str) -> None:
-    """Ask for long lists and read none of them."""
+    """Request long lists and read none of them."""
     held = []
     data = _request("GET", "/v1/events?after=0") * 200 + _request("GET", "/v1/allocations?all=1") * 200
     for _ in range(200):
@@ -138,7 +138,7 @@ def test_answers_that_nobody_reads_take_no_memory(world: HostileWorld, mallory: 
 
 
 def _chatter(home: str) -> None:
-    """Send whatever might write a line into the pool's log or its journal, ``LINES`` times; then go on."""
+    """Send requests that might write a line into the pool's log or its journal, ``LINES`` times; then go on."""
     long = "x" * 15_000
     bodies = [
         _request("POST", "/v1/allocations", {"gpus": 64}),

@@ -9,7 +9,7 @@ from tests.hostile.fuzz import fuzz
 from tests.hostile.world import HostileWorld
 
 STEPS = 200
-RUNS = 3  # a forged page is ahead of its share until it is found out; a fault of the product harms in each run
+RUNS = 3  # a forged page is ahead of its share until it is detected; a fault of the product harms in each run
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "random"])
@@ -22,5 +22,5 @@ def test_random_hostile_steps_harm_neither_another_tenant_nor_the_pool(world: Ho
     assert outcomes[-1].harm() == [], outcomes
     assert all(outcome.refused == 0 for outcome in outcomes)
     assert world.client.get("/v1/status")["devices"] == 2
-    with world.unharmed():  # the neighbour has its whole share again
+    with world.unharmed():  # the honest tenant has its whole share again
         pass

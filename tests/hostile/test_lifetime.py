@@ -1,4 +1,4 @@
-"""Attacks on the end of a slice: programs that hide from it, or cling to it."""
+"""Attacks on the end of a slice: programs that hide from it, or keep resources of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_slice_is_held_while_one_of_its_processes_lives(world: HostileWorld, m
 
 
 def _on_the_cards(world: HostileWorld, user: User) -> list[int]:
-    return [p.pid for p in world.books().processes if p.uid == user.uid and p.devices]
+    return [p.pid for p in world.card_state().processes if p.uid == user.uid and p.devices]
 
 
 def test_a_slice_ends_when_its_last_process_has_ended(world: HostileWorld, mallory: User) -> None:
@@ -52,7 +52,7 @@ def test_a_slice_ends_when_its_last_process_has_ended(world: HostileWorld, mallo
 
 
 def _park(slot: str) -> None:
-    """Put every descriptor that can be had into a socket, and close our own: only the kernel still holds them."""
+    """Send all descriptors that can be opened into a socket and close ours: only the kernel still holds them."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = []
     for name in ("lease", "usage", "limits"):
@@ -69,7 +69,7 @@ def _park(slot: str) -> None:
 
 def test_release_frees_a_slice_whose_descriptors_are_parked_in_a_socket(world: HostileWorld, mallory: User) -> None:
     program = mallory.runs("/bin/cat", **HOLD)
-    allocation = until(lambda: world.of(program), what="the program to run")["id"]
+    allocation = until(lambda: world.running_allocation(program), what="the program to run")["id"]
     slot = world.slot_path(allocation)
     parked = mallory.keeps(_park, str(slot))
     assert parked.line().startswith("parked")
@@ -85,7 +85,7 @@ def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
     world: HostileWorld, mallory: User
 ) -> None:
     program = mallory.runs("/bin/cat", **HOLD)
-    allocation = until(lambda: world.of(program), what="the program to run")["id"]
+    allocation = until(lambda: world.running_allocation(program), what="the program to run")["id"]
     parked = mallory.keeps(_park, str(world.slot_path(allocation)))
     assert parked.line().startswith("parked")
     program.let_end()
@@ -94,7 +94,7 @@ def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
 
 
 def _hold_what_is_sent(path: str) -> None:
-    """An innocent receiver of descriptors."""
+    """Receive descriptors and keep them, as an innocent process."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     os.chmod(path, 0o777)
@@ -130,7 +130,7 @@ def test_an_unmanaged_process_that_was_sent_a_descriptor_is_not_killed(
     innocent = eve.keeps(_hold_what_is_sent, str(path))
     assert innocent.line() == "listening"
     program = owner.runs("/bin/cat", **HOLD)
-    allocation = until(lambda: world.of(program), what="the program to run")["id"]
+    allocation = until(lambda: world.running_allocation(program), what="the program to run")["id"]
     assert owner.keeps(_send, str(path), str(world.slot_path(allocation))).line() == "sent"
     assert innocent.line().startswith("got")
     with world.unharmed():
@@ -154,7 +154,7 @@ def _lock_all(slot: str) -> None:
 def test_other_users_cannot_prolong_a_slice_of_root(world: HostileWorld, mallory: User) -> None:
     root = User(0, world.home)
     program = root.runs("/bin/cat", **HOLD)
-    allocation = until(lambda: world.of(program), what="root's program to run")["id"]
+    allocation = until(lambda: world.running_allocation(program), what="root's program to run")["id"]
     slot = world.slot_path(allocation)
     clinging = mallory.keeps(_lock_all, str(slot))
     assert clinging.line().startswith("locks")
@@ -172,7 +172,7 @@ def test_new_processes_of_a_slice_start_while_the_pool_is_down(world: HostileWor
     os.write(program.stdin, b"go\n")
     assert program.line() == "held 256"
     world.up()
-    until(lambda: world.of(program), what="the slice to be known again")
+    until(lambda: world.running_allocation(program), what="the slice to be known again")
     with world.unharmed():
         pass
 
@@ -181,7 +181,7 @@ def test_an_orphan_that_ignores_sigterm_is_ended_by_force(world: HostileWorld, m
     script = "trap '' TERM INT HUP; (trap '' TERM; sleep 1000) & setsid sleep 1000 & echo up; wait; sleep 1000"
     program = mallory.runs("/bin/sh", "-c", script, **HOLD)
     assert program.line() == "up"
-    allocation = until(lambda: world.of(program), what="the program to run")["id"]
+    allocation = until(lambda: world.running_allocation(program), what="the program to run")["id"]
     with world.unharmed():
         world.client.delete(f"/v1/allocations/{allocation}?force=1")
         until(lambda: not world.held_by(mallory), what="the slice to end by force")
@@ -189,7 +189,7 @@ def test_an_orphan_that_ignores_sigterm_is_ended_by_force(world: HostileWorld, m
 
 
 def _enter(home: str, allocation: str, pid: int) -> str:
-    """Try to make a process the program of an allocation."""
+    """Try to make a process the program of an allocation; return the reason of the refusal."""
     try:
         PoolClient(Path(home)).post(f"/v1/allocations/{allocation}/started", {"pid": pid})
     except CalabashError as error:
@@ -201,15 +201,17 @@ def test_a_program_that_moves_to_a_smaller_slice_is_held_to_that_one(world: Host
     large = mallory.runs(world.program("hostile"), "hold", "6144", memory_mib=8192, cores=10)
     small = mallory.runs("/bin/cat", memory_mib=512, cores=10)
     assert large.line() == "held 6144"
-    target = until(lambda: world.of(small), what="the program to run")["id"]
+    target = until(lambda: world.running_allocation(small), what="the program to run")["id"]
     with world.unharmed():
         mallory.does(_enter, str(world.home), target, large.pid)
         until(lambda: _right(world, mallory), what="it to be held to one of its slices")
 
 
 def _right(world: HostileWorld, user: User) -> bool:
-    """Whether each of this user's slices has no more memory of a card than is its own."""
-    used = {p.pid: sum(d.alloc_bytes for d in p.devices) >> 20 for p in world.books().processes if p.uid == user.uid}
+    """Return True if no slice of this user has more memory of a card than it was granted."""
+    used = {
+        p.pid: sum(d.alloc_bytes for d in p.devices) >> 20 for p in world.card_state().processes if p.uid == user.uid
+    }
     held = world.held_by(user)
     told = {pid for allocation in held for pid in allocation["pids"]}
     return all(pid in told or not mib for pid, mib in used.items()) and all(

@@ -1,4 +1,4 @@
-"""Attacks on the cap of memory."""
+"""Attacks on the memory limit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ GIB = 1 << 30
 
 
 def _used(world: HostileWorld, user: User) -> int:
-    """What the card says that this user's processes have."""
-    return sum(d.alloc_bytes + d.context_bytes for p in world.books().processes if p.uid == user.uid for d in p.devices)
+    """Return the memory of this user's processes on the card."""
+    return sum(
+        d.alloc_bytes + d.context_bytes for p in world.card_state().processes if p.uid == user.uid for d in p.devices
+    )
 
 
 def _calabash_run(world: HostileWorld, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """``calabash run``, as a person types it."""
+    """Run ``calabash run`` as a user types it."""
     command = [Path(sys.executable).with_name("calabash"), "run", *words]
     environment = world.environment | {"CALABASH_HOME": str(world.home)}
     return subprocess.run(
@@ -64,14 +66,14 @@ def test_a_full_slice_is_refused_more_memory_and_another_slice_is_not(world: Hos
 
 def test_sixty_contexts_stay_within_a_slice_of_one_gibibyte(world: HostileWorld) -> None:
     with world.unharmed():
-        before = world.books().devices[0].denied_count
+        before = world.card_state().devices[0].denied_count
         done = _calabash_run(
             world, "--memory", "1GiB", "--cores", "10%", "--", world.program("hostile"), "contexts", "60"
         )
         found = re.fullmatch(r"refused after (\d+)\n", done.stdout)
         assert found, done
         assert int(found[1]) <= 2  # of 424 MiB each, the first included
-        assert world.books().devices[0].denied_count == before, "the card itself was asked for more than it has"
+        assert world.card_state().devices[0].denied_count == before, "the card itself was asked for more than it has"
 
 
 def test_a_small_slice_has_all_of_its_memory_from_its_first_moment(world: HostileWorld) -> None:

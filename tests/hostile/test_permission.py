@@ -1,4 +1,4 @@
-"""Attacks by naming what is another's: queues, tenants, gangs, allocations, whole pools."""
+"""Attacks by names of other users' objects: queues, tenants, gangs, allocations, whole pools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.model.errors import CalabashError
 
 
 def _ask(home: str, body: dict[str, Any]) -> str:
-    """What becomes of a request: "granted" or the reason of its refusal."""
+    """Return the outcome of a request: "granted" or the reason of its refusal."""
     pool = PoolClient(Path(home))
     try:
         granted = pool.post("/v1/allocations", body)
@@ -58,7 +58,7 @@ def test_a_user_without_access_to_a_queue_cannot_evict_by_its_guarantee(
 ) -> None:
     world.client.put("/v1/queues/prod", {"deserved": 2.0})
     borrowed = eve.runs("/bin/cat", memory_mib=512, cores=10)
-    until(lambda: world.of(borrowed), what="the borrower to run")
+    until(lambda: world.running_allocation(borrowed), what="the borrower to run")
     with world.unharmed():
         answer = mallory.does(_ask, str(world.home), {"gpus": 2, "mode": "exclusive", "queue": "prod", "wait_s": 0.5})
         assert answer == "not_permitted"
@@ -90,7 +90,7 @@ def test_other_users_allocations_cannot_be_touched(world: HostileWorld, mallory:
             ("DELETE", f"/v1/allocations/{allocation}?force=1", None),
             ("POST", f"/v1/allocations/{allocation}/started", {"pid": os.getpid()}),
         ):
-            # Not even that there is such an allocation is said.
+            # not even its existence is revealed
             assert mallory.does(_call, str(world.home), method, path, body) == "not_found"
 
 
@@ -101,13 +101,13 @@ def test_gangs_of_the_same_name_are_two_gangs_when_two_users_have_them(
     with world.unharmed():
         alone = mallory.runs("/bin/cat", **body)
         pair = [eve.runs("/bin/cat", **body) for _ in range(2)]
-        until(lambda: all(world.of(member) for member in pair), what="both of one user to start")
+        until(lambda: all(world.running_allocation(member) for member in pair), what="both of one user to start")
         assert not [a for a in world.held_by(mallory) if a["state"] == "running"]
         assert "refused" in until(alone.text, what="the one that is alone to be refused")
 
 
 def _answers(home: str, asked: list[tuple[str, str, Any]], times: int) -> list[tuple[str, float]]:
-    """Each call's answer (reason, message and hint, or the reply) and the least time that it took."""
+    """Return each call's answer (reason, message and hint, or the reply) and the least time that it took."""
     pool = PoolClient(Path(home))
     found = []
     for method, path, body in asked:
@@ -124,7 +124,7 @@ def _answers(home: str, asked: list[tuple[str, str, Any]], times: int) -> list[t
 
 
 def _by_name(name: str) -> list[tuple[str, str, Any]]:
-    """Every call of a user by which it can name an object as it likes."""
+    """Return every call by which a user can name an object of any name."""
     ask, at = "/v1/allocations", f"/v1/allocations/{name}"
     return [
         *(("POST", ask, SMALL | {field: name}) for field in ("queue", "tenant", "project")),
@@ -162,7 +162,7 @@ def test_a_hidden_object_is_answered_like_an_object_that_does_not_exist(
     client.put("/v1/queues/qzqueue", {"users": [str(eve.uid)]})
     client.put("/v1/networks/objects", {"kind": "vpc", "name": "qzvpc", "spec": {"cidrs": ["10.9.0.0/16"]}})
     held = eve.runs("/bin/cat", **SMALL, tenant="qztenant", project="qzproject", gang="qzgang")
-    allocation = until(lambda: world.of(held), what="the hidden program to run")
+    allocation = until(lambda: world.running_allocation(held), what="the hidden program to run")
     hidden = [allocation["id"], "qztenant", "qzproject", "qzqueue", "qzvpc", "qzgang", str(eve.uid)]
     home = str(world.home)
     with world.unharmed():
@@ -188,13 +188,13 @@ def _require_alike(home: str, hidden: list[str], mallory: User) -> None:
 
 
 def _without(text: str, name: str) -> str:
-    """The answer without the name that was asked for, and without IDs of the requests that were made."""
+    """Return the answer without the name of the request, and without the IDs of created requests."""
     return re.sub(r"\ba[a-z0-9]{8}\b", "<id>", text.replace(name, "<name>"))
 
 
 @pytest.fixture
 def users_pool(world: HostileWorld, mallory: User) -> Iterator[Path]:
-    """A pool that an ordinary user has started for itself, on the same simulated node."""
+    """Run a pool that an ordinary user has started for itself, on the same simulated node."""
     directory = Path(tempfile.mkdtemp(prefix="calabash-hostile-user-"))
     home = directory / "home"
     home.mkdir()
@@ -207,7 +207,7 @@ def users_pool(world: HostileWorld, mallory: User) -> Iterator[Path]:
 
 
 def test_a_users_own_pool_serves_nobody_else(world: HostileWorld, users_pool: Path, mallory: User, eve: User) -> None:
-    # The interpreter may lie where only root can read: reading is all that is added to what the user may do.
+    # The interpreter may be readable by root only: the user gets only the right to read it.
     uid, reading = str(mallory.uid), "+dac_read_search"
     become = ["/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps", reading]
     command = [*become, "--ambient-caps", reading, sys.executable, "-m", "calabash.pool.daemon", "--sim", "lab"]

@@ -1,4 +1,4 @@
-"""docs/concepts/enforcement.md promises what tests show, and nothing else: a promise has the name of its test."""
+"""Promises of docs/concepts/enforcement.md: each has the name of the test that checks it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HOLDS = {"yes", "no", "own user"}
 
 
 def slug(sentence: str) -> str:
-    """The name of the test behind a sentence."""
+    """Return the name of the test of a sentence."""
     return "test_" + re.sub(r"[^a-z0-9]+", "_", sentence.lower().replace("'", "").strip(" .`"))
 
 
 def promises() -> list[tuple[str, list[str]]]:
-    """Every row of a table whose first column is headed "promise": the sentence, and for whom it holds."""
+    """Return every row of a table whose first column is headed "promise": the sentence, and the users for whom it holds."""
     found, inside = [], False
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

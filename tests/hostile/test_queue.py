@@ -1,4 +1,4 @@
-"""Attacks on the order of waiting."""
+"""Attacks on the order of waiting requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _refusal(home: str) -> list[str]:
 def test_a_refusal_for_a_reservation_names_its_end_and_not_its_owner(
     world: HostileWorld, mallory: User, eve: User
 ) -> None:
-    # The neighbour's program has no known end, so a start on both cards has none either.
+    # The honest tenant's program has no known end, so a start on both cards has none either.
     mallory.runs("/bin/cat", gpus=2, mode="exclusive", wait_s=600)
     waiting: dict[str, Any] = until(lambda: world.held_by(mallory), what="the large request to wait")[0]
     time.sleep(1.2)  # a whole round of the scheduler

@@ -1,4 +1,4 @@
-"""Attacks on the slot of a tenant: its limits imitated, exchanged, and read by other users."""
+"""Attacks on the slot of a tenant: imitated and exchanged limits, and reads by other users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SMALL: dict[str, Any] = {"memory_mib": CAP_MIB, "cores": 10}
 _CLONE_NEWUSER, _CLONE_NEWNS, _PR_SET_DUMPABLE, _MS_BIND = 0x10000000, 0x00020000, 4, 4096
 _LIMIT_AT: int = LimitsStruct.device.offset + LimitsDeviceStruct.memory_limit_bytes.offset  # type: ignore[attr-defined]
 
-# In each script $CALABASH_SLOT is the tenant's own slot, $LIMIT the words that raise a limit, and "$@" the program.
+# In each script $CALABASH_SLOT is the tenant's own slot, $LIMIT the bytes of a raised limit, and "$@" the program.
 _COPY = """
 mount -t tmpfs -o size=2m,mode=755 x /mnt
 cp "$CALABASH_SLOT/limits" "$CALABASH_SLOT/usage" /mnt
@@ -67,7 +67,7 @@ IMITATIONS: dict[str, tuple[str, str]] = {
 
 
 def raised() -> dict[str, str]:
-    """The words of a limit of 38 GiB, for printf, and where they stand."""
+    """Return the bytes of a limit of 38 GiB for printf, and their offset."""
     return {
         "LIMIT": "".join(f"\\{byte:03o}" for byte in struct.pack("<Q", 38 << 30)),
         "LIMIT_AT": str(_LIMIT_AT),
@@ -75,7 +75,7 @@ def raised() -> dict[str, str]:
 
 
 def _answer(child: Child) -> str:
-    """What the program says when it is refused the device, or has memory."""
+    """Return the program's output when it is refused the device, or has memory."""
     until(
         lambda: child.says("\nheld ") or child.says("calabash: ") or child.text().startswith("held ") or child.dead(),
         what="the program to be refused or to take memory",
@@ -142,7 +142,7 @@ def test_another_slot_of_the_same_tenant_is_refused(world: HostileWorld, mallory
     "unshare", ["", "unshare -Ur", "unshare -Urm", "unshare -UrmC", "unshare -UrmCpf --mount-proc"]
 )
 def test_a_program_in_namespaces_of_its_own_uses_its_slot(world: HostileWorld, mallory: User, unshare: str) -> None:
-    """Also while the pool is down: the proof is the kernel's."""
+    """The slot works also while the pool is down: the kernel provides the proof."""
     command = f"echo up; read go; exec {unshare} {world.program('hostile')} hold {WANTED_MIB}"
     program = mallory.runs("/bin/sh", "-c", command, **_SMALL)
     assert program.line() == "up"
@@ -168,7 +168,7 @@ MARK = "markedname"
 _MARKED_MIB = 1237
 _MARKED_BYTES = struct.pack("<Q", _MARKED_MIB << 20)
 _READ_MAX, _FILES_MAX = 1 << 20, 200_000
-# What every user reads of the machine, and what the tests themselves have put there.
+# Directories that every user reads, and those of the tests themselves.
 _PUBLIC = ("/sys/fs/cgroup", "/run", "/dev/shm", "/sys/class/net", "/var/run/cdi", "/etc/cdi", "/var/lib/calabash")
 _OF_A_PROCESS = ("cmdline", "comm", "cgroup", "environ", "limits", "maps", "mountinfo", "status", "net/unix")
 
@@ -200,7 +200,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _found_by_others(roots: list[str], left_out: list[str], own: list[int], secrets: list[str]) -> list[str]:
-    """Where this user reads a name or a limit of somebody else's."""
+    """Return the places where this user reads a name or a limit of another user."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     roots = [*roots, *(path for path in mounted if path.startswith(roots[0]) and not path.startswith(tuple(left_out)))]
     wanted = [*(secret.encode() for secret in secrets), _MARKED_BYTES]
@@ -227,7 +227,7 @@ def test_other_users_read_neither_names_nor_limits_of_a_tenant(make_world: Calla
     assert {a["mode"] for a in held} == {"vgpu", "brokered", "mps"}
     secrets = [MARK, *(a["id"] for a in held)]
     roots = [str(world.home), *_PUBLIC]
-    left_out = [str(world.home / "sim")]  # stands in for hardware, which everybody reads
+    left_out = [str(world.home / "sim")]  # stands for hardware, which every user reads
     own = [os.getpid(), *mallory.processes()]  # the kernel shows commands; their words are the tenant's own
     root = User(0, world.home)
     seen_by_root = " ".join(root.does(_found_by_others, roots, left_out, [], secrets))

@@ -1,4 +1,4 @@
-"""Attacks on what a tenant sees: forged slots, drivers under other names, changed environments."""
+"""Attacks on a tenant's view: forged slots, drivers under other names, changed environments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAP_MIB = 1024
 
 def test_a_forged_slot_is_refused(world: HostileWorld, mallory: User) -> None:
     forged = world.directory / f"forged-{mallory.uid}"
-    uuid = world.books().devices[0].uuid
+    uuid = world.card_state().devices[0].uuid
     device = SlotDevice(uuid=uuid, memory_limit_bytes=38 << 30, core_percent=100, policy=None, priority=0)
     create_slot(forged, SlotSpec(allocation=AllocationId("forged"), devices=(device,)))
     for path in (forged, *forged.iterdir()):

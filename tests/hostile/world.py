@@ -1,8 +1,10 @@
-"""A root pool on a simulated node, an honest neighbour on it, and what is measured of both while others attack.
+"""Root pool on a simulated node with an honest tenant, and measurements of both during attacks.
 
-The neighbour holds half of one card, launches kernels without a pause and takes and gives back memory all the while.
-What it had of the card is the simulator's own account. A probe in a third process asks the pool as the neighbour's user
-and keeps the cost of each answer: its time, or the processor time of the pool meanwhile when that is less. So a machine
+The honest tenant (``Neighbour``) holds half of one card, launches kernels without a pause and allocates and frees memory
+all the
+while. Its time on the card is the simulator's own account. A probe in a third process sends requests to the pool as the
+tenant's
+user and records the cost of each answer: its time, or the processor time of the pool meanwhile if that is less. So a machine
 that is busy with other work does not make an answer late.
 """
 
@@ -43,7 +45,7 @@ SHARE_PERCENT = 50.0
 POINTS = 2.0
 LEAVE_S = 40.0
 ANSWER_S = 0.200
-ANSWER_MAX_S = 1.000  # during the attack, whatever else the machine does
+ANSWER_MAX_S = 1.000  # during the attack, whatever the machine's other load
 SAMPLES_MIN = 20
 _SMALL = {"memory_mib": 16, "cores": 1, "mode": "vgpu", "policy": "best-effort"}
 _SAMPLES_MAX = 1 << 18
@@ -53,14 +55,14 @@ _uids = itertools.count(_UID_FIRST)
 
 
 def stand_aside() -> None:
-    """These tests are users who attack a pool of root's."""
+    """Skip the tests without root, which they need to become other users."""
     if os.geteuid() != 0:
         pytest.skip("attacks on a root pool need root, who becomes the other users")
 
 
 @functools.cache
 def _compiled(directory: Path) -> Path:
-    """The programs of this suite, compiled where every user can run them."""
+    """Return the compiled programs of these tests, in a directory where every user can run them."""
     include = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem", str(include)]
     flags += [f"-I{ROOT / 'native'}", f"-I{ROOT / 'bench/programs'}"]
@@ -71,9 +73,9 @@ def _compiled(directory: Path) -> Path:
 
 
 class Probe:
-    """Asks the pool again and again as some user; the cost of each answer lies in shared memory.
+    """Process that sends requests to the pool as a user; the cost of each answer is in shared memory.
 
-    Before the costs stand their number and the process ID of the pool.
+    Their number and the process ID of the pool precede the costs.
     """
 
     def __init__(self, uid: int, home: Path, daemon: int) -> None:
@@ -84,7 +86,7 @@ class Probe:
 
     def _ask(self, home: Path) -> None:
         pool = PoolClient(home)
-        os.set_blocking(1, False)  # nobody may be reading
+        os.set_blocking(1, False)  # no process may be reading
         for number in range(_SAMPLES_MAX):
             try:
                 answered = Answered(struct.unpack_from("<Q", self._memory, 8)[0])
@@ -94,7 +96,7 @@ class Probe:
                     granted = pool.post("/v1/allocations", _SMALL)
                     pool.delete(f"/v1/allocations/{granted['id']}")
             except CalabashError as error:
-                if error.reason is Reason.POOL_DOWN:  # it is just being started again
+                if error.reason is Reason.POOL_DOWN:  # the pool is being started again
                     time.sleep(0.03)
                     continue
                 with suppress(BlockingIOError):
@@ -117,11 +119,11 @@ class Probe:
 
     def begin(self) -> None:
         self._begun = self.count()
-        self._child.text()  # what it has said by now is of what was before
+        self._child.text()  # earlier output belongs to the time before
         self._child.output = b""
 
     def answers_s(self) -> list[float]:
-        """The costs since ``begin``, ascending."""
+        """Return the costs since ``begin``, ascending."""
         return sorted(
             found
             for number in range(self._begun, self.count())
@@ -142,7 +144,7 @@ def p99(ascending: list[float]) -> float:
 
 
 class Neighbour:
-    """The honest one: half a card, a little memory."""
+    """The honest tenant: half a card, a little memory."""
 
     def __init__(self, world: HostileWorld) -> None:
         self.user = world.user()
@@ -157,30 +159,30 @@ class Neighbour:
         body: dict[str, Any] = {"memory_mib": 2048, "cores": int(SHARE_PERCENT), "policy": "fixed"}
         self.program = self.user.runs(program, stats, kernels, "1000", "64", "16", **body)
         assert self.program.line() == "ready"
-        self.allocation = until(lambda: world.of(self.program), what="the neighbour to run")
+        self.allocation = until(lambda: world.running_allocation(self.program), what="the neighbour to run")
 
     def counted(self) -> tuple[int, int, int]:
-        """Kernels done, allocations that succeeded, allocations refused."""
+        """Return kernels done, allocations that succeeded, and allocations refused."""
         launches, taken, refused, _ = struct.unpack_from("<4Q", self._stats)
         return launches, taken, refused
 
     def mark(self) -> tuple[float, int]:
-        """Now, and its time on the card so far."""
+        """Return the time now, and the tenant's time on the card so far."""
         before = time.monotonic()
-        books = self._world.books()
+        card_state = self._world.card_state()
         now = (before + time.monotonic()) / 2
-        busy = [d.busy_ns for p in books.processes if p.pid == self.program.pid for d in p.devices]
+        busy = [d.busy_ns for p in card_state.processes if p.pid == self.program.pid for d in p.devices]
         return now, sum(busy)
 
     def card_busy_ns(self) -> int:
         """Return how long the device of the honest tenant has been busy, for any process, in nanoseconds."""
         index = self.allocation["slices"][0]["device_index"]
-        return next(d.busy_ns for d in self._world.books().devices if d.index == index)
+        return next(d.busy_ns for d in self._world.card_state().devices if d.index == index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the neighbour had in one window."""
+    """Measurements of the honest tenant in one window."""
 
     share_percent: float
     p50_s: float
@@ -199,7 +201,7 @@ class Measured:
 
 
 class Window:
-    """Begins now."""
+    """A window of measurement that begins at its construction."""
 
     def __init__(self, neighbour: Neighbour, probe: Probe) -> None:
         self._neighbour, self._probe = neighbour, probe
@@ -207,7 +209,7 @@ class Window:
         self._mark = neighbour.mark()
 
     def measured(self, seconds: float) -> Measured:
-        """At its end, after at least so long."""
+        """Wait until the window is at least so long; return the measurements."""
         begun, busy = self._mark
         time.sleep(max(0.0, begun + seconds - time.monotonic()))
         until(lambda: len(self._probe.answers_s()) >= SAMPLES_MIN, what="the probe to be answered")
@@ -222,7 +224,7 @@ class Window:
 
 
 class HostileWorld(World):
-    """A pool of root's with the neighbour on its first card. ``options`` are for the daemon, ``settings`` a pool.toml."""
+    """A pool of root's with the honest tenant on its first card. ``options`` are for the daemon, ``settings`` a pool.toml."""
 
     def __init__(
         self,
@@ -264,19 +266,19 @@ class HostileWorld(World):
             until(lambda: probe.count() > SAMPLES_MIN, what="the probe to be answered")
         self.at_rest = self.belongings()
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------
 
-    def books(self) -> SimNode:
+    def card_state(self) -> SimNode:
         return show_node(NodeFile(name=SIM, state=self.state_file))
 
-    def of(self, child: Child) -> dict[str, Any] | None:
-        """The allocation whose program this is, when it runs."""
+    def running_allocation(self, child: Child) -> dict[str, Any] | None:
+        """Return the allocation whose program this is, if it runs."""
         assert child.alive(), child.text()
         return next((a for a in self.allocations() if child.pid in a["pids"] and a["state"] == "running"), None)
 
     def slot_of(self, child: Child) -> Path:
-        """The slot of a program, once it runs."""
-        found: dict[str, Any] = until(lambda: self.of(child), what="the program to run")
+        """Return the slot of a program, once it runs."""
+        found: dict[str, Any] = until(lambda: self.running_allocation(child), what="the program to run")
         return self.slot_path(str(found["id"]))
 
     def held_by(self, user: User) -> list[dict[str, Any]]:
@@ -284,24 +286,24 @@ class HostileWorld(World):
 
     def belongings(self) -> Belongings:
         assert self.daemon is not None
-        return Belongings.of(self.daemon.pid, self.home)
+        return Belongings.of_pool(self.daemon.pid, self.home)
 
     def node_of(self, index: int) -> Path:
-        """The device node of a card."""
+        """Return the device node of a card."""
         return self.state_file.parent / "root/dev" / f"nvidia{index}"
 
     def environment_of_node(self) -> dict[str, str]:
-        """For a program that uses the cards without a slice."""
+        """Return the environment of a program that uses the cards without a slice."""
         return {
             "CALABASH_SIM": str(self.state_file),
             "LD_LIBRARY_PATH": str(NATIVE / "simgpu"),
             "PATH": "/usr/bin:/bin",
         }
 
-    # -- people ------------------------------------------------------------------------------------------------
+    # -- users -------------------------------------------------------------------------------------------------
 
     def user(self) -> User:
-        """Somebody new."""
+        """Return a new user."""
         user = User(next(_uids), self.home)
         self.users.append(user)
         return user
@@ -317,7 +319,7 @@ class HostileWorld(World):
 
     @contextmanager
     def unharmed(self, *, seconds: float = 1.0, points: float = POINTS) -> Iterator[None]:
-        """While this runs, and at least so long, the neighbour has its share, its memory and quick answers.
+        """Check that the honest tenant keeps its share, its memory and quick answers during the block, and at least so long.
 
         Answers during the attack are bounded. A share that the machine's other work has spoiled is measured again; an
         attack that goes on spoils all windows.
@@ -341,7 +343,7 @@ class HostileWorld(World):
     # -- the end -----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """All others leave; then the pool is as it was: alive, and nothing of them is left."""
+        """End all other users; check that the pool is alive and nothing of them is left."""
         honest = self.neighbour.user if self.neighbour else None
         for user in [u for u in self.users if u is not honest]:
             user.vanish()
@@ -369,7 +371,7 @@ class HostileWorld(World):
             assert self.neighbour.program.alive(), self.neighbour.program.text()
 
     def _told(self, what: str) -> str:
-        """With what the pool and the probe have to say to it."""
+        """Return a message with the state of the pool and the probe."""
         held = [(a["id"], a["uid"], a["state"], a["reason"], a["pids"]) for a in self.allocations()]
         said = self.probe.refusals()[-2000:] if self.probe else ""
         open_now = Path(f"/proc/{self.daemon.pid}/fd").iterdir() if self.daemon else ()
@@ -387,7 +389,7 @@ class HostileWorld(World):
 
 
 def _kind(descriptor: Path) -> str:
-    """What a descriptor is of, without numbers."""
+    """Return the kind of a descriptor: its target without numbers."""
     try:
         return re.sub(r"[0-9]+", "N", os.readlink(descriptor))
     except OSError:

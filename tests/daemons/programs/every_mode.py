@@ -1,8 +1,8 @@
-"""An agent whose front end asks for everything at random, until it is killed or has done its steps.
+"""Agent whose front end makes random requests, until it is killed or has done its steps.
 
-``python -m tests.daemons.programs.every_mode HOME SEED STEPS COUNTER``: takes up what is there, looks whether books and
-machine agree, then grants, releases, drains and breaks things. COUNTER is a file whose first eight bytes count the
-steps of all lives. Ends with 0 when STEPS are done, everything was given back and nothing is left behind.
+``python -m tests.daemons.programs.every_mode HOME SEED STEPS COUNTER``: recovers the state of the last run, checks that records
+and machine agree, then grants, releases, drains and injects faults. COUNTER is a file whose first eight bytes count the steps
+of all runs. Ends with 0 when STEPS are done, everything was released and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ASKED = (
 
 
 class UntilGivenBack:
-    """Nobody uses anything here: what was granted is held until its end is asked for."""
+    """Membership without processes: a grant is held until its end is requested."""
 
     def holds(self, record: AllocationRecord, held_ns: int) -> bool:
         del record, held_ns
@@ -84,7 +84,7 @@ class UntilGivenBack:
 
 
 class Life:
-    """One life of the agent."""
+    """One run of the agent."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.home = home
@@ -113,7 +113,7 @@ class Life:
 
     def step(self) -> None:
         kind = self.random.choices(
-            (self.ask, self.end, self.drain, self.undrain, self.keep, self.set, self.cut, self.hurt, self.agree),
+            (self.ask, self.end, self.drain, self.undrain, self.fix_mode, self.set, self.cut, self.hurt, self.agree),
             (50, 40, 1, 3, 1, 3, 1, 0.5, 3),
         )[0]
         kind()
@@ -161,12 +161,12 @@ class Life:
         for state in self.agent.devices():
             self.agent.care.undrain(state.device)
 
-    def keep(self) -> None:
+    def fix_mode(self) -> None:
         mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu", "mps", "timeslice"))
         self._as_operator(lambda device: self.agent.cutting.keep(device, mode))
 
     def cut(self) -> None:
-        """A layout that stays, whose instances serve mode mps, or none."""
+        """Set a fixed layout whose instances serve mode mps, or none."""
         layout, mode = self.random.choice(((LAYOUT, "mps"), ((), "auto")))
 
         def change(device: Any) -> None:
@@ -178,7 +178,7 @@ class Life:
             self._as_operator(change, self.random.choice(idle))
 
     def set(self) -> None:
-        """Give a card out otherwise than before."""
+        """Change the settings of a card."""
         choice = self.random.choice
         wanted = Wanted(
             replicas=choice((None, 0, 2, 3, 12)),
@@ -196,8 +196,7 @@ class Life:
                 raise
 
     def hurt(self) -> None:
-        """Of all faults those after which a card is well again without anybody's help, an error of a program, and the death
-        of a service."""
+        """Inject a fault after which a card recovers by itself, an error of a program, or the death of a service."""
         services = self.parts.modes[ModeName("mps")]._services.all()
         daemons = [service.daemon for service in services if service.daemon is not None]
         if daemons and self.random.random() < 0.5:
@@ -212,10 +211,10 @@ class Life:
         sim.inject(self.node, gpu, *what)
         self.done["faults"] += 1
 
-    # ---- what must be true ----------------------------------------------------------------------------------------
+    # ---- checks ---------------------------------------------------------------------------------------------------
 
     def agree(self) -> None:
-        """At every moment: the journal has what is held, a device has one mode, and nothing of it is given twice."""
+        """Check what holds at every moment: the journal has all grants, a device has one mode, nothing is granted twice."""
         with self.parts.lock:
             held = {record.id for record in self.agent.records()}
             written = {record.id for record in self.store.allocations()}
@@ -247,14 +246,14 @@ class Life:
         return int(profile.slices)
 
     def settle(self) -> None:
-        """Soon: the cards, the machine and the slots are as the books say."""
+        """Wait until the cards, the machine and the slots agree with the records."""
         deadline = time.monotonic() + PATIENCE_S
         while wrong := self.wrong():
             assert time.monotonic() < deadline, wrong
             time.sleep(0.05)
 
     def wrong(self) -> list[str]:
-        """Where books and machine differ now."""
+        """Return the differences between records and machine now."""
         found: list[str] = []
         with self.parts.lock:
             records = self.agent.records()
@@ -310,7 +309,7 @@ class Life:
         return found
 
     def leave(self) -> None:
-        """Everything is given back, and nothing of it is left."""
+        """Release everything and check that nothing is left."""
         for state in self.agent.devices():
             self.agent.cutting.keep(state.device, "auto")
         for record in self.agent.records():

@@ -1,7 +1,6 @@
-"""A program that does one thing on its card for each line that it reads, and prints what CUDA said.
+"""Program that takes one step on its card for each line that it reads, and prints CUDA's result.
 
-``alloc MIB`` prints ``alloc CODE``; ``write`` fills what was allocated last and waits for it; ``info`` prints free and
-total MiB.
+``alloc MIB`` prints ``alloc CODE``; ``write`` fills the last allocation and waits for it; ``info`` prints free and total MiB.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     print(*words, flush=True)
 
 
@@ -21,21 +20,21 @@ def main() -> None:
     begun = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or cuda.cuCtxSetCurrent(context)
     count = ctypes.c_int()
     cuda.cuDeviceGetCount(ctypes.byref(count))
-    say("begun", begun, count.value)
+    report("begun", begun, count.value)
     pointer, size = ctypes.c_uint64(), 0
     for line in sys.stdin:
         word, _, amount = line.strip().partition(" ")
         if word == "alloc":
             size = int(amount) << 20
-            say("alloc", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
+            report("alloc", cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
         elif word == "write":
             written = cuda.cuMemsetD8_v2(pointer, ctypes.c_ubyte(7), ctypes.c_size_t(size)) or cuda.cuCtxSynchronize()
-            say("write", written)
+            report("write", written)
         elif word == "info":
             free, total = ctypes.c_size_t(), ctypes.c_size_t()
             cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-            say("info", free.value >> 20, total.value >> 20)
-    say("ended")
+            report("info", free.value >> 20, total.value >> 20)
+    report("ended")
 
 
 main()

@@ -1,4 +1,4 @@
-"""Attacks by programs that are on a card and in no allocation."""
+"""Attacks by unmanaged processes on a card."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ def _events_of(world: HostileWorld, kind: str) -> list[str]:
 
 def test_a_program_without_a_slice_is_found_within_two_seconds(world: HostileWorld, mallory: User) -> None:
     world.forget_events()
-    stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
-    assert stranger.line() == f"held {GIB_20}"
-    message = until(lambda: _events_of(world, "stranger"), what="an event about the stranger")[0]
-    assert str(stranger.pid) in message
+    unmanaged = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
+    assert unmanaged.line() == f"held {GIB_20}"
+    message = until(lambda: _events_of(world, "stranger"), what="an event about the unmanaged process")[0]
+    assert str(unmanaged.pid) in message
     with world.unharmed():
         pass
-    stranger.close()
+    unmanaged.close()
 
 
 def test_memory_that_an_unmanaged_process_holds_is_not_granted(world: HostileWorld, mallory: User, eve: User) -> None:
     world.forget_events()
     environment = world.environment_of_node()
-    stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=environment)
-    assert stranger.line() == f"held {GIB_20}"
-    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
+    unmanaged = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=environment)
+    assert unmanaged.line() == f"held {GIB_20}"
+    until(lambda: _events_of(world, "stranger"), what="an event about the unmanaged process")
     with world.unharmed():
-        # The first card has 40 GiB: 2 are the neighbour's, 20 the stranger's.
+        # The first card has 40 GiB: 2 of the honest tenant, 20 of the unmanaged process.
         asked = [eve.runs("/bin/cat", memory_mib=30 * 1024, cores=10) for _ in range(2)]
-        until(lambda: all(child.dead() or world.of(child) for child in asked), what="both to be answered")
+        until(
+            lambda: all(child.dead() or world.running_allocation(child) for child in asked), what="both to be answered"
+        )
         assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1]
-    stranger.close()
+    unmanaged.close()
 
 
 def test_a_card_with_an_unmanaged_process_is_not_granted_exclusively(
@@ -45,13 +47,13 @@ def test_a_card_with_an_unmanaged_process_is_not_granted_exclusively(
 ) -> None:
     environment = world.environment_of_node() | {"CUDA_VISIBLE_DEVICES": "1"}
     world.forget_events()
-    stranger = mallory.starts(world.program("hostile"), "hold", "4096", environment=environment)
-    assert stranger.line() == "held 4096"
-    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
+    unmanaged = mallory.starts(world.program("hostile"), "hold", "4096", environment=environment)
+    assert unmanaged.line() == "held 4096"
+    until(lambda: _events_of(world, "stranger"), what="an event about the unmanaged process")
     with world.unharmed():
         asked = eve.runs("/bin/cat", mode="exclusive")
         assert "refused" in until(asked.text, what="the exclusive request to be answered")
-    stranger.close()
+    unmanaged.close()
     until(lambda: not world.held_by(eve))
 
 
@@ -60,19 +62,19 @@ def test_a_card_with_an_unmanaged_process_takes_nothing_new_under_policy_drain(
 ) -> None:
     world = make_world("2xA100-40GB", neighbour=True, options=("--strangers", "drain"))
     mallory, eve = world.user(), world.user()
-    stranger = mallory.starts(world.program("hostile"), "hold", "64", environment=world.environment_of_node())
-    assert stranger.line() == "held 64"
-    until(lambda: _events_of(world, "stranger"), what="an event about the stranger")
+    unmanaged = mallory.starts(world.program("hostile"), "hold", "64", environment=world.environment_of_node())
+    assert unmanaged.line() == "held 64"
+    until(lambda: _events_of(world, "stranger"), what="an event about the unmanaged process")
     with world.unharmed():
-        first = eve.runs("/bin/cat", mode="exclusive", wait_s=20)  # the probe may be on it for a moment
-        until(lambda: world.of(first), what="the other card to be given")
+        first = eve.runs("/bin/cat", mode="exclusive", wait_s=20)  # the probe may be on the card for a moment
+        until(lambda: world.running_allocation(first), what="the other card to be given")
         second = eve.runs("/bin/cat", memory_mib=64, cores=1)
-        assert "refused" in until(second.text, what="the card with the stranger to be refused")
+        assert "refused" in until(second.text, what="the card with the unmanaged process to be refused")
         assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1]
-    stranger.close()
-    until(lambda: _events_of(world, "stranger_gone"), what="the end of the stranger to be seen")
+    unmanaged.close()
+    until(lambda: _events_of(world, "stranger_gone"), what="the end of the unmanaged process to be seen")
     after = eve.runs("/bin/cat", memory_mib=64, cores=1)
-    found = until(lambda: world.of(after), what="the card to take work again")
+    found = until(lambda: world.running_allocation(after), what="the card to take work again")
     assert found["slices"][0]["device_index"] == 0
     first.close()
     world.settle()
@@ -84,11 +86,11 @@ def test_only_unmanaged_processes_are_killed_under_policy_kill(make_world: Calla
     tenant = eve.runs(world.program("hostile"), "hold", "512", memory_mib=2048, cores=10)
     assert tenant.line() == "held 512"
     idle = mallory.starts("/bin/cat", environment={})
-    stranger = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
-    assert stranger.line() == f"held {GIB_20}"
+    unmanaged = mallory.starts(world.program("hostile"), "hold", str(GIB_20), environment=world.environment_of_node())
+    assert unmanaged.line() == f"held {GIB_20}"
     with world.unharmed():
-        until(stranger.dead, what="the stranger to be killed")
-    assert stranger.code == -9
+        until(unmanaged.dead, what="the unmanaged process to be killed")
+    assert unmanaged.code == -9
     assert tenant.alive()
     assert idle.alive()
     world.settle()
@@ -109,7 +111,10 @@ def test_a_program_of_a_second_pool_is_an_unmanaged_process(world: HostileWorld,
         card = next(d for d in world.devices() if any(s["pid"] == other.pid for s in d["strangers"]))
         with world.unharmed():
             asked = [eve.runs("/bin/cat", memory_mib=30 * 1024, cores=10) for _ in range(2)]
-            until(lambda: all(child.dead() or world.of(child) for child in asked), what="both to be answered")
+            until(
+                lambda: all(child.dead() or world.running_allocation(child) for child in asked),
+                what="both to be answered",
+            )
             assert [a["slices"][0]["device_index"] for a in world.held_by(eve)] == [1 - card["index"]]
         other.close()
     finally:

@@ -1,4 +1,4 @@
-"""Processes that are on a card without a slice of it, or hold more than they were given, beside those that do as agreed."""
+"""Unmanaged processes on a card, and programs that hold more than they were given, beside programs within their limits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ kernel_membership = pytest.mark.skipif(os.geteuid() != 0, reason="control groups
 
 
 @contextmanager
-def _stranger(world: World, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program on the simulated cards past the pool."""
+def _unmanaged_process(world: World, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program on the simulated cards past the pool."""
     environment = {
         **world.environment,
         "LD_LIBRARY_PATH": str(simulated_library_dir()),
@@ -41,7 +41,7 @@ def _stranger(world: World, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _ask(world: World, **body: Any) -> str:
-    """The reason why it is refused now; "" when it is granted (and given back)."""
+    """Return the reason of a refusal; "" if the request is granted (and released)."""
     try:
         granted = world.client.post("/v1/allocations", {"command": ["true"], **body})
     except CalabashError as error:
@@ -51,15 +51,15 @@ def _ask(world: World, **body: Any) -> str:
     return ""
 
 
-def test_a_stranger_is_found_and_what_it_holds_is_not_granted(make_world: MakeWorld, hold: str) -> None:
+def test_unmanaged_process_is_found_and_its_memory_is_not_granted(make_world: MakeWorld, hold: str) -> None:
     world = make_world("A100-40GB")
     world.up()
-    with _stranger(world, hold, "20000", "1000") as stranger:
-        (event,) = until(lambda: world.events("stranger"), what="the stranger to be told of")
-        assert f"hold (pid {stranger.pid}, user " in event["message"]
+    with _unmanaged_process(world, hold, "20000", "1000") as unmanaged:
+        (event,) = until(lambda: world.events("stranger"), what="the unmanaged process to be told of")
+        assert f"hold (pid {unmanaged.pid}, user " in event["message"]
         (card,) = world.devices()
         (listed,) = card["strangers"]
-        assert (listed["pid"], listed["uid"]) == (stranger.pid, os.geteuid())
+        assert (listed["pid"], listed["uid"]) == (unmanaged.pid, os.geteuid())
         assert 20_000 <= listed["memory_mib"] < 21_500
         assert card["memory_free_mib"] < 41_000 - 20_000
         assert _ask(world, mode="exclusive") != ""
@@ -68,39 +68,37 @@ def test_a_stranger_is_found_and_what_it_holds_is_not_granted(make_world: MakeWo
         waiting = world.run("cat", mode="exclusive", wait_s=60)
         pending = until(lambda: [a for a in world.allocations() if a["state"] == "pending"], what="it to wait")
         why = world.client.get(f"/v1/allocations/{pending[0]['id']}/why")
-        assert f"pid {stranger.pid}" in str(why)
+        assert f"pid {unmanaged.pid}" in str(why)
     until(lambda: world.events("stranger_gone"), what="its end to be told of")
     until(lambda: world.allocation_of(waiting), what="the card to be granted alone")
     assert world.devices()[0]["strangers"] == []
 
 
-def test_a_card_that_is_drained_of_strangers_takes_no_new_work_while_they_are_there(
+def test_policy_drain_stops_new_allocations_while_an_unmanaged_process_is_there(
     make_world: MakeWorld, hold: str
 ) -> None:
     world = make_world("A100-40GB", options=("--strangers", "drain"))
     world.up()
-    with _stranger(world, hold, "100", "100"):
-        until(lambda: world.devices()[0]["strangers"], what="the stranger to be found")
+    with _unmanaged_process(world, hold, "100", "100"):
+        until(lambda: world.devices()[0]["strangers"], what="the unmanaged process to be found")
         assert _ask(world, memory_mib=1000, cores=10) == "unhealthy"
     until(lambda: not world.devices()[0]["strangers"], what="its end to be seen")
     assert _ask(world, memory_mib=1000, cores=10) == ""
 
 
-def test_strangers_are_killed_where_that_is_the_policy_and_nobody_else(make_world: MakeWorld, hold: str) -> None:
+def test_policy_kill_ends_only_unmanaged_processes(make_world: MakeWorld, hold: str) -> None:
     world = make_world("A100-40GB", options=("--strangers", "kill"))
     world.up()
     honest, _ = world.running(hold, "700", "100", memory_mib=2048, cores=10)
     until(lambda: honest.says("held 700"))
-    with _stranger(world, hold, "100", "100") as stranger:
-        until(lambda: stranger.poll() is not None, what="the stranger to be killed")
+    with _unmanaged_process(world, hold, "100", "100") as unmanaged:
+        until(lambda: unmanaged.poll() is not None, what="the unmanaged process to be killed")
     until(lambda: world.events("stranger_gone"))
     assert honest.alive()
 
 
 @kernel_membership
-def test_a_program_on_a_card_that_its_allocation_was_not_given_is_told_of_like_a_stranger(
-    world: World, hold: str
-) -> None:
+def test_program_on_a_card_outside_of_its_allocation_is_reported_as_unmanaged(world: World, hold: str) -> None:
     owner, whole = world.running("cat", mode="exclusive")
     card = whole["slices"][0]["device_index"]
     assert card == 0
@@ -148,7 +146,7 @@ def test_a_program_without_the_library_is_stopped_while_it_owes_gpu_time(world: 
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether the group of a process is."""
+    """Return True if the control group of a process is frozen."""
     hierarchy, name = find_hierarchy(), group_of(pid)
     assert hierarchy is not None
     assert name is not None
