@@ -395,7 +395,7 @@ def test_gang_of_another_namespace_is_not_joined(product: Product) -> None:
         pod["metadata"]["annotations"] = gang | {"calabash.dev/gang": group}
         answer = refusal(product, PODS, json.dumps(pod))
         assert answer == "" or "hint: " in answer, answer
-    wait_told(product, "same", "1 of 2")
+    wait_told(product, "same", "needs 2 members, 1 submitted")
     served(product)
     assert product.pod(VICTIM, "g0")["status"]["phase"] == "Pending"
     assert product.gpu_node.slots() == []
