@@ -1,6 +1,6 @@
 /*
- * What one call costs: batches of one kind of call in turn, many rounds; prints the median of the batches in
- * ns per call for each kind, as one JSON object.
+ * Benchmark of the cost of a call: batches of one kind of call in turn, many rounds; prints the median of the
+ * batches in ns per call for each kind, as one JSON object.
  *
  *   calls --kernels FILE.ptx --rounds 200
  */

@@ -1,7 +1,4 @@
-/*
- * The few driver functions that the benchmark programs use, looked up as a program without a link-time
- * libcuda does it.
- */
+/* The driver functions that the benchmark programs use, looked up at run time without a link-time libcuda. */
 #ifndef BENCH_DRIVER_H
 #define BENCH_DRIVER_H
 
@@ -83,7 +80,7 @@ static inline void driver_open(void)
 #undef LOOK_UP
 }
 
-/* The kernels' PTX lies beside the program; the driver compiles it. */
+/* The kernels' PTX is beside the program; the driver compiles it. */
 static inline CUmodule load_kernels(const char *path)
 {
     FILE *file = fopen(path, "rb");

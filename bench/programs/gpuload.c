@@ -1,14 +1,14 @@
 /*
- * A tenant that keeps a card busy: kernels of one length, or graphs of them, from some streams, for some
+ * A tenant that keeps a card busy: kernels of one length, or graphs of them, from several streams, for a given
  * time.
  *
  *   gpuload --kernels FILE.ptx --kernel-us 1000 --seconds 3 [--iterations N] [--streams 1] [--graph 0]
- * [--depth 0]
- *           [--think-us 0] [--sync] [--device 0] [--memory-mib 0] [--start-ns 0] [--sample-ms 50]
+ *           [--depth 0] [--think-us 0] [--sync] [--device 0] [--memory-mib 0] [--start-ns 0]
+ *           [--sample-ms 50]
  *
- * It keeps `depth` launches under way per stream (0: about 4 ms of work, at least two). The last line on
- * stdout is a JSON object: launches and nanoseconds of work completed, and a series of [time_ns, completed]
- * on CLOCK_MONOTONIC. "ready" is printed once the context stands and before the first launch.
+ * It keeps `depth` launches in flight per stream (0: about 4 ms of work, at least two). The last line on stdout
+ * is a JSON object: launches and nanoseconds of work completed, and a series of [time_ns, completed] on
+ * CLOCK_MONOTONIC. "ready" is printed once the context exists and before the first launch.
  */
 #define _GNU_SOURCE
 #include <getopt.h>

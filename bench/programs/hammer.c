@@ -1,13 +1,12 @@
 /*
  * A tenant that allocates and frees in every family, as fast as it can.
  *
- *   hammer --seconds S [--largest-mib 64] [--hold-mib 0] [--seed N]   random churn
- *   hammer --fill                                                       until out of memory, then down to
- * small pieces
+ *   hammer --seconds S [--largest-mib 64] [--hold-mib 0] [--seed N]   random allocations
+ *   hammer --fill                                                     until out of memory, then down to small
+ *   pieces
  *
- * With --gate it begins when its standard input is closed. The last line on stdout is a JSON object. "ready"
- * is printed once the context stands. With --hold-mib the program frees its oldest allocations above that
- * much.
+ * With --gate it begins when its standard input is closed. The last line on stdout is a JSON object. "ready" is
+ * printed once the context exists. With --hold-mib the program frees its oldest allocations above that much.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>

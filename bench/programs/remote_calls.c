@@ -1,10 +1,13 @@
 /*
- * What calls cost whose driver is elsewhere: `remote_calls --kernels FILE.ptx --rounds N` prints one JSON object.
- *   start_ms     from cuInit to the end of the first kernel; start_questions: answers that were waited for until then
- *   launch_ns    a launch to its caller, median of bursts of 1,000 into an idle line; launch_p10_ns the fast ones
- *   launches_s   in a long flow, with its end waited for
- *   question_us  the median of copying 4 bytes from the card
- *   in_KIB, out_KIB  GiB/s of copies of that size, the best of some
+ * Benchmark of calls of a remote driver: `remote_calls --kernels FILE.ptx --rounds N` prints one JSON object.
+ *
+ *   start_ms         from cuInit to the end of the first kernel; start_questions: answers waited for until
+ *   then
+ *   launch_ns        a launch to its caller, median of bursts of 1,000 into an idle connection; launch_p10_ns
+ *   the fast ones
+ *   launches_s       in a long sequence, including the wait for its end
+ *   question_us      the median of copying 4 bytes from the card
+ *   in_KIB, out_KIB  GiB/s of copies of that size, the best of several
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -18,7 +21,7 @@ static struct {
     const struct {
         uint64_t commands, questions, sent_bytes, received_bytes, image_bytes;
     } *counters;
-} const *own; /* absent where the driver is here */
+} const *own; /* NULL with a local driver */
 
 static __typeof__(&cuMemcpyHtoD_v2) copy_in;
 static __typeof__(&cuMemcpyDtoH_v2) copy_out;
@@ -89,7 +92,7 @@ static void copies(CUdeviceptr there, char *here, size_t bytes)
         uint64_t began = now_ns();
         for (int k = 0; k < count; k++)
             CHECK(copy_in(there, here, bytes));
-        CHECK(copy_out(here, there, 4)); /* nobody waits for what goes in, so far */
+        CHECK(copy_out(here, there, 4)); /* incoming copies are not waited for, so far */
         double rate = (double)bytes * count / (double)(now_ns() - began) * 1e9 / (1 << 30);
         if (i && rate > in) in = rate;
         began = now_ns();

@@ -1,8 +1,9 @@
 /*
- * What a program in a container sees of its cards: `sees LABEL [FILE] [hold]` writes one line of JSON, at the end of FILE
- * or, for "-", on its output: for every device its UUID by CUDA and by NVML, its size by cuDeviceTotalMem, cuMemGetInfo and
- * NVML, and what becomes of an allocation of half of it and of one that is larger than all of it. `hold`: then waits for
- * the end of its input. Neither library is linked: the loader finds what was put into the container.
+ * Report of the cards that a program in a container sees: `sees LABEL [FILE] [hold]` writes one line of JSON,
+ * at the end of FILE or, for "-", on its output: for every device its UUID by CUDA and by NVML, its size by
+ * cuDeviceTotalMem, cuMemGetInfo and NVML, and the results of an allocation of half of it and of one that is
+ * larger than all of it. `hold`: then waits for the end of its input. Neither library is linked: the loader
+ * finds what was put into the container.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -89,7 +90,7 @@ int main(int argc, char **argv)
         at += device(line + at, sizeof(line) - (size_t)at, i);
     at += snprintf(line + at, sizeof(line) - (size_t)at, "]}\n");
     int out = strcmp(file, "-") == 0 ? 1 : open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (out < 0 || write(out, line, (size_t)at) != at) return 6; /* one write: lines of several never mix */
+    if (out < 0 || write(out, line, (size_t)at) != at) return 6; /* one write: lines of several programs never mix */
     if (argc > 3) {
         char byte;
         while (read(0, &byte, 1) > 0)

@@ -1,9 +1,10 @@
 /*
- * A tenant that needs much memory: it takes so many pieces and then reads all of them, again and again.
+ * A tenant that needs much memory: it allocates so many pieces and then reads all of them, again and again.
  *
  *   sweeper KERNELS.ptx PIECES MIB SWEEPS
  *
- * "ready" is printed when the memory is there; it begins when a line comes. The last line on stdout is a JSON object.
+ * "ready" is printed when the memory is allocated; it begins when a line comes. The last line on stdout is a
+ * JSON object.
  */
 #define _GNU_SOURCE
 #include "driver.h"

@@ -1,15 +1,15 @@
 /*
- * Virtual time for programs that run together: a library to be loaded before them.
+ * Virtual time for programs that run together: a library to be preloaded into them.
  *
- * CLOCK_MONOTONIC stands still while anybody computes, and one member runs at a time: whoever sleeps hands on to
- * whoever wakes first, and the clock goes on to that moment. So what is measured depends neither on how fast the
- * machine is nor on who else uses it. A look at the clock takes READ_NS, so that a loop that waits for it ends, and a
- * sleeper runs WAKE_NS after the time that it asked for.
+ * CLOCK_MONOTONIC stands still while a member computes, and one member runs at a time: a member that sleeps
+ * hands over to the one that wakes first, and the clock advances to that moment. So measurements depend neither
+ * on the speed of the machine nor on its other load. Reading the clock takes READ_NS, so that a loop that waits
+ * for it ends, and a sleeping member runs WAKE_NS after the requested time.
  *
- * VIRTUAL_TIME names the file that they share (struct world; bench/_virtual.py makes it and is a member itself),
- * VIRTUAL_TIME_PLACE the place of this process in it, or -1 for one that only looks at the clock and is over at once.
- * A member has one thread that sleeps. CLOCK_REALTIME goes on with CLOCK_MONOTONIC. A stopped member gets no turn until
- * it is continued.
+ * VIRTUAL_TIME names the file that they share (struct world; bench/_virtual.py makes it and is a member
+ * itself), VIRTUAL_TIME_PLACE the place of this process in it, or -1 for a process that only reads the clock
+ * and ends soon. A member has one thread that sleeps. CLOCK_REALTIME advances with CLOCK_MONOTONIC. A stopped
+ * member does not run until it is continued.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +26,7 @@
 #define MEMBERS_MAX 64
 #define READ_NS     100u
 #define WAKE_NS     20000u
-#define RECHECK_NS  200000u /* a sleeper at a futex sees so late at most that it was woken */
+#define RECHECK_NS  200000u /* longest delay after which a sleeper at a futex sees that it was woken */
 
 struct world {
     uint64_t now_ns, realtime_offset_ns;
@@ -151,7 +151,9 @@ int usleep(useconds_t us)
     return nanosleep(&t, NULL);
 }
 
-/* A wait at a futex until an absolute time, as the limiter does it; everything else is the kernel's. */
+/*
+ * A wait at a futex until an absolute time, as the limiter makes it; all other calls are passed to the kernel.
+ */
 long syscall(long number, ...)
 {
     long a[6];

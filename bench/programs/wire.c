@@ -1,7 +1,7 @@
 /*
- * What a connection costs that carries nothing of ours: `wire ping ROUNDS` prints the median of a question and an answer of
- * 64 bytes each over TCP in one machine, in us; `wire bulk BYTES` how fast so many go one way and are acknowledged by a
- * byte, in GiB/s, the best of three.
+ * Benchmark of a plain TCP connection, as a baseline: `wire ping ROUNDS` prints the median of a question and an
+ * answer of 64 bytes each in one machine, in us; `wire bulk BYTES` the rate at which so many go one way and are
+ * acknowledged by a byte, in GiB/s, the best of three.
  */
 #define _GNU_SOURCE
 #include <netinet/in.h>

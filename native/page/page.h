@@ -1,15 +1,15 @@
 /*
  * Layout of the shared files of an allocation's slot, used by the agent (Python) and the shim (C).
  *
- * <slot>/limits: written by the agent, mapped read-only by the tenant: the limits, and the times when it may
- * launch.
+ *   <slot>/limits: written by the agent, mapped read-only by the tenant: the limits, and the times when it
+ *   may launch.
  *
- * <slot>/usage: written by the tenant, mapped read-write: what it uses. The agent relies on it for speed only;
- * NVML is authoritative. Every value read from it is bounded before use.
+ *   <slot>/usage: written by the tenant, mapped read-write: what it uses. The agent relies on it for speed
+ *   only; NVML is authoritative. Every value read from it is bounded before use.
  *
- * <slot>/lease: an empty file; every process of the allocation holds flock(LOCK_SH) on it, so the kernel itself
- * tells the agent when the last process has ended. Absent if limits.flags has CB_LIMITS_LEASELESS: then
- * membership follows from a cgroup.
+ *   <slot>/lease: an empty file; every process of the allocation holds flock(LOCK_SH) on it, so the kernel
+ *   itself tells the agent when the last process has ended. Absent if limits.flags has CB_LIMITS_LEASELESS:
+ *   then membership follows from a cgroup.
  *
  * A device without a cap and without a policy (memory_limit_bytes 0, CB_POLICY_NONE) is only visible: nothing
  * is charged on it.
@@ -19,7 +19,8 @@
  *
  * Memory: the one rule. The check of every reservation is
  *
- * usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes - limits.device[d].residual_bytes
+ *     usage.device[d].used_bytes + charge <= limits.device[d].memory_limit_bytes -
+ *     limits.device[d].residual_bytes
  *
  * used_bytes counts what the program asked for explicitly, from before the driver is called: allocations of
  * every family, the variables of its modules, and each of its contexts at limits.device[d].context_bytes, the

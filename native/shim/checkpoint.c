@@ -37,7 +37,7 @@ static int member_process_slot(int pid)
 static int member_process_slot_or_report(int pid)
 {
     int slot = member_process_slot(pid);
-    if (slot < 0) cb_say("process %d is none of this slice that uses a GPU, and is left alone", pid);
+    if (slot < 0) cb_say("process %d is not a process of this slice that uses a GPU: nothing was done", pid);
     return slot;
 }
 
@@ -193,7 +193,9 @@ CUresult CUDAAPI cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *ar
     PROCESS_OR_RETURN(slot, pid);
     struct cb_usage_proc *proc = &cb.usage->proc[slot];
     if (restore_changes_card(args)) {
-        cb_say("process %d is to be restored on another card than it was on: a slice does not do that", pid);
+        cb_say("cannot restore process %d on another card; hint: a slice restores a process on the card that "
+               "it was on",
+               pid);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     if (!mover_claim(proc)) return CUDA_ERROR_NOT_READY;

@@ -7,7 +7,7 @@
  * enforced at present (enum cb_gate) is the agent's decision, read from the limits page; a launch that may pass
  * never waits for the agent, the driver or the GPU.
  *
- * CUresult hook_cuLaunchKernel(CUfunction function, unsigned gx, ...)
+ *     CUresult hook_cuLaunchKernel(CUfunction function, unsigned gx, ...)
  *     {
  *         struct cb_launch launch;
  *         cb_launch_begin(&launch, cb_kernel_key(function, gx, gy, gz, bx, by, bz), stream, false);
@@ -140,18 +140,19 @@ static inline uint64_t cb_graph_key(CUgraphExec graph)
 /*
  * Events other than launches that must be reported to the limiter:
  *
- * - a successful begin (all variants of cuStreamBeginCapture, cuStreamBeginCaptureToGraph) and end of a
- * capture; while any capture is under way, launches ask the driver whether their stream is capturing, and pass
- * if it is;
+ *   - a successful begin (all variants of cuStreamBeginCapture, cuStreamBeginCaptureToGraph) and end of a
+ *   capture; while any capture is under way, launches ask the driver whether their stream is capturing, and
+ *   pass if it is;
  *
- * - a successful cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize (`stream` unknown: all = true only
- * for the context form): finished work is then removed from the counters at once. Take the mark before the
- * wait;
+ *   - a successful cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize (`stream` unknown: all = true
+ *   only for the context form): finished work is then removed from the counters at once. Take the mark before
+ *   the wait;
  *
- * - a stream (before cuStreamDestroy) or a graph (before cuGraphExecDestroy, after cuGraphExecUpdate or a
- * change of its nodes' parameters) whose handle will mean something else;
+ *   - a stream (before cuStreamDestroy) or a graph (before cuGraphExecDestroy, after cuGraphExecUpdate or a
+ *   change of its nodes' parameters) whose handle will mean something else;
  *
- * - a context, before it is destroyed, reset or released for the last time: its events are destroyed with it.
+ *   - a context, before it is destroyed, reset or released for the last time: its events are destroyed with
+ *   it.
  */
 void cb_compute_capture_begun(void);
 void cb_compute_capture_ended(void);

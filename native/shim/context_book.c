@@ -47,7 +47,7 @@ CUresult cb_context_opening(CUdevice ordinal, enum cb_context_kind kind, int *de
     if (learned == 0) return CUDA_SUCCESS;
     if (limit != 0 && kind != CB_CONTEXT_GREEN && cb_cost(learned) > limit)
         cb_say("one context on this device takes %llu MiB and the slice has %llu MiB of memory; "
-               "hint: ask for more",
+               "hint: request more memory",
                (unsigned long long)learned >> 20, (unsigned long long)limit >> 20);
     *cost = cb_cost(kind == CB_CONTEXT_GREEN && learned > GREEN_BYTES ? GREEN_BYTES : learned);
     if (cb_reserve(*device, *cost)) return CUDA_SUCCESS;

@@ -46,7 +46,8 @@ int cb_mps_admission_enter(void)
         }
     }
     if (door < 0)
-        cb_say("the door of the multi-process service at %s is closed: this program has the least share",
+        cb_say("cannot connect to the admission socket of the multi-process service, %s: this program gets "
+               "the smallest share",
                path);
     errno = saved;
     return door;

@@ -297,14 +297,14 @@ static bool slot_open_directory(struct slot *slot)
     if (file_status(slot->directory, &status) != 0 ||
         (!slot->sealed &&
          (!owner_is_trusted(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0))) {
-        cb_say("the slot %s is not to be trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
+        cb_say("the slot %s is not trusted: owner %u, mode %o", path, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
         return false;
     }
     slot->device = status.st_dev;
     if (slot->member && !slot->fixed && !slot->sealed &&
         !ancestors_belong_to_pool(slot->directory, slot->membership.owner)) {
-        cb_say("the slot %s is not of the pool that this process belongs to; "
+        cb_say("the slot %s does not belong to the pool of this process; "
                "hint: leave CALABASH_SLOT as `calabash run` has set it",
                path);
         return false;
@@ -329,10 +329,10 @@ static void *slot_map_pages(const struct slot *slot, const char *name, size_t si
         cb_say("%s/%s has %lld bytes, expected %zu: damaged, or of another version of calabash", slot->path,
                name, (long long)status.st_size, size);
     } else if (slot->sealed && (status.st_dev != slot->device || !is_on_file_system(fd, TMPFS_MAGIC))) {
-        cb_say("%s/%s is of another file system than its slot", slot->path, name);
+        cb_say("%s/%s is not on the file system of its slot", slot->path, name);
     } else if (!writable && !slot->sealed &&
                (!owner_is_trusted(slot, status.st_uid) || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
-        cb_say("%s/%s is not to be trusted: owner %u, mode %o", slot->path, name, (unsigned)status.st_uid,
+        cb_say("%s/%s is not trusted: owner %u, mode %o", slot->path, name, (unsigned)status.st_uid,
                (unsigned)status.st_mode & 07777u);
     } else {
         page = mmap(NULL, size, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
@@ -400,18 +400,16 @@ static bool slot_check_pages(const struct slot *slot, const struct cb_limits *li
     }
     if (limits->version < CB_PAGE_PLAIN || limits->version > CB_PAGE_VERSION ||
         usage->version != limits->version) {
-        cb_say("the pages in %s have version %u and %u, this library reads up to %u; hint: pool and library "
-               "must "
-               "be of one "
-               "release",
+        cb_say("the pages in %s have version %u and %u, this library reads up to %u; "
+               "hint: install the same release of the pool and of this library",
                slot->path, limits->version, usage->version, CB_PAGE_VERSION);
         return false;
     }
     if (!limits_name_own_group(slot, limits)) {
-        cb_say(
-            "the slot %s is of another allocation than this process belongs to, or the kernel does not tell; "
-            "hint: start containers with the control group namespace of their host",
-            slot->path);
+        cb_say("the slot %s is not that of this process's allocation, or the kernel does not report its "
+               "control group; "
+               "hint: start containers with the control group namespace of their host",
+               slot->path);
         return false;
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* what was read above is not newer than what is read next */

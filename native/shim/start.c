@@ -60,7 +60,7 @@ static bool slot_enter(void)
     if (!handlers_registered) {
         handlers_registered = pthread_atfork(NULL, NULL, start_after_fork) == 0;
         if (!handlers_registered) {
-            cb_say("no memory to watch for fork");
+            cb_say("cannot register the fork handler: out of memory");
             return false;
         }
     }

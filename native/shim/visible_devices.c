@@ -44,7 +44,7 @@ bool cb_shown_learn(uint32_t device_count)
         if (value == NULL) continue;
         if (strncmp(*variable, CLAIM, sizeof(CLAIM) - 1) == 0) {
             if (claim != NULL) {
-                cb_say("this container has claims %s and %s, and the slot of one of them only; "
+                cb_say("this container has the claims %s and %s, but the slot of only one of them; "
                        "hint: put both requests into one claim",
                        claim, value + 1);
                 return false;

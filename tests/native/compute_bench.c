@@ -1,11 +1,13 @@
 /*
- * The limiter alone, over a driver of a few lines: one device in this process that runs launches one after the other.
- * Each command prints one line of "name value" pairs. Compiled together with native/shim/compute*.c.
+ * Benchmark and test of the compute limiter alone, with a minimal driver: one device in this process that runs
+ * launches one after the other. Each command prints one line of "name value" pairs. Compiled together with
+ * native/shim/compute*.c.
  *
- * Time is virtual: the linker replaces clock_gettime, usleep and syscall (--wrap) by the functions below. The clock
- * stands still while code runs, a look at it takes READ_NS, and a sleeper wakes WAKE_NS late. Processes that take part
- * with join_clock() run one at a time: a process that sleeps hands on to the one that wakes first. Threads of one
- * process share its place; a thread that sleeps moves the clock for all of them.
+ * Time is virtual: the linker replaces clock_gettime, usleep and syscall (--wrap) by the functions below. The
+ * clock stands still while code runs, reading it takes READ_NS, and a sleeping thread wakes WAKE_NS late.
+ * Processes that take part with join_clock() run one at a time: a process that sleeps hands over to the one
+ * that wakes first. Threads of one process share its place; a thread that sleeps advances the clock for all of
+ * them.
  */
 #define _GNU_SOURCE
 #include "shim/compute.h"
@@ -27,7 +29,7 @@
 #define MS         1000000ull
 #define READ_NS    100u
 #define WAKE_NS    20000u
-#define RECHECK_NS 200000u /* a sleeper at a futex sees so late at most that its word has changed */
+#define RECHECK_NS 200000u /* longest delay after which a sleeper at a futex sees that its word has changed */
 #define PLACES     2
 
 static uint64_t free_at_ns, busy_ns, outside_ns;
@@ -81,7 +83,9 @@ static void sleep_until(uint64_t at_ns)
     if (hand_on() != place) await_turn();
 }
 
-/* Before fork(): the child that calls join_clock() with this place gets its first turn when the caller sleeps. */
+/*
+ * Call it before fork(): the child that calls join_clock() with this place first runs when the caller sleeps.
+ */
 static void expect_at(int joining)
 {
     virtual_clock->place[joining].wake_ns = 0;
@@ -307,7 +311,7 @@ static void turn(char **argv)
 static void dead_agent(void)
 {
     limits.heartbeat_ns = now_ns();
-    device->plan = (struct cb_plan){.from_ns = 0}; /* never */
+    device->plan = (struct cb_plan){.from_ns = 0}; /* no window */
     start(CB_POLICY_FIXED, CB_GATE_TURN, 30);
     uint64_t began = now_ns();
     launch(11, 1000);
@@ -366,7 +370,7 @@ static void synchronised(void)
 static void dead_sibling(void)
 {
     start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
-    used->inflight_ns = 500 * MS; /* left by a process that was killed and reaped by nobody */
+    used->inflight_ns = 500 * MS; /* left by a process that was killed and not reaped */
     uint64_t began = now_ns();
     launch(3, MS);
     launch(3, MS);
@@ -396,7 +400,7 @@ static uint64_t advance_key(void)
     return cb_kernel_key("a", 1, 1, 1, 1, 1, 1);
 }
 
-/* Known kernels of 2 us, with a wait for every few of them so that nothing piles up. */
+/* Known kernels of 2 us, with a wait after every few of them so that nothing piles up. */
 static void *quick(void *count)
 {
     for (long i = 0; i < (long)count; i++) {
@@ -408,7 +412,7 @@ static void *quick(void *count)
     return NULL;
 }
 
-/* What is launched in advance is charged to the nanosecond once it is booked: at a wait, at a thread's end. */
+/* Launches made in advance are charged exactly once they are accounted for: at a wait, at a thread's end. */
 static void advance(void)
 {
     const long count = 20000;
@@ -427,7 +431,7 @@ static void advance(void)
     printf("ended %llu inflight %d\n", (unsigned long long)used->launch_count, used->inflight_ns > 0);
 }
 
-/* How many launches pass after the agent has closed the gate of a thread that could launch in advance. */
+/* Number of launches that pass after the agent has closed the gate of a thread that could launch in advance. */
 static void recalled(void)
 {
     start(CB_POLICY_BURST, CB_GATE_OPEN, 30);
@@ -443,7 +447,7 @@ static void recalled(void)
     printf("granted %u waited_ms %.1f\n", granted, (double)(now_ns() - began) / 1e6);
 }
 
-/* A process launches a kernel of 60 ms that nobody has measured; then a sibling launches one of its shape. */
+/* A process launches a kernel of 60 ms that was never measured; then a sibling launches one of its shape. */
 static void siblings(void)
 {
     static _Alignas(8) char one, other;
@@ -453,7 +457,7 @@ static void siblings(void)
         join_clock(1);
         usage->proc[1].state = CB_PROC_LIVE;
         cb_compute_after_fork(&usage->proc[1]);
-        for (int i = 0; i < 2; i++) { /* the second one waits for what came of the first */
+        for (int i = 0; i < 2; i++) { /* the second one waits for the result of the first */
             struct cb_launch state;
             cb_launch_begin(&state, cb_kernel_key(&one, 7, 1, 1, 64, 1, 1), NULL, false);
             cb_launch_end(&state, fake_launch(60 * MS));
@@ -501,7 +505,7 @@ static void side_by_side(void)
            (double)(launches * 2 * MS) / (double)together);
 }
 
-/* Two threads launch at once: each is looked at, and their counts stay exact. */
+/* Two threads launch at once: each launch is checked, and their counts stay exact. */
 static void together(void)
 {
     pthread_t one, two;

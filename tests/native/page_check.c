@@ -1,6 +1,7 @@
 /*
- * The page library on this machine: page_check USAGE_FILE. Orders are seen whole, two words move as one between threads, a dead process'
- * bytes are taken off, wrong counters are mended, and a file cut short ends the call and not the process.
+ * Test of the page library on this machine: page_check USAGE_FILE. Orders are seen whole, two words change as
+ * one between threads, a dead process's bytes are removed, wrong counters are repaired, and a truncated file
+ * ends the call and not the process.
  */
 #define _GNU_SOURCE
 #include "page/pagelib.h"
@@ -28,7 +29,7 @@
 
 static _Alignas(16) struct cb_pair word;
 
-/* high is always 3 * low: a swap that succeeds has replaced a pair that was there, never halves of two. */
+/* high is always 3 * low: a successful swap has replaced a pair that existed, never halves of two. */
 static void *count(void *unused)
 {
     (void)unused;
@@ -45,7 +46,7 @@ static void *count(void *unused)
 static struct cb_limits_device device;
 static int over;
 
-/* As the shim reads it: what it takes must be one order, all of whose figures are the same number. */
+/* Read as the shim does: the result must be one order, all of whose figures are the same number. */
 static void *look(void *unused)
 {
     unsigned seen = 0;
@@ -88,7 +89,7 @@ static void orders(void)
     for (uint32_t n = 1; n <= ORDERS; n++) {
         cb_page_set_gate(&device, CB_GATE_TURN, n, &(struct cb_plan){n, n, n, n});
         cb_page_add_seen(&device, n, n);
-        if (n % 100 == 0) usleep(100); /* readers find one that stands */
+        if (n % 100 == 0) usleep(100); /* readers find a complete one */
     }
     __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < 2; i++)
@@ -122,7 +123,7 @@ int main(int argc, char **argv)
     EXPECT(cb_charge_add(usage, 3, 0, 4096, 8192), 1);
     EXPECT(cb_charge_add(usage, 3, 0, 8192, 8192), 0);
     EXPECT(cb_charge_sub(usage, 3, 0, 1024), 1024);
-    EXPECT(cb_page_reap(usage, 3, 1, 8, 0), 0); /* another's */
+    EXPECT(cb_page_reap(usage, 3, 1, 8, 0), 0); /* another process's slot */
     EXPECT(usage->device[0].used_bytes, 3072);
     EXPECT(cb_page_reap(usage, 3, 1, 7, 0), 1);
     EXPECT(usage->device[0].used_bytes, 0);

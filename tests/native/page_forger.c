@@ -1,11 +1,12 @@
 /*
- * A tenant that lies: maps the usage page of its own allocation and writes over it, again and again.
+ * A tenant that forges its counters: maps the usage page of its own allocation and overwrites it, again and
+ * again.
  *
- *   page_forger USAGE-FILE WHAT...
+ *   page_forger USAGE-FILE FIELD...
  *
- * WHAT: charged (writes 0), bucket (a fortune), inflight (nothing under way), demand (always in need), kernel
- * (its kernels take ten seconds), boast (charges jump forward and back again and again), back (they start high and
- * jump back once, after LATER rounds).
+ * FIELD: charged (writes 0), bucket (a large credit), inflight (no work in flight), demand (always in demand),
+ * kernel (its kernels take ten seconds), boast (charges jump forward and back again and again), back (they
+ * start high and jump back once, after LATER rounds).
  */
 #define _GNU_SOURCE
 #include "page/page.h"

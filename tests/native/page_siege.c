@@ -1,8 +1,8 @@
 /*
- * An agent at work on a page whose tenant does nothing but write over it: page_siege USAGE_FILE ROUNDS.
+ * Test of an agent on a page that its tenant overwrites continuously: page_siege USAGE_FILE ROUNDS.
  *
- * Two processes of the tenant forge the words that the agent exchanges, with tags and sequences that look as if the next
- * step were due. Prints the longest call in milliseconds: each must come back, whatever its answer.
+ * Two processes of the tenant forge the words that the agent exchanges, with tags and sequences that look like
+ * the next step. Prints the longest call in milliseconds: each call must return, whatever its result.
  */
 #define _GNU_SOURCE
 #include "page/charge.h"

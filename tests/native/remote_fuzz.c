@@ -1,13 +1,14 @@
 /*
- * Feeds the worker with what programs have said, changed: remote_fuzz RECORDINGS SEED SESSIONS
+ * Fuzzer of the worker with mutated recordings of programs: remote_fuzz RECORDINGS SEED SESSIONS
  *
- * Each session is a process, whose way to the program is memory: the beginning of a recording, then what this and other
- * recordings say after it, of which some frames are changed, dropped, said twice or exchanged. A malformed frame, which ends
- * a worker, is left out here and the session goes on. It may end as it likes, but not by a signal and not by a sanitizer. Beside all of
- * them one process holds memory full of a secret; sessions are told its addresses and handles and try them, and must neither be given
- * the secret nor change it. Some sessions run side by side, for most of a session is waiting for the card.
+ * Each session is a process, whose connection to the program is memory: the beginning of a recording, then
+ * frames of this and other recordings, some of which are changed, dropped, repeated or exchanged. A malformed
+ * frame, which ends a worker, is skipped here and the session goes on. It may end in any way except by a signal
+ * or a sanitizer. Another process holds memory full of a secret; sessions try its addresses and handles, and
+ * must neither read the secret nor change it. Some sessions run side by side, because most of a session is
+ * waiting for the card.
  *
- * Prints how many frames were read by workers and how many of them were changed; ends with 1 when a session did not end well, with its
+ * Prints the number of frames read by workers and of changed ones; exits with 1 if a session failed, after its
  * number, which as SEED repeats it alone.
  */
 #define _GNU_SOURCE
@@ -31,9 +32,9 @@
 #define STILL_US     250000 /* without reading a frame, then a session is stopped: a kernel may run for ever */
 #define SANITIZER    99
 #define LEAKED       98
-#define SECRETS      16 /* pieces of memory that another session has */
+#define SECRETS      16 /* pieces of memory of another session */
 #define SECRET_BYTES (64u << 10)
-#define LOOK_EVERY   64 /* sessions, then it is seen whether the secret is as it was */
+#define LOOK_EVERY   64 /* sessions between checks that the secret is unchanged */
 #define WORKED(call) ((call) == CUDA_SUCCESS)
 
 static uint8_t *said;
@@ -42,11 +43,11 @@ static uint64_t state;
 static struct {
     size_t end;
     bool changed;
-} frame[2 * FRAMES_MAX]; /* what is said, one by one */
+} frame[2 * FRAMES_MAX]; /* frames to send, one by one */
 static size_t frame_count, next;
-static struct { /* in memory that sessions share with who starts them */
+static struct { /* in memory shared by the sessions and their parent */
     uint64_t frames, changed;
-    uint64_t locked, ordinary; /* memory into which the driver was to copy by itself */
+    uint64_t locked, ordinary; /* memory to which the driver was to copy directly */
 } * read_by;
 static uint8_t secret[16];
 static struct {
@@ -84,7 +85,7 @@ static uint64_t word_of_note(void)
     }
 }
 
-/* ---- the one whose secret it is ---- */
+/* ---- the process with the secret ---- */
 
 static bool hold(void)
 {
@@ -120,7 +121,7 @@ static bool is_untouched(void)
     return true;
 }
 
-/* Started by main, and asked by main. */
+/* Started by main, which sends it requests. */
 static bool start_other(void)
 {
     int ask[2], told[2];
@@ -149,7 +150,7 @@ static bool other_is_well(void)
     return write(other.ask, "?", 1) == 1 && read(other.told, &word, 1) == 1 && word;
 }
 
-/* ---- what a session is told, and tells ---- */
+/* ---- frames to and from a session ---- */
 
 /* A worker ends at a malformed frame; here it goes on with the next one, unless another thread already has. */
 static void session_continue(const struct cb_request *of, int code);
@@ -213,7 +214,7 @@ static void say(const struct cb_frame *f, const uint8_t *payload, size_t bytes, 
     frame[frame_count++].end = said_bytes;
 }
 
-/* Change a copy of it, and say that. */
+/* Change a copy of the frame, and send it. */
 static void say_changed(struct cb_frame f, const uint8_t *payload, size_t bytes)
 {
     if (said_bytes + sizeof f + bytes > SAID_MAX) return;
@@ -258,7 +259,10 @@ struct recording {
 static struct recording recordings[1024];
 static size_t recording_count;
 
-/* Say `most` frames of it, from the one after `skipped` on, and change one in `often`; how many there were. */
+/*
+ * Send `most` frames of the recording, from the one after `skipped` on, and change one in `often`; return their
+ * number.
+ */
 static uint64_t say_some(const struct recording *r, uint64_t skipped, uint64_t most, uint64_t often)
 {
     uint64_t frames = 0;
@@ -277,7 +281,7 @@ static uint64_t say_some(const struct recording *r, uint64_t skipped, uint64_t m
     return frames < skipped ? 0 : frames - skipped;
 }
 
-/* The more is changed, the sooner a session is over: some are changed much, some little. */
+/* The more is changed, the sooner a session ends: some are changed much, some little. */
 static void compose(void)
 {
     uint64_t often = 1 + below(below(4) ? 3 : 60), alone = below(2);
@@ -289,10 +293,10 @@ static void compose(void)
         if (alone && tries > 4) break;
         if (!alone) r = &recordings[below(recording_count)];
     }
-    if (below(16) == 0) frame[frame_count - 1].end -= 8; /* and nothing more comes */
+    if (below(16) == 0) frame[frame_count - 1].end -= 8; /* and nothing more follows */
 }
 
-void __asan_on_error(void); /* called by the sanitizer, which is to say all of it */
+void __asan_on_error(void); /* called by the sanitizer, which must print its whole report */
 void __asan_on_error(void)
 {
     struct itimerval never = {0};
@@ -364,7 +368,7 @@ static uint64_t stopped;
 static _Noreturn void give_up(const char *why, uint64_t number)
 {
     printf("%s %llu\n", why, (unsigned long long)number);
-    exit(1); /* the others end with us */
+    exit(1); /* the other sessions end with this process */
 }
 
 static void start(uint64_t number)
@@ -381,7 +385,7 @@ static void start(uint64_t number)
     session[running++].number = number;
 }
 
-/* It may have been stopped: a kernel that was told to run for ever is no fault. */
+/* It may have been stopped: a kernel that runs for ever is no fault. */
 static void await_one(void)
 {
     int status;

@@ -1,6 +1,6 @@
 /*
- * What programs do with memory, printed: the same lines must come out with the driver in the process and with the driver at
- * the other end of a network. Each check prints sums and results, never addresses.
+ * Memory operations of programs, with printed results: the lines must be the same with a local driver and with
+ * a remote one. Each check prints sums and results, never addresses.
  */
 #include "sim_cuda_check.h"
 
@@ -67,7 +67,7 @@ static void there_and_back(size_t width, size_t height, size_t depth, size_t pit
     memset(in, 0, pitch); /* taken already: it is ordinary memory */
     OK(s ? cuMemcpy3DAsync_v2(&from, s) : cuMemcpy3D_v2(&from));
     OK(cuStreamSynchronize(s));
-    show("box", sum(out, bytes)); /* between the rows nothing has changed */
+    show("box", sum(out, bytes)); /* the gaps between the rows are unchanged */
     free(in);
     free(out);
     OK(cuMemFree_v2(d));
@@ -81,8 +81,8 @@ static void boxes(void)
     there_and_back(51, 9, 5, 77, 0, s);
     there_and_back(1, 1, 1, 8, 1, s);
     there_and_back(4096, 700, 2, 4096, 0, NULL);      /* rows without gaps, slices with */
-    there_and_back(3000, 1000, 1, 3001, 1, s);        /* more rows than travel at once */
-    there_and_back(5 * MIB + 3, 2, 1, 5 * MIB + 9, 2, NULL); /* a row that does not travel at once */
+    there_and_back(3000, 1000, 1, 3001, 1, s);        /* more rows than are sent at once */
+    there_and_back(5 * MIB + 3, 2, 1, 5 * MIB + 9, 2, NULL); /* a row that is not sent at once */
     there_and_back(64, 64, 600, 96, 7, s);
 }
 
@@ -221,7 +221,10 @@ static void unified(void)
     show("again", cuMemFreeHost(pinned));
 }
 
-/* What an asynchronous copy takes from ordinary memory is taken when the call returns, whatever the stream does. */
+/*
+ * The source of an asynchronous copy from ordinary memory is read before the call returns, whatever the stream
+ * does.
+ */
 static void captured_source(void)
 {
     CUdeviceptr d;
@@ -241,7 +244,7 @@ static void captured_source(void)
     show("captured", sum(out, sizeof out));
 }
 
-/* ---- memory that devices and the program have ---- */
+/* Without any call before: the kernel just gets the address. */
 
 static void mapped(void)
 {
@@ -260,7 +263,7 @@ static void mapped(void)
     count_up(NULL, (CUdeviceptr)plain, 1500);
     OK(cuCtxSynchronize());
     show("given", sum(plain, 16 * KIB));
-    /* Packed, and read back by a kernel into memory of the device. */
+    /* Packed, and read back by a kernel into device memory. */
     float *x = (float *)plain;
     for (int i = 0; i < 1000; i++)
         x[i] = (float)i;
@@ -277,13 +280,13 @@ static void mapped(void)
     OK(cuMemcpyDtoHAsync_v2(q, d, 4000, NULL));
     OK(cuCtxSynchronize());
     show("added", sum(q, 4000));
-    /* Between two launches the program writes again, and nobody waits. */
+    /* Between two launches the program writes again, without waiting. */
     x[1] = 1000;
     packed.c = (CUdeviceptr)q;
     OK(cuLaunchKernel(vector_add, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
     OK(cuCtxSynchronize());
     show("again", sum(q, 4000));
-    /* Beside what a kernel writes, the program writes: both are there. */
+    /* The program writes beside what a kernel writes: both are there. */
     p[1200] = 77;
     count_up(NULL, (CUdeviceptr)(p + 1024), 100);
     p[1201] = 78;
@@ -294,7 +297,7 @@ static void mapped(void)
     OK(cuMemFreeHost(p));
     OK(cuMemFreeHost(plain));
     OK(cuMemFreeHost(q));
-    OK(cuMemHostAlloc((void **)&p, 64 * KIB, CU_MEMHOSTALLOC_DEVICEMAP)); /* new memory holds nothing old */
+    OK(cuMemHostAlloc((void **)&p, 64 * KIB, CU_MEMHOSTALLOC_DEVICEMAP)); /* new memory is zero */
     count_up(NULL, (CUdeviceptr)(p + 8), 8);
     OK(cuCtxSynchronize());
     show("new", p[15]);
@@ -338,7 +341,7 @@ static void in_managed(void)
     show("foreign", cuMemAdvise_v2((CUdeviceptr)out, 4, CU_MEM_ADVISE_SET_READ_MOSTLY, card));
     for (int i = 0; i < 100; i++)
         out[i] = 3 * i;
-    OK(cuMemcpyHtoD_v2((CUdeviceptr)big, out, sizeof out)); /* the program may look at once */
+    OK(cuMemcpyHtoD_v2((CUdeviceptr)big, out, sizeof out)); /* the program may read at once */
     show("copied", sum(big, 1000));
     OK(cuMemsetD32_v2((CUdeviceptr)(big + 50), 4, 10));
     show("filled", sum(big, 1000));
@@ -368,7 +371,7 @@ static void managed_ends_with_its_context(void)
     show("used", (unsigned)other[999]);
 }
 
-/* ---- what is known ---- */
+/* ---- known memory ---- */
 
 static void attributes_of(const char *name, CUdeviceptr p, CUdeviceptr base)
 {
@@ -446,7 +449,7 @@ static void full(void)
     show("freed", used_bytes() - base);
 }
 
-/* Both ways through the same pinned memory in one stream: what goes in is what has come out. */
+/* Both directions through the same pinned memory in one stream: what goes in is what has come out. */
 static void through_pinned(void)
 {
     CUdeviceptr a, b;
@@ -467,7 +470,7 @@ static void through_pinned(void)
     show("pinned", sum(pinned, 4000));
 }
 
-/* A graph reads and writes pinned memory at each launch, and ordinary memory as it was. */
+/* A graph reads and writes pinned memory at each launch, and ordinary memory as it was at capture. */
 static void captured_pinned(void)
 {
     CUdeviceptr a, b;
@@ -506,7 +509,7 @@ static void fill_host(void *p)
         ((int *)p)[i] = i ^ 21;
 }
 
-/* What a function of the program's writes in a stream is what the copy behind it takes. */
+/* A copy behind a host function copies what the function wrote. */
 static void after_a_function(void)
 {
     CUdeviceptr d;
@@ -523,7 +526,7 @@ static void after_a_function(void)
     show("function", sum(out, 4000));
 }
 
-/* Copies that nobody waits for, of many sizes, again and again, while contexts end beside them. */
+/* Asynchronous copies of many sizes, again and again, while contexts are destroyed beside them. */
 static void into_pinned(void)
 {
     static const size_t sizes[] = {4, 4000, 4096, 100000, 1u << 20, 5u << 20, 8, 4000};
@@ -549,7 +552,7 @@ static void into_pinned(void)
     }
 }
 
-/* What only a remote card has to say no to. */
+/* Features that only a remote card must refuse. */
 static void refused(void)
 {
     static const CUdevice_attribute absent[] = {

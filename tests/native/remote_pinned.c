@@ -1,4 +1,7 @@
-/* Pages of a worker that the driver does not lock are given back and forgotten; the caller's record of them is untouched. */
+/*
+ * Test that pages of a worker that the driver does not lock are unmapped and dropped; the caller's record of
+ * them is unchanged.
+ */
 #include "remote/worker/pinned.h"
 
 #include <stdio.h>

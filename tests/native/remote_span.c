@@ -1,6 +1,6 @@
 /*
- * What a program does with two devices, printed where the same lines must come out when both are local and when each is of
- * another server. Other checks are of what is so only between servers.
+ * A program with two devices: its lines must be the same when both are local and when each belongs to another
+ * server. Further checks concern what is different between servers.
  */
 #include "sim_cuda_check.h"
 
@@ -90,7 +90,7 @@ static void fill(int i, unsigned int seed)
         data[k] = k * seed;
     current(i);
     OK(cuMemcpyHtoD_v2(side[i].at, data, sizeof data));
-    OK(cuStreamSynchronize(NULL)); /* what other streams do comes after it */
+    OK(cuStreamSynchronize(NULL)); /* work of other streams comes after it */
 }
 
 static void check_copies(void)
@@ -148,7 +148,7 @@ static void check_copies(void)
     show("boxes", side[0].at);
 }
 
-/* A pipeline: each device works on what the other has made, ordered by events alone. */
+/* A pipeline: each device works on the other's results, ordered by events alone. */
 static void check_order(void)
 {
     CUevent done[ROUNDS];
@@ -181,7 +181,7 @@ static void check_order(void)
     EXPECT(cuEventRecord(done[0], side[1].stream), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* A library is loaded once, and its kernel launched wherever one is. */
+/* A library is loaded once, and its kernel launched on either device. */
 static void check_library(void)
 {
     CUlibrary library, of;
@@ -223,7 +223,7 @@ static void check_library(void)
     EXPECT(cuLibraryGetKernel(&kernel, library, "scale"), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* What is current is one stack. */
+/* The current contexts form one stack. */
 static void check_stack(void)
 {
     CUcontext now, made;
@@ -254,7 +254,7 @@ static void check_stack(void)
     EXPECT(cuCtxPopCurrent_v2(&now), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
     OK(cuCtxSetCurrent(side[1].context));
-    OK(cuMemFree_v2(side[0].at)); /* whose it is, its address tells */
+    OK(cuMemFree_v2(side[0].at)); /* its device follows from its address */
     OK(cuMemFree_v2(side[1].at));
     EXPECT(cuMemFree_v2(side[1].at), CUDA_ERROR_INVALID_VALUE);
 }
@@ -289,7 +289,7 @@ static void check_pointers(void)
     }
 }
 
-/* Pinned memory of one is memory like any to the other. */
+/* Pinned memory of one device is ordinary memory to the other. */
 static void check_pinned(void)
 {
     unsigned int *pinned;
@@ -363,7 +363,7 @@ static void check_child(void)
     }
 }
 
-/* The second server goes. */
+/* The second server ends. */
 static void check_lost(void)
 {
     char line[16];

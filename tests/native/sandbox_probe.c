@@ -1,7 +1,7 @@
 /*
- * What is left to a worker once it is shut in: tries one thing after another and prints, for each, its name and the error
- * it got (0: it worked). The first argument is a file that exists, the second a name in a directory that may be written to,
- * the third a process that is not us.
+ * Probe of the worker's sandbox: tries one operation after another and prints, for each, its name and its error
+ * (0: it worked). The first argument is a file that exists, the second a name in a writable directory, the
+ * third another process.
  */
 #define _GNU_SOURCE
 #include "remote/worker/sandbox.h"

@@ -1,6 +1,6 @@
 /*
- * For the programs that test the simulated CUDA driver: checks that say what went wrong, images, and a table
- * of named checks of which the command line picks one.
+ * Common header of the programs that test the simulated CUDA driver: checks with error messages, images, and a
+ * table of named checks of which the command line selects one.
  */
 #ifndef SIM_CUDA_CHECK_H
 #define SIM_CUDA_CHECK_H

@@ -1,9 +1,12 @@
 /*
- * Checkpoints: sim_cuda_checkpoint target MIB | act PID LETTERS [TIMEOUT_MS].
+ * Checkpoints: sim_cuda_checkpoint target MIB
  *
- * A target holds memory with known contents, and for each line it reads uses the card and says whether all is as it
- * was. `act` carries out one call for each letter and prints the answers: Lock, Checkpoint, Restore, Unlock, State
- * (as -1 - state), Thread, and X: a restore onto another card. The PID "self" is its own; it holds memory then.
+ * act PID LETTERS [TIMEOUT_MS].
+ *
+ * A target holds memory with known contents, and for each line it reads uses the card and prints whether
+ * everything is unchanged. `act` makes one call for each letter and prints the results: Lock, Checkpoint,
+ * Restore, Unlock, State (as -1 - state), Thread, and X: a restore onto another card. The PID "self" is its
+ * own; it holds memory then.
  */
 #include "sim_cuda_check.h"
 
@@ -39,7 +42,7 @@ static void target(unsigned long long mib)
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         if (strncmp(line, "work", 4) == 0)
-            spin(NULL, 3000000000); /* so long that a slow test still asks while it runs */
+            spin(NULL, 3000000000); /* so long that a slow test still queries while it runs */
         else
             use();
         printf("used\n");

@@ -1,4 +1,7 @@
-/* One thread ends contexts while another still uses what is in them: it gets errors, and nothing is touched twice. */
+/*
+ * One thread destroys contexts while another still uses their objects: it gets errors, and nothing is freed
+ * twice.
+ */
 #include "sim_cuda_check.h"
 
 #include <pthread.h>
@@ -15,7 +18,7 @@ static CUmipmappedArray images[ARRAYS];
 static CUarray arrays[ARRAYS];
 static bool over;
 static int rounds;
-static double lasts_s = 1e-4; /* an end of a context */
+static double lasts_s = 1e-4; /* duration of the destruction of a context */
 
 static void *use(void *nothing)
 {
@@ -25,10 +28,10 @@ static void *use(void *nothing)
         CUfunction f;
         int registers;
         size_t bytes;
-        double until = now_s() + lasts_s * (rounds % 32) / 32; /* now early in its end, now late */
+        double until = now_s() + lasts_s * (rounds % 32) / 32; /* now early during the destruction, now late */
         while (now_s() < until) {
         }
-        for (int i = 0; i < ARRAYS; i++) { /* all may be gone by now */
+        for (int i = 0; i < ARRAYS; i++) { /* all may be destroyed by now */
             cuMipmappedArrayGetLevel(&level, images[i], LEVELS - 1);
             cuMipmappedArrayDestroy(images[i]);
             cuArrayDestroy(arrays[i]);

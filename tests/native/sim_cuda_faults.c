@@ -1,12 +1,15 @@
 /*
- * A program to which things happen: it answers each line of input with one of output.
- *   copies N     N times 16 MiB to the card and back: "same", "different", or the first result that is none of success
- *   launches N   N kernels that write, then what they wrote: the same answers
- *   busy MS      the same of many launches after a kernel of so many milliseconds and a call that waits for it at the driver
- *   sync, alloc  the result
- *   illegal      of waiting for a kernel that writes where nothing is
- *   put VALUE    memory with that in it: its address
- *   look ADDRESS what copying a word from there gives: the result, and the word
+ * A program for tests of failures: it answers each line of input with one of output.
+ *
+ *   copies N      N times 16 MiB to the card and back: "same", "different", or the first result except
+ *   success
+ *   launches N    N kernels that write, then their data: the same answers
+ *   busy MS       the same for many launches after a kernel of so many milliseconds and a call that waits for
+ *   it at the driver
+ *   sync, alloc   the result
+ *   illegal       the result of waiting for a kernel that writes to an invalid address
+ *   put VALUE     memory with that value in it: its address
+ *   look ADDRESS  copy a word from there: the result, and the word
  */
 #include "sim_cuda_check.h"
 

@@ -1,6 +1,4 @@
-/*
- * Damages code images and reads them: `ROUNDS FILE...`. Every outcome is good but a fault.
- */
+/* Fuzzer of the code image readers: `ROUNDS FILE...`. Any outcome is accepted except a fault. */
 #include "image/parse.h"
 
 #include <stdio.h>
@@ -14,7 +12,7 @@ static unsigned int pick(unsigned int *seed, size_t most)
     return most ? (unsigned int)((size_t)rand_r(seed) % most) : 0;
 }
 
-/* A copy of exactly the size that is told, so that a read behind its end is seen. */
+/* A copy of exactly the size that is passed, so that a read behind its end is detected. */
 static int damaged(unsigned int *seed, size_t length)
 {
     struct image *image;

@@ -7,7 +7,7 @@
 
 #define A100_SMS 108u
 #define MIB      (1ull << 20)
-#define TRIES    4 /* of what a busy machine only makes longer */
+#define TRIES    4 /* repeated measurements, because a busy machine only makes them longer */
 
 static CUdevResource whole(void)
 {
@@ -151,7 +151,7 @@ static void made(void)
     EQUAL(resource.sm.smCount, 32);
     EXPECT(cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_HANDLE);
     OK(cuStreamQuery(NULL));
-    OK(cuDevicePrimaryCtxRelease_v2(0)); /* the green one keeps it */
+    OK(cuDevicePrimaryCtxRelease_v2(0)); /* the green context keeps it */
     OK(cuStreamSynchronize(s));
     OK(cuStreamDestroy_v2(s));
     OK(cuGreenCtxDestroy(g));
@@ -191,7 +191,7 @@ static void memory_stays(void)
 
 static void side_by_side(void)
 {
-    CUgreenCtx half = green(54), quarter = green(27); /* 28, by the grain */
+    CUgreenCtx half = green(54), quarter = green(27); /* 28, by the granularity */
     CUstream a = stream_of(half), b = stream_of(quarter);
     CUevent begin[2] = {event(), event()}, end[2] = {event(), event()};
     float slow = 1e9f, slower = 1e9f;
@@ -225,7 +225,7 @@ static void events(void)
     CUgreenCtx g = green(54), other = green(54);
     CUstream a = stream_of(g), b = stream_of(g), c = stream_of(other);
     CUevent all = event(), late = event();
-    OK(cuEventRecord(late, c)); /* in one green context after another: they have one home */
+    OK(cuEventRecord(late, c)); /* in one green context after another: they have the same home */
     OK(cuEventRecord(late, a));
     spin(a, 20000000);
     spin(b, 20000000);
@@ -249,7 +249,7 @@ static void events(void)
     OK(cuCtxDestroy_v2(plain));
     OK(cuGreenCtxDestroy(g));
     OK(cuEventSynchronize(late));
-    OK(cuEventSynchronize(all)); /* it was recorded in what is gone, and is done */
+    OK(cuEventSynchronize(all)); /* it was recorded in a destroyed context, and is done */
     OK(cuGreenCtxDestroy(other));
     OK(cuDevicePrimaryCtxRelease_v2(0));
 }
@@ -288,7 +288,7 @@ static void sticky_green(void)
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* What can be split is what the device shows, as a client of the multi-process service too. */
+/* The resource that can be split is what the device shows, also for a client of the multi-process service. */
 static void shown(void)
 {
     CUdevResource all = whole();

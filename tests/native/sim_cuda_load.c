@@ -1,9 +1,9 @@
 /*
  * A program that loads a simulated card: `spin COUNT NS` prints how long the kernels took on the card in
- * milliseconds, `hammer SEED MIB` allocates and frees pieces of up to that size with all families until it is
- * killed, `fill MIB` takes memory in pieces of that size until the card is full and prints the bytes, `wait`
- * holds a context and answers each line of input with the result of a launch and a wait, `orphan` leaves a
- * child behind, `tenant SECONDS NS` prints how much memory it is told of and how much it gets, and keeps it while it
+ * milliseconds, `hammer SEED MIB` allocates and frees pieces of up to that size in all families until it is
+ * killed, `fill MIB` allocates pieces of that size until the card is full and prints the bytes, `wait` holds a
+ * context and answers each line of input with the result of a launch and a wait, `orphan` leaves a child
+ * behind, `tenant SECONDS NS` prints how much memory is reported and how much it gets, and keeps it while it
  * launches kernels of that length.
  */
 #include "sim_cuda_check.h"
@@ -118,8 +118,8 @@ static void answer(void)
 }
 
 /*
- * A child that never calls the driver, and lives on when its parent is killed. The parent is ready once the child has
- * run: until then the child still holds what fork gave it, the driver's descriptor among it.
+ * A child that never calls the driver, and survives when its parent is killed. The parent is ready once the
+ * child has run: until then the child still holds what fork gave it, including the driver's descriptor.
  */
 static void orphan(void)
 {

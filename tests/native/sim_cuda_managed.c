@@ -1,6 +1,6 @@
 /*
- * Checks of managed memory that does not fit: what lies on the card is charged, what is touched comes back at
- * the speed of the link, and the least recently used goes.
+ * Checks of managed memory that does not fit: resident memory is charged, touched memory is brought in at the
+ * speed of the link, and the least recently used is evicted.
  */
 #include "sim_cuda_check.h"
 
@@ -39,7 +39,7 @@ static double sweep(CUdeviceptr p, size_t bytes)
     return (double)ms;
 }
 
-/* The same where it lies on the card already: a busy machine only adds to what one takes. */
+/* The same for resident memory, the minimum of several: a busy machine only adds to it. */
 static double quickest(CUdeviceptr p, size_t bytes)
 {
     double least = 1e9;
@@ -139,7 +139,7 @@ static void written_by_the_host(void)
     double first = 1e9, second = 1e9;
     for (int i = 0; i < TRIES; i++) {
         if (i) OK(cuMemFree_v2(p));
-        OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next takes no place */
+        OK(cuMemAlloc_v2(&full, 14 * GIB)); /* so that the next allocation is not resident */
         p = managed(GIB);
         OK(cuMemFree_v2(full));
         OK(cuMemcpyHtoD_v2(p, content, sizeof content));
@@ -152,7 +152,7 @@ static void written_by_the_host(void)
     TRUE(sweep(p, GIB) > second + 50);
 }
 
-/* Two processes take turns: each finds its memory evicted by the other. */
+/* Two processes alternate: each finds its memory evicted by the other. */
 static void two_processes(void)
 {
     int ready[2], go[2];
@@ -177,7 +177,7 @@ static void two_processes(void)
     TRUE(waitpid(child, &status, 0) == child && status == 0);
     TRUE(back > 500);
     size_t total, left;
-    OK(cuMemGetInfo_v2(&left, &total)); /* the dead one's memory is room again */
+    OK(cuMemGetInfo_v2(&left, &total)); /* the dead process's memory is free again */
     (void)sweep(p, 10 * GIB);
     TRUE(quickest(p, 10 * GIB) < 60);
 }

@@ -1,6 +1,6 @@
 /*
- * Checks of memory: every family is charged its rounded size and gives all of it back; copies and fills move
- * the right bytes; an address outside is error 700.
+ * Checks of memory: every family is charged its rounded size and frees all of it; copies and fills move the
+ * right bytes; an address outside is error 700.
  */
 #include "sim_cuda_check.h"
 
@@ -126,7 +126,7 @@ static void mapped(void)
         OK(cuMemMap(at + (CUdeviceptr)i * 2 * g, 2 * g, 0, h[i], 0));
         OK(cuMemRelease(h[i]));
     }
-    EQUAL(used_bytes() - base, 6 * g); /* the mappings hold what the handles have let go */
+    EQUAL(used_bytes() - base, 6 * g); /* the mappings keep what the handles have released */
     EXPECT(cuMemRelease(h[0]), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemSetAccess(at, 6 * g, &access, 1));
     OK(cuMemsetD32_v2(at, 0xABCD, 6 * g / 4));
@@ -197,7 +197,7 @@ static void context_end(void)
     CUDA_ARRAY3D_DESCRIPTOR d = {64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     size_t base = used_bytes(), bytes;
     OK(cuCtxCreate_v2(&c, 0, 0));
-    TRUE(used_bytes() - base > 100 * MIB); /* a context costs what it costs */
+    TRUE(used_bytes() - base > 100 * MIB); /* a context has its cost */
     OK(cuMemAlloc_v2(&p, 5 * MIB));
     OK(cuMemAlloc_v2(&p, 100));
     OK(cuMemAllocAsync(&p, 100, NULL));
@@ -285,7 +285,7 @@ static void pointers(void)
     EQUAL(managed, 0);
 }
 
-/* After the error nothing works in that context, and a reset heals. */
+/* After the error nothing works in that context, and a reset repairs it. */
 static void illegal(void)
 {
     CUdeviceptr p;
@@ -305,7 +305,7 @@ static void illegal(void)
     EXPECT(cuMemcpyDtoH_v2(&x, p, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* An address between two integers is another error than one of nobody's memory. */
+/* A misaligned address is another error than an address outside of all memory. */
 static void misaligned(void)
 {
     CUdeviceptr p;
@@ -315,7 +315,10 @@ static void misaligned(void)
     OK(cuDevicePrimaryCtxReset_v2(0));
 }
 
-/* On a card beside a Grace CPU kernels reach whatever pages the program has; elsewhere that is an illegal address. */
+/*
+ * On a card beside a Grace CPU kernels can access any page of the program; elsewhere that is an illegal
+ * address.
+ */
 static void coherent(void)
 {
     size_t bare = used_bytes();
@@ -387,7 +390,7 @@ static void shared_by_descriptor(void)
     EQUAL(value, 100);
     OK(cuMemUnmap(at, 2 * MIB));
     OK(cuMemRelease(h));
-    usleep(2000); /* the dead are looked for no more often than every millisecond */
+    usleep(2000); /* dead processes are searched for no more often than every millisecond */
     EQUAL(used_bytes(), base);
 }
 
@@ -442,7 +445,7 @@ static void open_handle(const char *text)
     }
     size_t base = used_bytes();
     OK(cuIpcOpenMemHandle_v2(&p, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    EQUAL(used_bytes(), base); /* the owner pays */
+    EQUAL(used_bytes(), base); /* the owner is charged */
     OK(cuMemcpyDtoH_v2(&value, p + 4, 4));
     EQUAL(value, 77);
     count_up(NULL, p, 1000);

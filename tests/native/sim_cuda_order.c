@@ -1,6 +1,6 @@
 /*
  * Checks of order and time: streams, events, host functions, the default streams, threads, fork, graphs,
- * resolution and nonsense arguments.
+ * look-up of functions and invalid arguments.
  */
 #include "sim_cuda_check.h"
 
@@ -53,7 +53,7 @@ static void exact_time(void)
 static void exact_time_of_long_ago(void)
 {
     CUevent begin = event(), end = event();
-    spin(NULL, 100000000); /* what follows is posted before this ends, however busy the machine is */
+    spin(NULL, 100000000); /* later work is posted before this ends, however busy the machine is */
     OK(cuEventRecord(begin, NULL));
     spin(NULL, 3000000);
     OK(cuEventRecord(end, NULL));
@@ -63,7 +63,7 @@ static void exact_time_of_long_ago(void)
     TRUE(fabsf(between(begin, end) - 3.0f) < 0.0005f);
 }
 
-/* Where a copy may come later: a copy to pageable memory is waited for by its call. */
+/* Destination to which a copy may come later: a copy to pageable memory is waited for by its call. */
 static int *landing(void)
 {
     void *p;
@@ -96,7 +96,7 @@ static void host_function_holds_back(void)
     OK(cuStreamWaitEvent(t, e, 0));
     OK(cuMemcpyDtoHAsync_v2(value, p + 999 * 4, 4, t));
     spin(other, 1000);
-    OK(cuStreamSynchronize(other)); /* not held back by it */
+    OK(cuStreamSynchronize(other)); /* not delayed by it */
     EQUAL(told, 0);
     EXPECT(cuEventQuery(e), CUDA_ERROR_NOT_READY);
     EXPECT(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
@@ -131,8 +131,10 @@ static void default_streams(void)
     EQUAL(told, 2);
 }
 
-/* What a deferred wait names may be destroyed before the wait is over; a context's end leaves events that are
- * errors. */
+/*
+ * Objects of a deferred wait may be destroyed before the wait is over; the end of a context leaves events that
+ * are errors.
+ */
 static void destroyed_early(void)
 {
     CUstream s = stream(CU_STREAM_NON_BLOCKING), t = stream(CU_STREAM_NON_BLOCKING);
@@ -147,7 +149,7 @@ static void destroyed_early(void)
     OK(cuStreamWaitEvent(t, e, 0));
     OK(cuEventDestroy_v2(e));
     OK(cuStreamDestroy_v2(s));
-    for (int i = 0; i < 600; i++) /* cells are used again */
+    for (int i = 0; i < 600; i++) /* cells are reused */
         OK(cuEventDestroy_v2(event()));
     EXPECT(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
     OK(cuMemcpyDtoHAsync_v2(value, p + 396, 4, t));
@@ -181,7 +183,7 @@ static void values(void)
     EQUAL(*value, 99);
 }
 
-/* A driver gives a copy to pageable memory back when it has come. */
+/* A driver returns from a copy to pageable memory when it is done. */
 static void pageable(void)
 {
     CUstream s = stream(CU_STREAM_NON_BLOCKING);
@@ -261,7 +263,7 @@ static void forked(void)
     waitpid(child, &status, 0);
     EQUAL(status, 0);
     count_up(NULL, p, 100);
-    OK(cuCtxSynchronize()); /* the parent noticed nothing */
+    OK(cuCtxSynchronize()); /* the parent was not affected */
 }
 
 static void nonsense(void)
@@ -433,12 +435,14 @@ static void two_cards(void)
     count_up(NULL, there, 10);
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
     OK(cuCtxPushCurrent_v2(second));
-    OK(cuMemFree_v2(there)); /* the other context is well */
+    OK(cuMemFree_v2(there)); /* the other context is unaffected */
     OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-/* A program that closes what it did not open, and opens other things there, is not taken for dead and harms
- * nobody. */
+/*
+ * A program that closes descriptors that it did not open, and opens other files there, is not taken for dead
+ * and harms no other process.
+ */
 static void descriptors_closed(void)
 {
     CUdeviceptr p;
@@ -450,7 +454,7 @@ static void descriptors_closed(void)
         TRUE(open("/dev/null", O_RDWR) == fd);
     for (int i = 0; i < 2; i++) {
         if (fork() == 0) {
-            execl("/proc/self/exe", "self", "addresses", (char *)NULL); /* its arrival looks for the dead */
+            execl("/proc/self/exe", "self", "addresses", (char *)NULL); /* attaching searches for dead processes */
             _exit(9);
         }
         wait(&status);
@@ -464,7 +468,7 @@ static void descriptors_closed(void)
     EQUAL(value, 99);
 }
 
-/* A graph keeps a user object until it and its executables are gone. */
+/* A graph keeps a user object until it and its executables are destroyed. */
 static void kept(void)
 {
     CUuserObject object;
@@ -474,7 +478,7 @@ static void kept(void)
     OK(cuGraphCreate(&g, 0));
     OK(cuUserObjectCreate(&object, NULL, hit, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     OK(cuGraphRetainUserObject(g, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
-    EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE); /* the graph's, not the program's */
+    EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE); /* held by the graph, not by the program */
     EXPECT(cuGraphRetainUserObject(g, object, 1, CU_GRAPH_USER_OBJECT_MOVE), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuGraphRetainUserObject(g, object, 0x7FFFFFFF, 0), CUDA_ERROR_OUT_OF_MEMORY);
     OK(cuUserObjectRetain(object, 2));

@@ -66,7 +66,7 @@ static void quarters(void)
     }
     for (int i = 0; i < 4; i++)
         TAKES(begin, end[i], 10.0f);
-    TAKES(begin, end[4], 20.0f); /* there was no room for a fifth */
+    TAKES(begin, end[4], 20.0f); /* there was no space for a fifth */
 }
 
 static void whole_cards(void)
@@ -133,7 +133,10 @@ static void legacy(void)
     OK(cuCtxSynchronize());
 }
 
-/* Many small ones in many streams, more than the queue holds: none is lost, none runs before what it follows. */
+/*
+ * Many small kernels in many streams, more than the queue holds: none is lost, none runs before its
+ * predecessors.
+ */
 static void many(void)
 {
     enum { STREAMS = 8, EACH = 300 };

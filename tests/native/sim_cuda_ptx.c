@@ -1,4 +1,4 @@
-/* Checks of kernels that run from their PTX, where time, processes and other parts of the driver meet them. */
+/* Checks of interpreted PTX kernels together with time, processes and other parts of the driver. */
 #include "sim_cuda_check.h"
 
 #include <sys/wait.h>
@@ -42,7 +42,7 @@ static void launch_endless(void)
     OK(cuLaunchKernel(named("endless"), 4, 1, 1, 64, 1, 1, 0, NULL, p, NULL));
 }
 
-/* The context's end is the kernel's, and the next context works. */
+/* The destruction of the context ends the kernel, and the next context works. */
 static void endless_and_destroyed(void)
 {
     CUcontext other;
@@ -66,7 +66,7 @@ static void endless_and_destroyed(void)
     OK(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* Says so when the kernel runs, and waits for it for ever. */
+/* Print a line when the kernel runs, and wait for it for ever. */
 static void endless_and_waiting(void)
 {
     begin();
@@ -121,7 +121,7 @@ static void managed(void)
     OK(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* A child that is made while kernels run has none of them, and they come to their end. */
+/* A child forked while kernels run has none of them, and they run to their end. */
 static void forked(void)
 {
     CUdeviceptr at;
@@ -144,7 +144,7 @@ static void forked(void)
     OK(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* The error comes at the next call that waits, and stays. */
+/* The error is returned by the next call that waits, and stays. */
 static void sticks(void)
 {
     CUdeviceptr nowhere = 4096, at;

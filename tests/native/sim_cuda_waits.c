@@ -1,5 +1,6 @@
 /*
- * Checks of calls that wait for each other: threads, polling, host functions, copies that arrive while nobody waits.
+ * Checks of calls that wait for each other: threads, polling, host functions, copies that arrive while no
+ * thread waits.
  */
 #include "sim_cuda_check.h"
 
@@ -33,7 +34,7 @@ static void *wait_for_it(void *unused)
     return unused;
 }
 
-/* A thread that waits does not hold back the one that it waits for. */
+/* A waiting thread does not block the thread that it waits for. */
 static void threads_wait(void)
 {
     enum { WAITERS = 20 };
@@ -81,7 +82,7 @@ static void function_without_a_call(void)
     OK(cuMemFree_v2(flag));
 }
 
-/* What a stream has copied is there when another stream that waited for it is asked, by whatever call. */
+/* Data that a stream has copied is there when another stream that waited for it is queried, by any call. */
 static void copies_before_the_answer(void)
 {
     enum { N = 1 << 18 };
@@ -143,7 +144,7 @@ static CUresult in_a_thread(void *(*run)(void *))
     return result;
 }
 
-/* A capture binds the thread that began it, others only when it is for all. */
+/* A capture restricts the thread that began it, and others only in global mode. */
 static void captures_by_thread(void)
 {
     CUgraph g;
@@ -174,7 +175,7 @@ static void CUDA_CB count(void *unused)
     copied++;
 }
 
-/* A wait is for the record that was there when it was called: the event may be used anew behind it. */
+/* A wait is for the record that existed when it was called: the event may be recorded again behind it. */
 static void waits_take_the_record_of_their_call(void)
 {
     CUevent turn;

@@ -1,9 +1,9 @@
 /*
- * A client of the multi-process service that does as it is told: prints `ready RESULT SMS`, then answers each line of
- * its input. `spin COUNT NS`: the milliseconds that as many kernels took and the result; `for SECONDS NS`: how many
- * kernels of that length were done in the time; `card COUNT NS`: the milliseconds of the card that as many kernels took,
- * queued ahead of it, so that nothing depends on how busy the processor is; `alloc MIB`, `fault` (a kernel that touches what is nobody's), `call`:
- * the result.
+ * A client of the multi-process service that executes commands: prints `ready RESULT SMS`, then answers each
+ * line of its input. `spin COUNT NS`: the milliseconds of as many kernels and the result; `for SECONDS NS`: the
+ * number of kernels of that length done in the time; `card COUNT NS`: the card's milliseconds of as many
+ * kernels, queued ahead so that nothing depends on the load of the processor; `alloc MIB`, `fault` (a kernel
+ * that accesses an invalid address), `call`: the result.
  */
 #include "sim_cuda_check.h"
 

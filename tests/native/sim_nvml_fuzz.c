@@ -1,7 +1,9 @@
 /*
- * Calls the simulated NVML with handles that are good, foreign and absent, with buffers too small, with
- * counts and enumerations out of range, from two threads, while instances come and go. Built with sanitizers,
- * which judge. usage: sim_nvml_fuzz SEED ROUNDS     (node from CALABASH_SIM)
+ * Fuzzer of the simulated NVML: calls it with valid, foreign and absent handles, with buffers that are too
+ * small, with counts and enumerations out of range, from two threads, while instances are created and
+ * destroyed. Built with sanitizers.
+ *
+ *   usage: sim_nvml_fuzz SEED ROUNDS     (node from CALABASH_SIM)
  */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
@@ -12,7 +14,7 @@
 #include <string.h>
 
 static unsigned long rounds;
-static unsigned long made; /* instances that came to be */
+static unsigned long made; /* instances that were created */
 static char foreign[64];
 
 struct dice {
@@ -44,7 +46,7 @@ static nvmlDevice_t some_device(struct dice *d)
     }
 }
 
-/* Text of a size that is exactly what the callee is told, on the heap, so that one byte too many is seen. */
+/* Text of exactly the size that the callee is told, on the heap, so that one byte too many is detected. */
 static void texts(struct dice *d, nvmlDevice_t device)
 {
     unsigned int size = roll(d, 100);
@@ -118,7 +120,7 @@ static void figures(struct dice *d, nvmlDevice_t device)
     nvmlDeviceGetPciInfo_v3(device, NULL);
 }
 
-/* Makes an instance anywhere, perhaps with a compute instance, and perhaps leaves it there. */
+/* Create an instance anywhere, perhaps with a compute instance, and perhaps leave it. */
 static void instances(struct dice *d, nvmlDevice_t device)
 {
     static const unsigned int profiles[] = {19, 20, 15, 14, 9, 5, 0, 3, 1000};

@@ -1,6 +1,6 @@
 /*
- * What NVML alone shows of a node: for every card its UUID and how much of its memory is used, in MiB. The library is looked for
- * by its name, as tools that watch cards do; without one the program ends with 2.
+ * Prints what NVML alone shows of a node: for every card its UUID and its used memory in MiB. The library is
+ * looked up by its name, as monitoring tools do; without it the program ends with 2.
  */
 #include <dlfcn.h>
 #include <stdio.h>

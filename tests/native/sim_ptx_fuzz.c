@@ -1,7 +1,7 @@
 /*
- * Damages PTX, compiles it, and runs what still compiles: `ROUNDS SEED LAST FILE...`. Every outcome is good but a fault, an
- * endless loop of the compiler, a launch that cannot be ended, or memory without bounds. What was tried last is written to LAST
- * when one of these happens.
+ * Fuzzer of the PTX compiler and interpreter: damages texts, compiles them, and runs what still compiles:
+ * `ROUNDS SEED LAST FILE...`. Any outcome is accepted except a fault, an endless loop of the compiler, a launch
+ * that cannot be ended, or unbounded memory. The last input is written to LAST if one of these happens.
  */
 #include "sim/ptx/compile.h"
 #include "sim/ptx/grid.h"
@@ -19,7 +19,7 @@
 #define TEXT_MAX     (1u << 18)
 #define MEMORY_BYTES (1u << 16)
 #define SECONDS      30 /* of processor time for one round */
-#define WATCHES      2 /* how often a launch asks whether it is to end, before it is told so */
+#define WATCHES      2 /* how often a launch checks for cancellation before it is cancelled */
 
 static struct {
     char *text;
@@ -28,7 +28,7 @@ static struct {
 static int seeds;
 static char text[TEXT_MAX + 1];
 static size_t length;
-static char good_text[TEXT_MAX]; /* what compiled, to go on from */
+static char good_text[TEXT_MAX]; /* text that compiled, to continue from */
 static size_t good_length;
 static const char *last_path;
 static uint64_t state;
@@ -135,13 +135,13 @@ static void damage_once(void)
         return;
     case 2:
     case 3:
-    case 4: /* a word in place of another */
+    case 4: /* replace a word by another */
         word_at(text, length, at, &begin, &end);
         word_at(seed[other].text, seed[other].length, there, &from_begin, &from_end);
         splice(begin, end - begin, seed[other].text + from_begin, from_end - from_begin);
         return;
     case 5:
-    case 6: { /* a number in place of a word */
+    case 6: { /* replace a word by a number */
         const char *number = numbers[pick(sizeof numbers / sizeof numbers[0])];
         while (at < length && (text[at] < '0' || text[at] > '9'))
             at++;
@@ -150,13 +150,13 @@ static void damage_once(void)
         splice(at, end - at, number, strlen(number));
         return;
     }
-    case 7: { /* a piece between two words, or in place of one */
+    case 7: { /* insert a piece between two words, or replace one by it */
         const char *piece = pieces[pick(sizeof pieces / sizeof pieces[0])];
         word_at(text, length, at, &begin, &end);
         splice(begin, pick(2) ? end - begin : 0, piece, strlen(piece));
         return;
     }
-    case 8: /* a line twice, or away */
+    case 8: /* duplicate or delete a line */
         line_at(text, length, at, &begin, &end);
         if (pick(2))
             splice(begin, end - begin, "", 0);
@@ -167,12 +167,12 @@ static void damage_once(void)
         }
         return;
     case 9:
-    case 10: /* a line of another text */
+    case 10: /* insert a line of another text */
         line_at(seed[other].text, seed[other].length, there, &from_begin, &from_end);
         line_at(text, length, at, &begin, &end);
         splice(begin, pick(2) ? end - begin : 0, seed[other].text + from_begin, from_end - from_begin);
         return;
-    default: /* the end is missing, or many of something */
+    default: /* cut the end, or repeat a piece many times */
         if (pick(4) == 0) {
             length = at;
         } else {
@@ -218,7 +218,7 @@ static void give(void *user, uint64_t address)
     (void)address;
 }
 
-/* Variables lie in the one piece of memory that there is; false: it is too small for them. */
+/* Place the variables in the only piece of memory; return false if it is too small. */
 static bool place(const struct program *p, struct placed *to)
 {
     uint64_t used = MEMORY_BYTES / 2;
@@ -283,7 +283,7 @@ static int run_all(const struct program *p)
 
 static int one(struct report *report)
 {
-    char *copy = malloc(length ? length : 1); /* of exactly this size, so that a read behind its end is seen */
+    char *copy = malloc(length ? length : 1); /* of exactly this size, so that a read behind its end is detected */
     memcpy(copy, text, length);
     memset(report, 0, sizeof *report);
     struct program *p = ptx_compile(copy, length, report);

@@ -164,7 +164,7 @@ def test_who_does_not_have_the_key_gets_nothing(far: Far) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    assert "calabash: the server does not take the key of lease" in done.stderr
+    assert "calabash: the server refused the key of lease" in done.stderr
     assert "gave 100" in done.stderr  # CUDA_ERROR_NO_DEVICE
     assert len(door.handed) == 1
     until(lambda: not far.node.workers(), "a worker is left over")
@@ -340,12 +340,12 @@ def test_a_peer_that_falls_silent_is_noticed_within_ten_seconds(
         ("", "server, lease or key is missing"),
         ("server=a:1\nlease=12\n", "server, lease or key is missing"),
         ("server=a:1\nlease=12\nkey=" + "0" * 64, "server, lease or key is missing"),
-        ("server=a:1\nlease=XY\n", "line 2 is wrong"),
-        ("server=a:1\nlease=" + "1" * 65, "line 2 is wrong"),
-        ("# ours\n\nserver\n", "line 3 is wrong"),
-        ("server=a:1\nkey=12\n", "line 2 is wrong"),
-        ("grace_s=-1\n", "line 1 is wrong"),
-        ("grace_s=3601\n", "line 1 is wrong"),
+        ("server=a:1\nlease=XY\n", "line 2 is invalid"),
+        ("server=a:1\nlease=" + "1" * 65, "line 2 is invalid"),
+        ("# ours\n\nserver\n", "line 3 is invalid"),
+        ("server=a:1\nkey=12\n", "line 2 is invalid"),
+        ("grace_s=-1\n", "line 1 is invalid"),
+        ("grace_s=3601\n", "line 1 is invalid"),
         ("x" * 5000, "it is longer than 4096 bytes"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_lease_that_is_none_says_where(node: RemoteNode, tmp_path: Path, text:
         check=False,
         timeout=60,
     )
-    assert f"calabash: {path} is no lease: {why}\n" in done.stderr
+    assert f"calabash: {path} is not a lease file: {why}\n" in done.stderr
 
 
 def test_a_reader_that_is_stalled_is_waited_for(node: RemoteNode) -> None:

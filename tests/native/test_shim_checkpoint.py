@@ -102,7 +102,7 @@ def test_a_process_of_another_slice_or_of_none_is_left_alone(slot: Slot) -> None
         command = slot.start(program("sim_cuda_checkpoint"), "act", str(process.pid), "LCRUST")
         out, err = command.communicate(timeout=60)
         assert [int(word) for word in out.split()] == [NOT_PERMITTED] * 6
-        assert f"process {process.pid} is none of this slice" in err
+        assert f"process {process.pid} is not a process of this slice" in err
         assert act(slot, 1, "LCRUST") == [NOT_PERMITTED] * 6
         assert act(other, process.pid, "S") == [RUNNING]
         assert ask(process) == "used"

@@ -1,7 +1,7 @@
 /*
  * calabash-enclose OPTION... -- PROGRAM ARGUMENT...: execute PROGRAM with restricted access to the machine.
  *
- * --go FD            first wait for a byte on this descriptor; exit if it ends without one
+ *   --go FD            first wait for a byte on this descriptor; exit if it ends without one
  *   --root DIRECTORY   use a private root built there: only the paths of --see and --write, and no network
  *   --see PATH         make this file or directory visible, read-only; a missing one is left out
  *   --write PATH       make this file or directory visible, writable
@@ -185,7 +185,7 @@ static void root_enter(void)
         if (errno != EPERM && errno != ENOSYS && errno != EINVAL)
             exit_with_error("cannot have", "namespaces");
         fprintf(stderr,
-                "enclose: the kernel gives no namespaces here: the worker sees the machine's files\n");
+                "enclose: the kernel permits no namespaces here: the worker sees the machine's files\n");
         return;
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)

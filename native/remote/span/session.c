@@ -65,7 +65,7 @@ static bool sessions_load(const char *path, const char *place)
 {
     const char *where = getenv("CALABASH_REMOTE");
     if (!where || strncmp(where, PREFIX, strlen(PREFIX)) != 0)
-        return report_error("CALABASH_REMOTE does not say where the GPUs are",
+        return report_error("CALABASH_REMOTE names no GPU servers",
                             "hint: start the program with `calabash run --remote --span`");
     char *rest = strdup(where + strlen(PREFIX));
     for (char *one; rest && (one = strsep(&rest, "\n"));) {

@@ -3,7 +3,7 @@
  * descriptor with them. A refusal is one byte before the connection is closed; a HANDOVER is always answered,
  * with CB_GREETED when it is done.
  *
- * offset  bytes
+ *   offset  bytes
  *    0      8  magic, "CALABASH"
  *    8      2  version, 1
  *   10      2  kind

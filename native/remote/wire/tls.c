@@ -299,11 +299,10 @@ struct cb_tls *cb_tls_client(int fd, const char *identity, const uint8_t *key, i
     if (t && strlen(identity) < sizeof t->identity) {
         strcpy(t->identity, identity);
         if (tls_handshake(t, false, timeout_ms)) return t;
-        snprintf(why, capacity,
-                 "the server does not take the key of lease %.*s\nhint: the lease may have ended",
+        snprintf(why, capacity, "the server refused the key of lease %.*s\nhint: the lease may have ended",
                  (int)strcspn(identity, "."), identity);
     } else {
-        snprintf(why, capacity, "there is no memory for TLS");
+        snprintf(why, capacity, "no memory for TLS");
     }
     if (t) cb_tls_close(t);
     return NULL;

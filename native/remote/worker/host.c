@@ -86,7 +86,7 @@ static enum cb_greeting_status worker_start(struct cb_connecting *guest)
     }
     if (pair[1] >= 0) close(pair[1]);
     if (child > 0 && cb_children_add(child, session, pair[0])) return CB_GREETED;
-    fprintf(stderr, "worker: cannot start one: %s\n", strerror(errno));
+    fprintf(stderr, "worker: cannot start a worker process: %s\n", strerror(errno));
     if (child > 0) kill(child, SIGKILL);
     if (pair[0] >= 0) close(pair[0]);
     return CB_GREETING_FAILED;

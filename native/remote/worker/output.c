@@ -20,7 +20,7 @@ bool cb_output_open(void)
 {
     int fd = memfd_create("calabash-output", MFD_CLOEXEC);
     bool ok = fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0;
-    if (!ok) perror("worker: no file for what kernels print");
+    if (!ok) perror("worker: cannot create the file for kernel output");
     if (fd >= 0 && fd != STDOUT_FILENO) close(fd);
     return ok;
 }

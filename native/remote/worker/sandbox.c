@@ -319,7 +319,7 @@ static bool capabilities_drop(void)
 bool cb_sandbox_close_memory(void)
 {
     if (resource_limit_lower(RLIMIT_CORE, 0) && prctl(PR_SET_DUMPABLE, 0) == 0) return true;
-    fprintf(stderr, "worker: cannot close its memory to others: %s\n", strerror(errno));
+    fprintf(stderr, "worker: cannot protect its memory from other processes: %s\n", strerror(errno));
     return false;
 }
 
@@ -331,6 +331,6 @@ bool cb_sandbox_enter(void)
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0)
         return true;
-    fprintf(stderr, "worker: cannot be shut in: %s\n", strerror(errno));
+    fprintf(stderr, "worker: cannot enter the sandbox: %s\n", strerror(errno));
     return false;
 }

@@ -1,18 +1,18 @@
 /*
- * Tenants that mean harm. Each prints one line when its harm is done, as far as it was let, and then lives until its
- * standard input ends.
+ * Tenants that attack their limits. Each prints one line when its attack is done, as far as it was possible,
+ * and then lives until its standard input ends.
  *
- *     hostile hold MIB               takes memory: "held MIB"
- *     hostile loose MIB              the same, with every other descriptor closed
- *     hostile daemon MIB             the same in a grandchild in a session of its own; the program itself ends
- *     hostile bare MIB               the same, exec'd anew without the preload
- *     hostile barely KERNELS US      kernels without the preload
- *     hostile contexts N             opens contexts: "contexts OPENED RESULT"
- *     hostile again MIB TIMES        from its first moment on takes so much and gives it back: "succeeded N"
- *     hostile handles MIB            looks the driver up by a dlsym that dlvsym found: "took MIB"
- *     hostile copy FILE MIB          a copy of the driver under another name in a new namespace: "took MIB"
- *     hostile forge WHAT KERNELS US  kernels, while a thread writes into the usage page: "forging"
- *     hostile seen                   drops CUDA_VISIBLE_DEVICES and counts: "cuda N nvml M"
+ *   hostile hold MIB               allocates memory: "held MIB"
+ *   hostile loose MIB              the same, with every other descriptor closed
+ *   hostile daemon MIB             the same in a grandchild in a session of its own; the program itself ends
+ *   hostile bare MIB               the same, executed again without the preload
+ *   hostile barely KERNELS US      kernels without the preload
+ *   hostile contexts N             creates contexts: "contexts OPENED RESULT"
+ *   hostile again MIB TIMES        from its first moment on allocates so much and frees it: "succeeded N"
+ *   hostile handles MIB            looks up the driver by a dlsym that dlvsym found: "took MIB"
+ *   hostile copy FILE MIB          a copy of the driver under another name in a new namespace: "took MIB"
+ *   hostile forge WHAT KERNELS US  kernels, while a thread overwrites the usage page: "forging"
+ *   hostile seen                   unsets CUDA_VISIBLE_DEVICES and counts devices: "cuda N nvml M"
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -52,7 +52,7 @@ static void start(void)
     CHECK(d_cuCtxSetCurrent(context));
 }
 
-/* As many blocks as are given, up to so much. */
+/* Allocate blocks until refused, up to so much. */
 static size_t take(size_t mib)
 {
     size_t held = 0;
@@ -169,7 +169,7 @@ static int again(char **words)
     return 0;
 }
 
-/* Takes memory by functions that `look_up` finds in `library`. */
+/* Allocate memory by functions that `look_up` finds in `library`. */
 static size_t take_by(void *(*look_up)(void *, const char *), void *library, size_t mib)
 {
     CUresult (*init)(unsigned), (*retain)(CUcontext *, CUdevice), (*current)(CUcontext), (*alloc)(CUdeviceptr *, size_t);
@@ -243,7 +243,7 @@ static void *forge(void *memory)
             device->inflight_ns = 1ull << 60;
             device->kernel_ns_max = 1ull << 60;
             device->demand_ns = now_ns();
-        } else { /* nonsense anywhere behind the head, now and then */
+        } else { /* random values anywhere behind the head, now and then */
             unsigned at = (unsigned)rand_r(&seed) % (sizeof(struct cb_usage) - 4096);
             ((volatile unsigned char *)usage)[4096 + at] = (unsigned char)rand_r(&seed);
             if ((rand_r(&seed) & 255) != 0) continue;

@@ -1,9 +1,10 @@
 /*
- * The honest neighbour: keeps a card as busy as its share lets it, and takes and gives back memory all the while.
+ * An honest tenant beside hostile ones: keeps a card as busy as its share permits, and allocates and frees
+ * memory all the while.
  *
- *     neighbour STATS KERNELS KERNEL_US HOLD_MIB BLOCK_MIB
+ *   neighbour STATS KERNELS KERNEL_US HOLD_MIB BLOCK_MIB
  *
- * What it had of the card and of its memory stands in the file STATS, which it maps: struct stats below.
+ * Its use of the card and of its memory is in the file STATS, which it maps: struct stats below.
  */
 #include <pthread.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /*
- * A plain program of the CUDA runtime, as a user would write it: `cudart_program CHECK` does one thing and
- * checks what came of it. Built against CUDA 12 and 13, with the shared and with the static runtime.
+ * A plain program of the CUDA runtime, as a user would write it: `cudart_program CHECK` performs one check.
+ * Built against CUDA 12 and 13, with the shared and with the static runtime.
  */
 #include <cuda_runtime_api.h>
 #include <stdint.h>

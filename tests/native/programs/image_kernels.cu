@@ -1,4 +1,4 @@
-// Kernels whose names the simulated card knows; the real compiler makes PTX, cubin and fat binary of them.
+/* Kernels whose names the simulated card knows; the real compiler makes PTX, cubin and fat binary of them. */
 extern "C" __global__ void vector_add(const float *a, const float *b, float *c, int n)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

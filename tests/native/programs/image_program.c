@@ -1,6 +1,6 @@
 /*
  * `image_program IMAGE module|library`: loads what nvcc made of image_kernels.cu through the driver API,
- * launches both kernels and checks every element of what they computed.
+ * launches both kernels and checks every element of their results.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>

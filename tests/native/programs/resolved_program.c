@@ -1,6 +1,6 @@
 /*
- * `resolved_program CHECK VERSION FLAGS`: works as the runtime API's library does, linked with nothing of
- * CUDA: every function comes from dlopen, dlsym of cuGetProcAddress_v2, and cuGetProcAddress with this
+ * `resolved_program CHECK VERSION FLAGS`: works as the runtime API's library does, without linking a CUDA
+ * library: every function comes from dlopen, dlsym of cuGetProcAddress_v2, and cuGetProcAddress with this
  * version and these flags (1: default stream of the process, 2: of the thread).
  */
 #include <cuda.h>
@@ -37,7 +37,8 @@ static cuuint64_t flags;
 static void *resolve(const char *symbol)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s", symbol); /* <cuda.h> says cuMemAlloc_v2; the base name is asked for */
+    snprintf(name, sizeof name, "%s",
+             symbol); /* <cuda.h> defines it as cuMemAlloc_v2; the base name is looked up */
     char *suffix = strrchr(name, '_');
     if (suffix && suffix[1] == 'v') *suffix = 0;
     void *found = NULL;
@@ -199,7 +200,7 @@ static void *work_of_another_thread(void *context)
     return NULL;
 }
 
-/* Stream 0 of this thread waits for another thread's stream 0 only when they are the same. */
+/* Stream 0 of this thread waits for another thread's stream 0 only if they are the same. */
 static void default_stream(void)
 {
     CUcontext context;

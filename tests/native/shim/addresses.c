@@ -1,5 +1,4 @@
-/* Reads "name version flags" lines, asks cuGetProcAddress, and prints "answer status symbol file" for each.
- */
+/* Reads "name version flags" lines, calls cuGetProcAddress, and prints "result status symbol file" for each. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,11 +1,10 @@
 /*
- * Kills a process after every single instruction of a reservation and its release, and checks the books each
+ * Kills a process after every single instruction of a reservation and its release, and checks the counters each
  * time.
  *
- * A traced child runs a few transactions and is killed at instruction n, for n = 1, 2, ... until it gets
- * through. Each time the parent, a living process of the same container, first does a transaction of its own,
- * then reaps the child: the counter must be exactly the parent's own bytes. Prints the number of
- * instructions tried.
+ * A traced child runs a few transactions and is killed at instruction n, for n = 1, 2, ... until it completes.
+ * Each time the parent, a living process of the same container, first does a transaction of its own, then reaps
+ * the child: the counter must be exactly the parent's own bytes. Prints the number of instructions tried.
  */
 #define _GNU_SOURCE
 #include "page/reap.h"
@@ -40,7 +39,7 @@ static void fail(const char *what, long step, uint64_t is, uint64_t should)
     exit(1);
 }
 
-/* True when the child ended by itself before instruction `last`. */
+/* Return true if the child ended by itself before instruction `last`. */
 static int run_child(long last, uint32_t generation)
 {
     int status = 0, ended = 0;
@@ -68,7 +67,7 @@ int main(void)
     for (long last = 1;; last++) {
         uint32_t generation = (uint32_t)last;
         int ended = run_child(last, generation);
-        if (last % 3 == 1) { /* sometimes the reap is the first to help, sometimes a living neighbour is */
+        if (last % 3 == 1) { /* sometimes the reap is the first to help, sometimes another living process */
             if (!cb_charge_add(usage, PARENT, 0, 512, LIMIT)) fail("denied", last, 0, 1);
             mine += 512;
         } else if (last % 3 == 2) {

@@ -1,9 +1,9 @@
 /*
- * Many processes hammer the counters of one container while a killer strikes at random: charge_storm KILLS
+ * Many processes change the counters of one container while others are killed at random: charge_storm KILLS
  * WORKERS SEED.
  *
- * Checks that the counter never exceeds the limit, that every reap leaves no byte behind, and that at the
- * end all counters are zero. Prints the number of transactions done and the highest value seen.
+ * Checks that the counter never exceeds the limit, that every reap removes all bytes, and that at the end all
+ * counters are zero. Prints the number of transactions done and the highest value seen.
  */
 #define _GNU_SOURCE
 #include "page/reap.h"
@@ -35,7 +35,7 @@ static void work(uint32_t slot, unsigned seed)
         } else if (cb_charge_sub(usage, slot, 0, held[i]) == held[i]) {
             held[i] = 0;
         } else {
-            _exit(3); /* somebody took our bytes */
+            _exit(3); /* another process took our bytes */
         }
         __atomic_fetch_add(transactions, 1, __ATOMIC_RELAXED);
     }
@@ -49,13 +49,13 @@ static pid_t spawn(uint32_t slot, unsigned seed)
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG,
-              SIGKILL); /* a storm that gives up leaves no worker, who would also hold its pipe */
+              SIGKILL); /* a test that gives up must not leave workers, which would also hold its pipe */
         work(slot, seed);
     }
     return pid;
 }
 
-/* As the agent does: an answer of "ask again later" is one, the tries of a single call are bounded. */
+/* As the agent does: "ask again later" is a valid result, the tries of a single call are bounded. */
 static bool reaped(uint32_t slot)
 {
     for (int i = 0; i < RECLAIM_CALLS_MAX; i++)

@@ -1,4 +1,4 @@
-/* Prints how many devices the driver shows, then the UUID of each. */
+/* Prints the number of devices that the driver shows, then the UUID of each. */
 #include <cuda.h>
 #include <stdio.h>
 

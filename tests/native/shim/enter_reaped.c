@@ -1,8 +1,9 @@
 /*
- * A process that is taken for dead while it enters: its slot is reaped and given to another between the moment it took
- * it and the moment it is live. It must end up with a slot that is its own, and the other must keep what it has.
+ * A process that is taken for dead while it enters: its slot is reaped and given to another between the moment
+ * it took it and the moment it is live. It must end up with a slot of its own, and the other must keep what it
+ * has.
  *
- * argv[1] says how often in a row it is taken for dead. Prints the number of slots that are live.
+ * argv[1] is the number of consecutive times that it is taken for dead. Prints the number of live slots.
  */
 #define _GNU_SOURCE
 #include "page/reap.h"
@@ -24,7 +25,7 @@ struct cb_shim cb;
 static struct cb_usage *usage;
 static int deaths;
 
-/* Stands before the C library's: a process reads its own start time while it enters. */
+/* Precedes the C library's open(): a process reads its own start time while it enters. */
 int open(const char *path, int flags, ...)
 {
     for (uint32_t slot = 0; slot < CB_PROCS_MAX && deaths > 0 && strstr(path, "/stat") != NULL; slot++) {

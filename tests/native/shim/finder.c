@@ -1,7 +1,6 @@
 /*
- * Reaches the driver the way programs in the wild do, never by linking with it, and asks for more than the
- * cap: finder WAY BYTES. Prints the answer of the allocation; 2 (out of memory) shows that our hook was
- * reached.
+ * Finds the driver in the ways that programs use, never by linking with it, and allocates more than the cap:
+ * finder WAY BYTES. Prints the result of the allocation; 2 (out of memory) shows that the hook was called.
  */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -32,7 +31,7 @@ static void *find(const char *exported, const char *base, int version)
         cuuint64_t flags =
             strcmp(way, "address_ptsz") == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
         find_v2 first = (find_v2)dlsym(library, "cuGetProcAddress_v2"), get = NULL;
-        /* The way of the static runtime: it asks cuGetProcAddress for cuGetProcAddress itself. */
+        /* The static runtime's way: it looks up cuGetProcAddress by cuGetProcAddress itself. */
         if (first == NULL || first("cuGetProcAddress", (void **)&get, 12000, flags, &status) != CUDA_SUCCESS)
             return NULL;
         if (get(base, &function, version, flags, &status) != CUDA_SUCCESS ||

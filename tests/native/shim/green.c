@@ -1,6 +1,6 @@
 /*
- * A tenant's program that divides its card by green contexts: green WHAT [NUMBER]. The Python tests read what it
- * prints.
+ * A tenant's program that divides its card by green contexts: green COMMAND [NUMBER]. The Python tests read its
+ * output.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void say_used(const char *when)
     printf("%s %llu\n", when, (unsigned long long)(total - left) / MIB);
 }
 
-/* book: what is charged, in MiB, as contexts come and go. */
+/* book: the charge in MiB as contexts are created and destroyed. */
 static void book(void)
 {
     CUgreenCtx a, b;
@@ -61,14 +61,14 @@ static void book(void)
     TRY(cuCtxSetCurrent(in_a));
     TRY(cuDevicePrimaryCtxRelease(0));
     say_used("released");
-    TRY(cuGreenCtxDestroy(a)); /* and with it the primary one, and the memory */
+    TRY(cuGreenCtxDestroy(a)); /* and with it the primary one, and its memory */
     TRY(cuDevicePrimaryCtxRetain(&primary, 0));
     TRY(cuCtxSetCurrent(primary));
     say_used("again");
     TRY(cuDevicePrimaryCtxRelease(0));
 }
 
-/* flood: green contexts until one is refused. */
+/* flood: create green contexts until one is refused. */
 static void flood(void)
 {
     CUgreenCtx made;
@@ -86,7 +86,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* spin SECONDS: kernels of 1 ms on streams of two green contexts; how many, and how long that took. */
+/* spin SECONDS: kernels of 1 ms on streams of two green contexts; prints their number and duration. */
 static void spin(double seconds)
 {
     static const char text[] = ".version 7.0\n.target sm_50\n.address_size 64\n"

@@ -1,5 +1,7 @@
-/* Looks ordinary names up in every way and prints where they lie: the answers must not depend on a preloaded
- * shim. */
+/*
+ * Looks up ordinary names in every way and prints where they are defined: the results must not depend on a
+ * preloaded shim.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -16,8 +18,7 @@ static void report(const char *what, void *address)
     printf("%s: %s\n", what, slash != NULL ? slash + 1 : info.dli_fname);
 }
 
-/* Found first by RTLD_DEFAULT and passed over by RTLD_NEXT: the caller decides, and the caller is this
- * program. */
+/* Found first by RTLD_DEFAULT and skipped by RTLD_NEXT: that depends on the caller, which is this program. */
 __attribute__((visibility("default"))) int puts(const char *text)
 {
     return fputs(text, stdout);

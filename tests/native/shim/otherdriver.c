@@ -1,7 +1,6 @@
 /*
- * A driver of another make than the simulator's, as libcuda.so.1: it has few functions, its pool grows in
- * steps of 32 MiB, and cuGetProcAddress hands out private entries that no symbol names. Its memory is
- * arithmetic only.
+ * A driver that differs from the simulator's, as libcuda.so.1: it has few functions, its pool grows in steps of
+ * 32 MiB, and cuGetProcAddress returns private entries that no symbol names. Its memory is arithmetic only.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -24,7 +23,7 @@ CUresult cuDeviceGetCount(int *count)
     return CUDA_SUCCESS;
 }
 
-/* It gives itself the UUID that the test names. */
+/* It has the UUID that the test sets. */
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
     const char *text = getenv("TEST_UUID");
@@ -77,7 +76,7 @@ CUresult cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-/* Refuses as often as the test says, like a driver that has not yet freed what the dead held. */
+/* Refuse as often as the test requests, like a driver that has not yet freed a dead process's memory. */
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     static int refused;
@@ -104,7 +103,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* A request never spans two steps: what is left of a step is lost to it. */
+/* A request never spans two steps: the rest of a step is lost to it. */
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     (void)stream;
@@ -128,7 +127,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     (void)pool;
     (void)keep;
-    return CUDA_SUCCESS; /* every step has something in it */
+    return CUDA_SUCCESS; /* every step is in use */
 }
 
 static CUresult private_alloc(CUdeviceptr *pointer, size_t bytes)

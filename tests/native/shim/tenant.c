@@ -1,6 +1,6 @@
 /*
- * A tenant's program, linked with the driver: tenant WHAT [NUMBER...]. See the functions for what each WHAT
- * does; the Python tests read what they print.
+ * A tenant's program, linked with the driver: tenant COMMAND [NUMBER...]. Each function describes its command;
+ * the Python tests read its output.
  */
 #define _GNU_SOURCE
 #include <cuda.h>
@@ -40,7 +40,7 @@ static size_t free_bytes(void)
     return left;
 }
 
-/* One family of memory: takes about `bytes`, gives them back. */
+/* One family of memory: allocates about `bytes`, and frees them. */
 struct family {
     const char *name;
     CUresult (*take)(void **what, size_t bytes);
@@ -156,8 +156,7 @@ static const struct family families[] = {
 };
 #define FAMILIES (sizeof(families) / sizeof(families[0]))
 
-/* families BYTES: for each family its name, what it took and what is still missing after it was given back.
- */
+/* families BYTES: for each family its name, what it allocated and what is still missing after it was freed. */
 static int do_families(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10);
@@ -174,7 +173,7 @@ static int do_families(char **numbers)
     return 0;
 }
 
-/* fill FAMILY BYTES: takes BYTES again and again until refused; prints how often, and the refusal. */
+/* fill FAMILY BYTES: allocates BYTES again and again until refused; prints how often, and the error. */
 static int do_fill(char **numbers)
 {
     size_t bytes = strtoull(numbers[1], NULL, 10);
@@ -193,8 +192,10 @@ static int do_fill(char **numbers)
     return 0;
 }
 
-/* hammer SECONDS SEED [FAMILIES]: takes and gives back in all families, or in those of a mask, at random until the
- * time is up; prints takes, refusals. */
+/*
+ * hammer SECONDS SEED [FAMILIES]: allocates and frees in all families, or in those of a mask, at random until
+ * the time is up; prints the numbers of allocations and refusals.
+ */
 static int do_hammer(char **numbers)
 {
     enum { HELD = 48 };
@@ -233,8 +234,10 @@ static int do_hammer(char **numbers)
     return 0;
 }
 
-/* beyond BYTES: takes linear memory until refused and tries what managed memory cannot do with the last of it;
- * prints how much was taken, whether the last is managed, and the answers. */
+/*
+ * beyond BYTES: allocates linear memory until refused and tries what managed memory does not support with the
+ * last allocation; prints how much was allocated, whether the last is managed, and the results.
+ */
 static int do_beyond(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10), taken = 0;
@@ -255,7 +258,7 @@ static int do_beyond(char **numbers)
     return 0;
 }
 
-/* hold BYTES: allocates, says "ready", and waits to be killed. */
+/* hold BYTES: allocates, prints "ready", and waits to be killed. */
 static int do_hold(char **numbers)
 {
     CUdeviceptr pointer;
@@ -267,7 +270,7 @@ static int do_hold(char **numbers)
         pause();
 }
 
-/* alloc BYTES: one allocation; prints the answer. Ends without freeing it, as most programs do. */
+/* alloc BYTES: one allocation; prints the result. Ends without freeing it, as most programs do. */
 static int do_alloc(char **numbers)
 {
     CUdeviceptr pointer;
@@ -276,7 +279,7 @@ static int do_alloc(char **numbers)
     return 0;
 }
 
-/* exec BYTES: allocates, then becomes another program that allocates as much. */
+/* exec BYTES: allocates, then executes another program that allocates as much. */
 static int do_exec(char **numbers)
 {
     CUdeviceptr pointer;
@@ -286,7 +289,7 @@ static int do_exec(char **numbers)
     return 1;
 }
 
-/* view: what the program sees of its device. */
+/* view: prints what the program sees of its device. */
 static int do_view(char **numbers)
 {
     size_t left, total, whole;
@@ -301,7 +304,7 @@ static int do_view(char **numbers)
     return 0;
 }
 
-/* init: the answer of cuInit. */
+/* init: prints the result of cuInit. */
 static int do_init(char **numbers)
 {
     (void)numbers;
@@ -309,8 +312,10 @@ static int do_init(char **numbers)
     return 0;
 }
 
-/* fork BYTES: a parent that has not yet used the GPU forks; both allocate; then the parent's use alone must
- * be left. */
+/*
+ * fork BYTES: a parent that has not yet used the GPU forks; both allocate; then only the parent's use must be
+ * left.
+ */
 static int do_fork(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10), before, total;
@@ -350,7 +355,7 @@ static int do_late_fork(char **numbers)
     TRY(cuMemAlloc(&pointer, strtoull(numbers[0], NULL, 10)));
     pid_t pid = fork();
     if (pid == 0) {
-        CUresult result = cuMemFree(pointer); /* not the child's to free */
+        CUresult result = cuMemFree(pointer); /* the child must not free it */
         _exit(result == CUDA_SUCCESS);
     }
     waitpid(pid, &status, 0);
@@ -396,8 +401,10 @@ static int do_threads(char **numbers)
     return 0;
 }
 
-/* contexts: what two contexts, their memory and their end cost, as four readings of free memory relative to
- * the first. */
+/*
+ * contexts: the cost of two contexts, their memory and their end, as four readings of free memory relative to
+ * the first.
+ */
 static int do_contexts(char **numbers)
 {
     CUcontext other;
@@ -420,8 +427,7 @@ static int do_contexts(char **numbers)
     return 0;
 }
 
-/* many-contexts COUNT: how many contexts there is room for, and the answer that ended it; then their end gives
- * everything back. */
+/* many-contexts COUNT: how many contexts fit, and the error that ended it; then their end frees everything. */
 static int do_many_contexts(char **numbers)
 {
     int wanted = atoi(numbers[0]), made = 0;
@@ -496,7 +502,7 @@ static int do_spin(char **numbers)
     return 0;
 }
 
-/* again BYTES: for each line read, one allocation that is freed at once; answers with its result. */
+/* again BYTES: for each line read, one allocation that is freed at once; prints its result. */
 static int do_again(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10);
@@ -514,7 +520,7 @@ static int do_again(char **numbers)
     return 0;
 }
 
-/* reuse BYTES: stream-ordered frees that nobody has waited for make room for the next allocation. */
+/* reuse BYTES: stream-ordered frees that were not waited for make room for the next allocation. */
 static int do_reuse(char **numbers)
 {
     size_t bytes = strtoull(numbers[0], NULL, 10);

@@ -1,11 +1,12 @@
 /*
- * A kernel that was never measured, at the gate and in the books, with a clock and a driver of the test.
+ * Test of a kernel that was never measured, at the gate and in the counters, with a clock and a driver of the
+ * test.
  *
- *   unmeasured gate MEAN-US PENDING      how long a launch waits behind work that does not move
- *   unmeasured fence MEAN-US SHARERS MS  what is charged for a kernel of so many milliseconds, in ten steps while it runs
- *                                        and when it is done
+ *   unmeasured gate MEAN-US PENDING      how long a launch waits behind work that does not progress
+ *   unmeasured fence MEAN-US SHARERS MS  the charge for a kernel of so many milliseconds, in ten steps while
+ *   it runs and at its end
  *
- * Prints microseconds. The limiter's own files are included as they are.
+ * Prints microseconds. The limiter's own files are included unchanged.
  */
 #include "../../../native/shim/compute_fence.c"
 #include "../../../native/shim/compute_gate.c"
@@ -23,7 +24,7 @@ static uint64_t now_ns = 1000 * MS, step_ns, done_ns, own_inflight_ns, own_until
 static uint32_t sharers = 1;
 static CUevent end_event;
 
-/* ---- what the rest of the library and the driver do ---- */
+/* ---- replacements of the rest of the library and of the driver ---- */
 
 struct cb_compute_driver cb_compute_driver;
 const struct cb_limits *cb_compute_limits = &limits;

@@ -47,8 +47,7 @@ EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExpo
         return CUDA_SUCCESS;
     }
     if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED) && getenv("CALABASH_DEBUG"))
-        fprintf(stderr,
-                "calabash: an unnamed table of the driver (%s) is not served to programs of a remote GPU\n",
+        fprintf(stderr, "calabash: the driver's internal table (%s) is not available on a remote GPU\n",
                 table_role(pExportTableId));
     return CUDA_ERROR_NOT_SUPPORTED;
 }

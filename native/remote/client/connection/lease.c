@@ -90,18 +90,18 @@ static bool lease_read(struct lease *l, const char *path, char *why, size_t capa
         return false;
     }
     if (bytes > FILE_BYTES) {
-        snprintf(why, capacity, "%s is no lease: it is longer than %d bytes", path, FILE_BYTES);
+        snprintf(why, capacity, "%s is not a lease file: it is longer than %d bytes", path, FILE_BYTES);
         return false;
     }
     l->grace_ms = GRACE_S * 1000;
     int wrong = lease_lines_parse(l, text, id);
     explicit_bzero(text, sizeof text);
     if (wrong > 0)
-        snprintf(why, capacity, "%s is no lease: line %d is wrong", path, wrong);
+        snprintf(why, capacity, "%s is not a lease file: line %d is invalid", path, wrong);
     else if (wrong < 0)
-        snprintf(why, capacity, "%s is no lease: server, lease or key is missing", path);
+        snprintf(why, capacity, "%s is not a lease file: server, lease or key is missing", path);
     else if (getrandom(session, sizeof session, 0) != sizeof session)
-        snprintf(why, capacity, "there are no random numbers: %s", strerror(errno));
+        snprintf(why, capacity, "cannot read random numbers: %s", strerror(errno));
     else
         return cb_tls_identity(l->identity, sizeof l->identity, id, session);
     return false;

@@ -60,7 +60,7 @@ static CUresult session_hello(void)
         fprintf(
             stderr,
             "calabash: this client (protocol %u, table %016llx) and the server (protocol %llu, table %016llx)"
-            " do not know each other\nhint: install the same version on both\n",
+            " have different protocols\nhint: install the same version on both\n",
             CB_WIRE_VERSION, CB_OPS_SUM, version, table);
     }
     if (result == CUDA_SUCCESS && !cb_snapshot_take(&c)) result = CUDA_ERROR_UNKNOWN;
@@ -79,9 +79,8 @@ bool cb_session_open(void)
     static bool told;
     if (!where && !told) {
         told = true;
-        fprintf(stderr,
-                "calabash: CALABASH_REMOTE does not say where the GPU is\nhint: start the program with"
-                " `calabash run`\n");
+        fprintf(stderr, "calabash: CALABASH_REMOTE names no GPU server\nhint: start the program with"
+                        " `calabash run`\n");
     }
     if (!ok && cb_command_buffer.state == CB_CLOSED && where) {
         cb_output_begin();

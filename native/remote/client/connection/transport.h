@@ -1,7 +1,7 @@
 /*
  * Transport to the worker: an ordered byte stream in both directions. CALABASH_REMOTE names it:
  *
- * unix:PATH       the socket of a host on this machine, with shared memory
+ *   unix:PATH       the socket of a host on this machine, with shared memory
  *   socket:PATH     the same through the socket alone
  *   file:PATH       a lease of a server: lines server=HOST:PORT, lease=HEX, key=HEX and grace_s=SECONDS
  *   tcp:HOST:PORT   a worker without encryption, for tests and measurements
