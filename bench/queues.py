@@ -117,7 +117,7 @@ def measure_why(report: Report) -> None:
         scheduler.submit(Request(id="x", queue="research", shape=whole(DEVICES)))
         scheduler.cycle(1.0)
         with cpu_time() as took:
-            reported = scheduler.why("x", 2.0)
+            reported = scheduler.explain("x", 2.0)
         assert reported.causes
         add_cpu_time(report, f"why is it pending, {nodes * DEVICES:,} devices", took, at_most=WHY)
 

@@ -243,22 +243,22 @@ class Ledger:
     def _check_placement(self, request: Request, node: str, placement: NodePlacement) -> None:
         spec, shape = self.nodes.get(node), request.shape
         if spec is None or node in self.cordoned:
-            raise ViolationError("room", f"{request.id} is placed on {node}, which does not exist or is cordoned")
+            raise ViolationError("placer", f"{request.id} is placed on {node}, which does not exist or is cordoned")
         devices = placement.devices
         if len(set(devices)) != shape.gpu_count or len(devices) != shape.gpu_count:
-            raise ViolationError("room", f"{request.id} needs {shape.gpu_count} devices and has {devices}")
+            raise ViolationError("placer", f"{request.id} needs {shape.gpu_count} devices and has {devices}")
         for device in devices:
             if not 0 <= device < len(spec.gpus) or (node, device) in self.unhealthy:
                 raise ViolationError(
-                    "room", f"{request.id} is placed on device {device} of {node}, which is not usable"
+                    "placer", f"{request.id} is placed on device {device} of {node}, which is not usable"
                 )
             if shape.models and spec.gpus[device].model not in shape.models:
-                raise ViolationError("room", f"{request.id} is placed on a {spec.gpus[device].model}")
+                raise ViolationError("placer", f"{request.id} is placed on a {spec.gpus[device].model}")
             gpu = spec.gpus[device]
             if shape.mig_profile and gpu.mode != "mig" and gpu.geometry is None:
-                raise ViolationError("room", f"{request.id} needs MIG, {node}/{device} has none")
+                raise ViolationError("placer", f"{request.id} needs MIG, {node}/{device} has none")
             if spec.gpus[device].mode and spec.gpus[device].mode != mode_of(shape):
-                raise ViolationError("room", f"{request.id}: {node}/{device} is pinned to {spec.gpus[device].mode}")
+                raise ViolationError("placer", f"{request.id}: {node}/{device} is pinned to {spec.gpus[device].mode}")
 
     # ---- rules ----------------------------------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class Ledger:
             here = [held for held in self.running.values() if held.node == name]
             spec = self.nodes[name]
             if sum(h.request.shape.cpu_milli for h in here) > spec.cpu_milli:
-                raise ViolationError("room", f"{name}: CPU is over-committed")
+                raise ViolationError("placer", f"{name}: CPU is over-committed")
             if sum(h.request.shape.memory_mib for h in here) > spec.memory_mib:
-                raise ViolationError("room", f"{name}: host memory is over-committed")
+                raise ViolationError("placer", f"{name}: host memory is over-committed")
             for device in range(len(spec.gpus)):
                 users = [h for h in here if device in h.placement.devices]
                 if users:

@@ -85,7 +85,7 @@ class _Search:
             return False
         mark = self.transaction.mark()
         for member in unit.members:
-            if not self.transaction.room.fits_at(member.request.shape, member.placement):
+            if not self.transaction.placer.fits_at(member.request.shape, member.placement):
                 self.transaction.rollback(mark)
                 return False
             self.transaction.place(member.request.shape, member.placement)
@@ -106,7 +106,7 @@ class _Search:
 
     def place_evicting(self, request: Request) -> NodePlacement | None:
         """Place a request in the transaction, evicting the fewest units that are found; None if it does not fit."""
-        placement = self.transaction.room.choose(request.shape)
+        placement = self.transaction.placer.choose(request.shape)
         if placement is None:
             placement = self._evict_for(request)
         if placement is not None:
@@ -136,7 +136,7 @@ class _Search:
         for unit in best[2].units:
             if _unit_id(unit) not in self.evicted:
                 self.evict(unit)
-        return self.transaction.room.choose_on(request.shape, best[1])
+        return self.transaction.placer.choose_on(request.shape, best[1])
 
     def _key(self, request: Request, trial: _Trial) -> tuple[object, ...]:
         """Return the sort key of a trial: within ``ratio_max`` first, then fewest slices (whole devices), then fewest milli."""
@@ -167,7 +167,7 @@ class _Search:
             units = [u for u in self.by_node[node] if not self.is_evicted(u)]
             if not units:
                 continue
-            (serves,), (users,) = self.transaction.room.if_idle(request.shape, [node])
+            (serves,), (users,) = self.transaction.placer.if_idle(request.shape, [node])
             on: dict[int, list[Unit]] = {d: [] for d in range(len(serves))}
             evictable_users: Counter[int] = Counter()
             shares: dict[int, float] = dict.fromkeys(on, 0.0)
@@ -245,11 +245,11 @@ class _Search:
             group = self.evict(unit)
             evicted.extend(group)
             if group and not together:
-                placement = self.transaction.room.choose_on(request.shape, node)
+                placement = self.transaction.placer.choose_on(request.shape, node)
             if placement is not None:
                 break
         if together and evicted:
-            placement = self.transaction.room.choose_on(request.shape, node)
+            placement = self.transaction.placer.choose_on(request.shape, node)
         if placement is None:
             self.undo(mark, evicted)
             return None

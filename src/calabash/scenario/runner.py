@@ -207,7 +207,7 @@ class _Run:
         )
 
     def _check_explanation(self, number: int, statement: WhyLine) -> None:
-        reported = self.scheduler.why(statement.id, self.now_s)
+        reported = self.scheduler.explain(statement.id, self.now_s)
         lines = (reported.summary, *(f"{c.nodes} nodes: {c.text}" for c in reported.causes), *reported.changes)
         whole = unmarked("\n".join(lines))
         differences = []

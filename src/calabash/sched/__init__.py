@@ -19,7 +19,7 @@ from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Cause, Decision, Defer, Evict, Explanation, Move, Options, Request, Running
 from calabash.sched.explain.nodes import OTHER_MODEL
 from calabash.sched.queues.fairshare import ZERO, Amount
-from calabash.sched.queues.hierarchy import levels, too_deep
+from calabash.sched.queues.hierarchy import queue_levels, queue_too_deep
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, UNLIMITED, OverLimit, QueueSpec
 from calabash.sched.rounds import CycleLimit
 from calabash.sched.scheduler import DEFAULT_POLICY, Scheduler
@@ -55,11 +55,11 @@ __all__ = [
     "Shape",
     "Snapshot",
     "Topology",
-    "levels",
+    "queue_levels",
+    "queue_too_deep",
     "relabel",
     "set_evictable",
     "set_mig_coming",
     "set_mig_instances",
     "set_movable",
-    "too_deep",
 ]

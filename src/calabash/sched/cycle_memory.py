@@ -106,7 +106,7 @@ class CycleMemory:
         state = self._state
         # Each cycle computes a new start for a reservation whose start has passed.
         overdue = any(reservation.start_s <= state.now_s for reservation in state.reservations)
-        volatile = state.options.half_life_s > 0 or state.room.engine.scorer.random_ties or overdue
+        volatile = state.options.half_life_s > 0 or state.placer.engine.scorer.random_ties or overdue
         if self._before is not None and not volatile:
             now, before = self._inputs(), self._before
             self._known = (*(now if self._changed_reservations_only(before, now) else before), state.cluster.position)

@@ -83,7 +83,7 @@ class Scheduler:
         self._completed_at_s = -math.inf  # end of the last complete round
         self._recheck_at_s: float | None = None  # due time of the next cycle, if the last decisions changed something
         self.cluster = self.state.cluster
-        self.room = self.state.room
+        self.placer = self.state.placer
         self.tree = self.state.tree
         self.registry = self.state.registry
         self.specs = {spec.name: spec for spec in nodes}
@@ -97,7 +97,7 @@ class Scheduler:
             CalabashError: the queue does not exist or is not a leaf, or the ID is in use.
         """
         self.state.enqueue(request)
-        self.room.engine.observe(request.shape)
+        self.placer.engine.observe(request.shape)
 
     def finished(self, request_id: str) -> None:
         """Remove a request that has ended or was cancelled.
@@ -120,8 +120,10 @@ class Scheduler:
             CalabashError: the placement is not free, or no placement was found. Nothing is changed then.
         """
         if placement is None:
-            room = self.room
-            placement = room.choose_on(request.shape, self.cluster.row(node)) if node else room.choose(request.shape)
+            placer = self.placer
+            placement = (
+                placer.choose_on(request.shape, self.cluster.row(node)) if node else placer.choose(request.shape)
+            )
             if placement is None:
                 raise CalabashError(
                     f"request {request.id} does not fit {'on node ' + node if node else 'on any node'}",
@@ -279,7 +281,7 @@ class Scheduler:
         times += [at_s for r in self.state.reservations if (at_s := r.expires_at_s(hold_s)) is not None]
         return min([self._recheck_at_s, *(at_s for at_s in times if at_s > self._completed_at_s)])
 
-    def why(self, request_id: str, now_s: float) -> Explanation:
+    def explain(self, request_id: str, now_s: float) -> Explanation:
         """Explain why a request waits.
 
         Raises:

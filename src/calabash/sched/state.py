@@ -57,8 +57,8 @@ class SchedulerState:
     ) -> None:
         self.options = options
         self.cluster = Cluster(nodes, gpus_per_node_max=gpus_per_node_max)
-        self.room = ClusterPlacer(self.cluster, Engine(self.cluster, policy))
-        self.transaction = Transaction(self.room)
+        self.placer = ClusterPlacer(self.cluster, Engine(self.cluster, policy))
+        self.transaction = Transaction(self.placer)
         self.tree = QueueTree(queues, half_life_s=options.half_life_s)
         self.registry = GangRegistry()
         self.units = UnitTable()
@@ -69,7 +69,7 @@ class SchedulerState:
         self.reported: dict[str, Reason] = {}
         self.refused: dict[tuple[object, ...], Reason] = {}
         self.cut: set[tuple[Shape, ...]] = set()
-        self.verdicts = Verdicts(self.room)
+        self.verdicts = Verdicts(self.placer)
         self._shapes: dict[Shape, Shape] = {}
         self.moves_left = sys.maxsize
         self.now_s = 0.0

@@ -108,8 +108,8 @@ def simulate(
     lives = rng.exponential(1.0, count).tolist()
 
     world = _RunningPods(cluster, Engine(cluster, policy))
-    room = ClusterPlacer(cluster, world.engine)
-    board = Transaction(room)
+    placer = ClusterPlacer(cluster, world.engine)
+    board = Transaction(placer)
     measure = _Measure(tally=Tally())
     ends: list[tuple[float, int]] = []
     changes = draw(failures, cluster.node_count, arrives[-1] if arrives else 0.0, seed)[::-1]
@@ -130,7 +130,7 @@ def simulate(
         if placement is not None:
             cluster.place(shape, placement)
         elif defragment and shape.gpu_count > 1:
-            moves = find_moves(board, room, shape, world.occupants, moves_max=MOVES_MAX)
+            moves = find_moves(board, placer, shape, world.occupants, moves_max=MOVES_MAX)
             board.commit()
             if moves is not None:
                 placement, moved = moves.placement, len(moves.moved)

@@ -36,7 +36,7 @@ class Workload:
     @property
     def demand(self) -> Demand:
         """Number of requests of each shape."""
-        return Demand.of(request.shape for request in self.requests)
+        return Demand.from_shapes(request.shape for request in self.requests)
 
 
 def simple_node(

@@ -317,7 +317,7 @@ CASES = {
     "SchedulerState.remove": Case(world=half_full, change=lambda s: s.state.remove("r"), decided="Bind"),
 }
 # Methods that change no input of a cycle, or are tested elsewhere.
-READERS = {"cycle", "advance", "wake_at_s", "why", "snapshot", "need"}
+READERS = {"cycle", "advance", "wake_at_s", "explain", "snapshot", "need"}
 
 
 def settled(scheduler: Scheduler, runs: list[int], at_s: float) -> None:

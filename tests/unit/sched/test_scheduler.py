@@ -299,9 +299,9 @@ def test_running_and_unknown_requests_are_not_explained() -> None:
     scheduler.submit(Request(id="x", queue="a", shape=whole(1)))
     scheduler.cycle(0.0)
     with pytest.raises(CalabashError, match="is running"):
-        scheduler.why("x", 0.0)
+        scheduler.explain("x", 0.0)
     with pytest.raises(CalabashError, match="does not exist"):
-        scheduler.why("z", 0.0)
+        scheduler.explain("z", 0.0)
 
 
 def test_failed_bind_waits_again_with_its_former_position() -> None:
@@ -345,7 +345,7 @@ def test_explanation_does_not_count_removed_nodes() -> None:
     scheduler = Scheduler([node("n0"), node("n1")], [QueueSpec(name="a")])
     scheduler.remove_node("n1")
     scheduler.submit(Request(id="x", queue="a", shape=whole(5)))
-    assert scheduler.why("x", 0.0).summary.startswith("0/1 nodes are available")
+    assert scheduler.explain("x", 0.0).summary.startswith("0/1 nodes are available")
 
 
 def test_labels_and_taints_of_a_node_can_be_changed_in_place() -> None:
@@ -383,7 +383,7 @@ def test_twenty_thousand_hopeless_requests_are_searched_once_per_shape(monkeypat
         scheduler.adopt(request, placement=NodePlacement(node=row, devices=(0, 1, 2, 3)), started_at_s=0.0)
     for i in range(20_000):
         scheduler.submit(Request(id=f"p{i}", queue="ab"[i % 2], shape=whole(1 + i % 4)))
-    engine = scheduler.room.engine
+    engine = scheduler.placer.engine
     best, searched = engine.best, Counter[Shape]()
 
     def counted(shape: Shape) -> NodePlacement | None:

@@ -164,7 +164,7 @@ def fewest_slices(scheduler: Scheduler, units: list[Unit], shape: Shape) -> int 
             members = [m for u in chosen for m in u.members]
             for m in members:
                 scheduler.cluster.release(m.request.shape, m.placement)
-            if scheduler.room.choose(shape) is not None:
+            if scheduler.placer.choose(shape) is not None:
                 best = slices
             for m in members:
                 scheduler.cluster.place(m.request.shape, m.placement, held=True)

@@ -244,7 +244,7 @@ class ClusterScheduler:
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""
-        return self.scheduler.why(allocation, now_s)
+        return self.scheduler.explain(allocation, now_s)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.room.engine.preference)
+        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.placer.engine.preference)
         self.tenancy.take(name, bundle, enumerate(answer))
         after = tuple(AllocationId(a) for a in decision.after)
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
@@ -323,7 +323,7 @@ def _refresh(scheduler: Scheduler, node: str, number: int, found: NodeDevice, ea
 def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None:
     if len(choices) == 1:
         return choices[0]
-    return next((c for c in choices if scheduler.room.choose(c.shape) is not None), None)
+    return next((c for c in choices if scheduler.placer.choose(c.shape) is not None), None)
 
 
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:

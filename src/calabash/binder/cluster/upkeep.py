@@ -54,7 +54,7 @@ def start_on(
         for row in cordoned:
             arrays.cordon(row, schedulable=True)
         try:
-            placement = scheduler.room.choose_among(choice.shape, rows)
+            placement = scheduler.placer.choose_among(choice.shape, rows)
         finally:
             for row in cordoned:
                 arrays.cordon(row)
@@ -101,7 +101,7 @@ def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: 
         if len(found) == most:
             break
         row = cluster.scheduler.cluster.row_of.get(name)
-        if row is not None and cluster.scheduler.room.choose_on(known.choice.shape, row) is not None:
+        if row is not None and cluster.scheduler.placer.choose_on(known.choice.shape, row) is not None:
             found.append(name)
     return found
 

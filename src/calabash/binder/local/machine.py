@@ -128,7 +128,7 @@ class LocalScheduler:
             owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
         """
         shapes = shapes_of(request, self.devices)
-        with_room = [s for s in shapes if self.scheduler.room.choose(s) is not None]
+        with_room = [s for s in shapes if self.scheduler.placer.choose(s) is not None]
         shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
         self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
@@ -238,7 +238,7 @@ class LocalScheduler:
 
     def why(self, allocation: AllocationId, now_s: float) -> Explanation:
         """Why it waits. Raises CalabashError when it does not wait."""
-        reported = readable(self.scheduler.why(allocation, now_s), self.devices)
+        reported = readable(self.scheduler.explain(allocation, now_s), self.devices)
         return replace(reported, changes=(*reported.changes, *self.foreign.remedies()))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class LocalScheduler:
         """Where it goes and why there, in one line; asked before it holds its place."""
         request = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
-        return _reason(request, placement, views, self.scheduler.room.engine.preference)
+        return _reason(request, placement, views, self.scheduler.placer.engine.preference)
 
     def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None

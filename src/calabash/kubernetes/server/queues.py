@@ -13,7 +13,7 @@ from calabash.kubernetes.server.state import ClusterState
 from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.settings_changes import changed_queue, require_presence
-from calabash.sched import QUEUE_DEPTH_MAX, levels, too_deep
+from calabash.sched import QUEUE_DEPTH_MAX, queue_levels, queue_too_deep
 
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
 
@@ -69,10 +69,10 @@ class QueueWriter:
     def _require_depth(self, name: str, parent: str) -> None:
         """Raise CalabashError if a change of the parent puts the queue, or one below it, below QUEUE_DEPTH_MAX levels."""
         parents = {queue.metadata.name: queue.spec.parent for queue in self._state.queues()}
-        before, after = levels(parents), levels(parents | {name: parent})
+        before, after = queue_levels(parents), queue_levels(parents | {name: parent})
         for one, level in after.items():
             if level > QUEUE_DEPTH_MAX and (one == name or before[one] <= QUEUE_DEPTH_MAX):
-                raise too_deep(one, level)
+                raise queue_too_deep(one, level)
 
     def _own(self, name: str) -> KubeQueue | None:
         known = self._state.queue(name)

@@ -79,12 +79,12 @@ class HeldNodes:
         Args:
             ends_at_s: end of the request if it starts now; None if unknown.
         """
-        placement = self._state.room.choose(shape)
+        placement = self._state.placer.choose(shape)
         return placement if placement is not None else next(self.backfill_placements(shape, ends_at_s), None)
 
     def fits_nowhere(self, shape: Shape) -> bool:
         """Return True if a quick check shows that the shape needs more than any node has free, held nodes included."""
-        engine = self._state.room.engine
+        engine = self._state.placer.engine
         return engine.fits_nowhere(shape) and engine.maxima.exceeded_on(shape, self._tried)
 
     def backfill_placements(self, shape: Shape, ends_at_s: float | None) -> Iterator[NodePlacement]:
@@ -114,14 +114,14 @@ class HeldNodes:
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
         """Return the best placement on a held node that delays no reservation, trying at most PLACEMENTS_MAX."""
-        if self._state.room.engine.maxima.exceeded_on(shape, (node,)):
+        if self._state.placer.engine.maxima.exceeded_on(shape, (node,)):
             return None
         self._state.cluster.cordon(node, schedulable=True)
         here = [r for r in self.reservations if node in r.requests_on]
         found = next(
             (
                 placement
-                for placement in self._state.room.placements_on(shape, node, PLACEMENTS_MAX)
+                for placement in self._state.placer.placements_on(shape, node, PLACEMENTS_MAX)
                 if all(self._admits(r, shape, placement, ends_at_s) for r in here)
             ),
             None,
@@ -151,7 +151,7 @@ class HeldNodes:
                 state.transaction.release(running.request.shape, running.placement)
         fits = True
         for request in reservation.requests_on[node]:
-            placement = state.room.choose_on(request.shape, node)
+            placement = state.placer.choose_on(request.shape, node)
             if placement is None:
                 fits = False
                 break

@@ -94,7 +94,7 @@ def node_costs(
 
 def find_moves(
     transaction: Transaction,
-    room: ClusterPlacer,
+    placer: ClusterPlacer,
     shape: Shape,
     occupants: Callable[[int], Iterable[Occupant]],
     *,
@@ -115,9 +115,9 @@ def find_moves(
     Returns:
         The moves and the placement of the shape, applied in the transaction. None, with nothing changed, if no node was found.
     """
-    if not shape.whole or moves_max < 1 or len(room.cluster.names) == 0 or room.cluster.width < shape.gpu_count:
+    if not shape.whole or moves_max < 1 or len(placer.cluster.names) == 0 or placer.cluster.width < shape.gpu_count:
         return None
-    costs = node_costs(room.cluster, room.compiled(shape), moves_max=moves_max, move_cost_milli=move_cost_milli)
+    costs = node_costs(placer.cluster, placer.compiled(shape), moves_max=moves_max, move_cost_milli=move_cost_milli)
     if rows is not None:
         others = np.ones(len(costs), np.bool_)
         others[rows] = False
@@ -128,11 +128,11 @@ def find_moves(
     for row in cheapest[np.argsort(costs[cheapest], kind="stable")].tolist():
         if costs[row] > cost_max_milli or tried == nodes_tried:
             break
-        moving = _requests_to_move(room.cluster, room.compiled(shape), row, list(occupants(row)))
-        if not moving or len(moving) > moves_max or not _host_suffices(room.cluster, shape, row, moving):
+        moving = _requests_to_move(placer.cluster, placer.compiled(shape), row, list(occupants(row)))
+        if not moving or len(moving) > moves_max or not _host_suffices(placer.cluster, shape, row, moving):
             continue
         tried += 1
-        moves = _try_moves(transaction, room, shape, row, moving)
+        moves = _try_moves(transaction, placer, shape, row, moving)
         if moves is not None:
             return Moves(placement=moves[0], moved=moves[1], cost_milli=int(costs[row]))
     return None
@@ -146,7 +146,7 @@ def _host_suffices(cluster: Cluster, shape: Shape, row: int, moving: list[Occupa
 
 
 def _try_moves(
-    transaction: Transaction, room: ClusterPlacer, shape: Shape, row: int, moving: list[Occupant]
+    transaction: Transaction, placer: ClusterPlacer, shape: Shape, row: int, moving: list[Occupant]
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
     """Place the shape on the node and the requests anew; return None, with the transaction unchanged, if not all of them fit.
 
@@ -155,14 +155,14 @@ def _try_moves(
     mark = transaction.mark()
     for occupant in moving:
         transaction.release(occupant.shape, occupant.placement)
-    placement = room.choose_on(shape, row)
+    placement = placer.choose_on(shape, row)
     if placement is None:
         transaction.rollback(mark)
         return None
     transaction.place(shape, placement)
     moved = []
     for occupant in moving:
-        new_placement = room.choose(occupant.shape)
+        new_placement = placer.choose(occupant.shape)
         if new_placement is None:
             transaction.rollback(mark)
             return None
@@ -226,7 +226,7 @@ class Defragment:
             return None
         moves = find_moves(
             state.transaction,
-            state.room,
+            state.placer,
             request.shape,
             lambda row: [self._occupant(r, request) for r in state.registry.on_node.get(row, {}).values()],
             moves_max=self._moves_max(),

@@ -81,7 +81,7 @@ class _Search:
         self._most = len(running)
         self._releases = Releases(state.cluster, [(r.request.shape, r.placement) for r in running])
         counts = Counter(request.shape for request in requests)
-        self._counts = [(state.room.compiled(shape), count) for shape, count in counts.items()]
+        self._counts = [(state.placer.compiled(shape), count) for shape, count in counts.items()]
 
     def run(self) -> tuple[int, tuple[Placed, ...]] | None:
         """Return the number of releases and the placements; None if the requests do not fit after all releases."""

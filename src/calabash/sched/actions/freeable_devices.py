@@ -40,11 +40,11 @@ class FreeableDevices:
     Bounds are cached by node, and recomputed for nodes where the units or the users of devices have changed.
     """
 
-    def __init__(self, room: Placer, shape: Shape, pool: UnitPool) -> None:
-        self._room = room
+    def __init__(self, placer: Placer, shape: Shape, pool: UnitPool) -> None:
+        self._placer = placer
         self._pool = pool
         self._count = shape.gpu_count
-        self._serves, self._users = room.if_idle(shape, range(len(pool.first)))
+        self._serves, self._users = placer.if_idle(shape, range(len(pool.first)))
         self._versions = pool.versions.copy()
         self._possible = np.zeros(len(pool.first), np.bool_)
         self._least: Ints = np.zeros(len(pool.first), np.int64)
@@ -58,7 +58,7 @@ class FreeableDevices:
         Nodes are sorted by the bound, raised to the number of placements on the devices if that is larger, then by the
         eviction order of their first unit.
         """
-        users, versions = self._room.device_users(), self._pool.versions
+        users, versions = self._placer.device_users(), self._pool.versions
         changed = np.flatnonzero((versions != self._versions) | (users != self._users).any(axis=1))
         if len(changed):
             self._users[changed], self._versions[changed] = users[changed], versions[changed]

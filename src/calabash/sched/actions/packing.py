@@ -57,7 +57,7 @@ def pack(
         choose: returns the best placement for a shape; None for the ``choose`` of the transaction's placer.
         more: returns placements that ``choose`` may return in addition to those of the placer.
     """
-    placed = _greedy(transaction, largest_first(requests), choose or transaction.room.choose)
+    placed = _greedy(transaction, largest_first(requests), choose or transaction.placer.choose)
     if placed is not None or is_exact(requests):
         return Packing(placed=placed)
     search = _Search(transaction, requests, more or _no_more)
@@ -105,7 +105,7 @@ class _Search:
         self._more = more
         self._steps = STEPS_MAX
         shapes = list(dict.fromkeys(r.shape for r in requests))
-        scarcity = {shape: transaction.room.nodes_for(shape).size for shape in shapes}
+        scarcity = {shape: transaction.placer.nodes_for(shape).size for shape in shapes}
         self._members = sorted(
             largest_first(requests), key=lambda r: (scarcity[r.shape], -r.shape.gpu_total_milli, shapes.index(r.shape))
         )
@@ -179,26 +179,26 @@ class _Search:
 
     def _all_fit_somewhere(self, number: int) -> bool:
         left = [self._members[number].shape, *self._shapes_after[number]]
-        return all(self._transaction.room.nodes_for(shape).size or next(self._more(shape), None) for shape in left)
+        return all(self._transaction.placer.nodes_for(shape).size or next(self._more(shape), None) for shape in left)
 
     def _candidates(self, number: int, nodes_max: int = NODES_MAX) -> Iterator[NodePlacement]:
         """Yield the placements to try for a member, on nodes that few other members could use first.
 
         Of nodes and sets of devices in equal states one is tried.
         """
-        shape, room = self._members[number].shape, self._transaction.room
+        shape, placer = self._members[number].shape, self._transaction.placer
         others = self._shapes_after[number]
         seen: set[Hashable] = set()
-        for node in room.least_contended(shape, others, nodes_max).tolist():
+        for node in placer.least_contended(shape, others, nodes_max).tolist():
             if nodes_max > 1:
                 state = self._state_of(node)
                 if state in seen:
                     continue
                 seen.add(state)
-            placements = list(room.placements_on(shape, node, PLACEMENTS_MAX + 1))
+            placements = list(placer.placements_on(shape, node, PLACEMENTS_MAX + 1))
             self.cut |= len(placements) > PLACEMENTS_MAX
             yield from placements[:PLACEMENTS_MAX]
-        self.cut |= nodes_max > 1 and room.nodes_for(shape).size > nodes_max
+        self.cut |= nodes_max > 1 and placer.nodes_for(shape).size > nodes_max
         yield from self._more(shape)
 
     def _state(self) -> Hashable:
@@ -209,5 +209,5 @@ class _Search:
     def _state_of(self, node: int) -> Hashable:
         state = self._states.get(node)
         if state is None:
-            state = self._states[node] = self._transaction.room.state_of(node, self._shapes)
+            state = self._states[node] = self._transaction.placer.state_of(node, self._shapes)
         return state

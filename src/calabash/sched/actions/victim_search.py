@@ -101,7 +101,7 @@ class _Search:
             return False
         mark = self.transaction.mark()
         for member in unit.members:
-            if not self.transaction.room.fits_at(member.request.shape, member.placement):
+            if not self.transaction.placer.fits_at(member.request.shape, member.placement):
                 self.transaction.rollback(mark)
                 return False
             self.transaction.place(member.request.shape, member.placement)
@@ -123,7 +123,7 @@ class _Search:
 
     def place_evicting(self, request: Request) -> NodePlacement | None:
         """Place a request in the transaction, evicting the fewest units that are found; None if it does not fit."""
-        placement = self.transaction.room.choose(request.shape)
+        placement = self.transaction.placer.choose(request.shape)
         if placement is None:
             placement = self._evict_for(request)
         if placement is not None:
@@ -154,7 +154,7 @@ class _Search:
         for unit in best[2].units:
             if _unit_id(unit) not in self.evicted:
                 self.evict(unit)
-        return self.transaction.room.choose_on(request.shape, best[1])
+        return self.transaction.placer.choose_on(request.shape, best[1])
 
     def _key(self, request: Request, trial: Trial) -> tuple[object, ...]:
         """Return the sort key of a trial: within ``ratio_max`` first, then fewest slices (whole devices), then fewest milli."""
@@ -179,7 +179,7 @@ class _Search:
             return None
 
         def make() -> FreeableDevices:
-            return FreeableDevices(self.transaction.room, shape, self.pool)
+            return FreeableDevices(self.transaction.placer, shape, self.pool)
 
         if self._state is None:
             return make()
@@ -256,11 +256,11 @@ class _Search:
             group = self.evict(unit)
             evicted.extend(group)
             if group and not together:
-                placement = self.transaction.room.choose_on(request.shape, node)
+                placement = self.transaction.placer.choose_on(request.shape, node)
             if placement is not None:
                 break
         if together and evicted:
-            placement = self.transaction.room.choose_on(request.shape, node)
+            placement = self.transaction.placer.choose_on(request.shape, node)
         if placement is None:
             self.undo(mark, evicted)
             return None
@@ -310,7 +310,7 @@ def find_victims(
     if (
         len(requests) == 1
         and pool.least(resource) > bound + EPSILON
-        and transaction.room.choose(requests[0].shape) is None
+        and transaction.placer.choose(requests[0].shape) is None
     ):
         return None  # at least one unit must be evicted, and each exceeds the bound
     mark = transaction.mark()

@@ -21,7 +21,7 @@ class Demand:
     counts: Mapping[Shape, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shapes: Iterable[Shape]) -> Demand:
+    def from_shapes(cls, shapes: Iterable[Shape]) -> Demand:
         """Return the demand of some requests, one shape each."""
         counts: dict[Shape, int] = {}
         for shape in shapes:

@@ -77,8 +77,8 @@ class Transaction:
         changes: number of committed changes, by node.
     """
 
-    def __init__(self, room: Placer) -> None:
-        self.room = room
+    def __init__(self, placer: Placer) -> None:
+        self.placer = placer
         self.changes: dict[int, int] = {}
         self._log: list[tuple[bool, Shape, NodePlacement]] = []
 
@@ -87,11 +87,11 @@ class Transaction:
         return len(self._log)
 
     def place(self, shape: Shape, placement: NodePlacement) -> None:
-        self.room.place(shape, placement)
+        self.placer.place(shape, placement)
         self._log.append((True, shape, placement))
 
     def release(self, shape: Shape, placement: NodePlacement) -> None:
-        self.room.release(shape, placement)
+        self.placer.release(shape, placement)
         self._log.append((False, shape, placement))
 
     def rollback(self, mark: int) -> None:
@@ -99,9 +99,9 @@ class Transaction:
         while len(self._log) > mark:
             placed, shape, placement = self._log.pop()
             if placed:
-                self.room.release(shape, placement)
+                self.placer.release(shape, placement)
             else:
-                self.room.restore(shape, placement)
+                self.placer.restore(shape, placement)
 
     def nodes_since(self, mark: int) -> set[int]:
         """Return the rows of the nodes that were changed since a mark."""

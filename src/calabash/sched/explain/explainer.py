@@ -135,12 +135,12 @@ class Explainer:
 
     def _count_fitting(self, requests: Sequence[Request]) -> int:
         """Return the number of members that can be placed, rolling the placements back."""
-        transaction, room = self._state.transaction, self._state.room
-        nodes = {r.shape: room.nodes_for(r.shape).size for r in requests}
+        transaction, placer = self._state.transaction, self._state.placer
+        nodes = {r.shape: placer.nodes_for(r.shape).size for r in requests}
         mark = transaction.mark()
         count = 0
         for request in sorted(requests, key=lambda r: nodes[r.shape]):
-            placement = room.choose(request.shape)
+            placement = placer.choose(request.shape)
             if placement is not None:
                 transaction.place(request.shape, placement)
                 count += 1

@@ -30,8 +30,8 @@ Verdict = tuple[NodeVerdict, tuple[str, ...]]
 class Verdicts:
     """Verdicts on one cluster. The caller calls ``clear`` when the cluster has changed."""
 
-    def __init__(self, room: ClusterPlacer) -> None:
-        self._room = room
+    def __init__(self, placer: ClusterPlacer) -> None:
+        self._placer = placer
         self._known: dict[Shape, Verdict] = {}
         self._of_rank: dict[tuple[object, ...], Verdict] = {}
         self._ranks: _Ranks | None = None
@@ -49,10 +49,10 @@ class Verdicts:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep the ranks valid over changes of the cluster that the context itself undoes."""
-        current = self._position == self._room.cluster.position
+        current = self._position == self._placer.cluster.position
         yield
         if current:
-            self._position = self._room.cluster.position
+            self._position = self._placer.cluster.position
 
     def verdict(self, shape: Shape) -> Verdict:
         """Return the verdict of the nodes on a shape, and texts of changes that would let it fit."""
@@ -65,14 +65,14 @@ class Verdicts:
         return found
 
     def _judged(self, shape: Shape) -> Verdict:
-        verdict = judge(self._room.compiled(shape))
-        return verdict, () if verdict.fitting else changes_for(self._room.cluster, shape)
+        verdict = judge(self._placer.compiled(shape))
+        return verdict, () if verdict.fitting else changes_for(self._placer.cluster, shape)
 
     def _ranked(self, shape: Shape) -> Verdict:
-        cluster = self._room.cluster
+        cluster = self._placer.cluster
         if self._ranks is None or self._position != cluster.position:
             self._of_rank.clear()
-            self._ranks, self._position = _Ranks(self._room), cluster.position
+            self._ranks, self._position = _Ranks(self._placer), cluster.position
         key = self._ranks.key(shape)
         found = self._of_rank.get(key)
         if found is None:
@@ -85,8 +85,8 @@ class Verdicts:
 class _Ranks:
     """Distinct amounts of the cluster with which the amounts of a shape are compared, in ascending order."""
 
-    def __init__(self, room: ClusterPlacer) -> None:
-        cluster = room.cluster
+    def __init__(self, placer: ClusterPlacer) -> None:
+        cluster = placer.cluster
         self._cpu_free, self._cpu = _values(cluster.cpu_free_milli), _values(cluster.cpu_milli)
         self._memory_free, self._memory = _values(cluster.memory_free_mib), _values(cluster.memory_mib)
         self._gpu_free, self._gpu_free_mib = _values(cluster.gpu_free_milli), _values(cluster.gpu_free_mib)

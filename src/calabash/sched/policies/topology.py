@@ -43,10 +43,10 @@ class _TopologyScorer(ScorerBase):
                 size = inside.sum(axis=1)
                 free = (inside & idle).sum(axis=1)
                 whole = (free == size) & (size > 1)
-                room = (inside & fitting).sum(axis=1)
+                placer = (inside & fitting).sum(axis=1)
                 # Breaking a whole island is worst; filling the rest of a broken one exactly is best.
-                exact = (room == shape.gpu_count) & ~whole
-                scores = np.maximum(scores, np.where(room >= shape.gpu_count, 2.0 + exact - whole, 0.0))
+                exact = (placer == shape.gpu_count) & ~whole
+                scores = np.maximum(scores, np.where(placer >= shape.gpu_count, 2.0 + exact - whole, 0.0))
         return masked(scores, ok), devices
 
 

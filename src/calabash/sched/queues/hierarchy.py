@@ -60,7 +60,7 @@ class Hierarchy:
             children[up].append(index[name])
             paths.append((index[name], *paths[up]))
             if len(paths[-1]) - 1 > QUEUE_DEPTH_MAX:
-                raise too_deep(name, len(paths[-1]) - 1)
+                raise queue_too_deep(name, len(paths[-1]) - 1)
         specs_in_order = tuple(wanted[name] for name in order)
         return cls(
             specs=specs_in_order,
@@ -94,7 +94,7 @@ class Hierarchy:
             )
 
 
-def levels(parents: Mapping[str, str]) -> dict[str, int]:
+def queue_levels(parents: Mapping[str, str]) -> dict[str, int]:
     """Return the level of each queue in the tree, 1 at the top.
 
     A queue whose parent is unknown has level 1. Queues of a cycle, and the queues below it, have level 0.
@@ -117,7 +117,7 @@ def levels(parents: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def too_deep(name: str, level: int) -> CalabashError:
+def queue_too_deep(name: str, level: int) -> CalabashError:
     """Return the error for a queue at a level beyond QUEUE_DEPTH_MAX."""
     return CalabashError(
         f"queue {name} is at level {level} of the queue tree, the limit is {QUEUE_DEPTH_MAX} levels",

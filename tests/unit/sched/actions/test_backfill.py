@@ -168,5 +168,5 @@ def test_held_nodes_are_schedulable_again_after_the_cycle() -> None:
     scheduler.cycle(2.0)
     assert scheduler.state.reservations
     assert scheduler.cluster.schedulable.all()
-    assert scheduler.why("big", 2.0).estimated_start_s == pytest.approx(50.0)
+    assert scheduler.explain("big", 2.0).estimated_start_s == pytest.approx(50.0)
     assert scheduler.cluster.schedulable.all()

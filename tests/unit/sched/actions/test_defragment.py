@@ -37,12 +37,12 @@ class World:
             for i, count in enumerate(devices)
         ]
         self.cluster = Cluster(nodes, order_seed=None)
-        self.room = ClusterPlacer(self.cluster, Engine(self.cluster, policy_named("bestfit")))
-        self.transaction = Transaction(self.room)
+        self.placer = ClusterPlacer(self.cluster, Engine(self.cluster, policy_named("bestfit")))
+        self.transaction = Transaction(self.placer)
         self.occupants: dict[str, Occupant] = {}
 
     def place(self, name: str, shape: Shape, node: int, *, movable: bool = True) -> bool:
-        placement = self.room.choose_on(shape, node)
+        placement = self.placer.choose_on(shape, node)
         if placement is None:
             return False
         self.cluster.place(shape, placement)
@@ -52,7 +52,7 @@ class World:
     def find(self, shape: Shape, *, moves_max: int = MOVES_MAX, cost_max_milli: int = 16_000) -> Moves | None:
         return find_moves(
             self.transaction,
-            self.room,
+            self.placer,
             shape,
             lambda row: [o for o in self.occupants.values() if o.placement.node == row],
             moves_max=moves_max,
@@ -68,7 +68,7 @@ def check_random(seed: int) -> bool:
         world.place(f"o{i}", shape, rng.randrange(world.cluster.node_count), movable=rng.random() < 0.8)
     shape = rng.choice([whole(1), whole(2), whole(4)])
     before = world.cluster.gpu_free_milli.copy()
-    if world.room.choose(shape) is not None:
+    if world.placer.choose(shape) is not None:
         return False
     moves = world.find(shape)
     if moves is None:

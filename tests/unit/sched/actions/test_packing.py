@@ -152,7 +152,7 @@ def test_explanation_says_that_not_all_placements_of_a_gang_were_tried() -> None
         scheduler.submit(request)
     assert not [d for d in scheduler.cycle(0.0) if isinstance(d, Bind)]
     assert scheduler.state.cut
-    assert "not all ways to place them together were tried" in scheduler.why("m0", 0.0).summary
+    assert "not all ways to place them together were tried" in scheduler.explain("m0", 0.0).summary
 
 
 def test_failed_search_leaves_the_transaction_unchanged() -> None:

@@ -156,7 +156,7 @@ def assert_bounded(scheduler: Scheduler, decisions: object, seed: int) -> None:
         if milli > 1.2 * together:
             rules = VictimRules(scheduler.state)
             mine = [u for u in rules.units(gang.queue) if u.gang == gang.key]
-            assert any(u.in_quota for u in mine), f"seed {seed}: borrowed room for {together} cost {milli}"
+            assert any(u.in_quota for u in mine), f"seed {seed}: borrowed placer for {together} cost {milli}"
 
 
 def run_cases(count: int, start: int) -> int:

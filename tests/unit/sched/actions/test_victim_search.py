@@ -51,8 +51,8 @@ def transaction_of(*devices: int) -> Transaction:
 
 
 def cluster_of(transaction: Transaction) -> Cluster:
-    assert isinstance(transaction.room, ClusterPlacer)
-    return transaction.room.cluster
+    assert isinstance(transaction.placer, ClusterPlacer)
+    return transaction.placer.cluster
 
 
 def run_gang(
@@ -252,9 +252,9 @@ def test_shapes_that_differ_in_host_resources_share_the_devices_to_be_freed(monk
     made: list[Shape] = []
 
     class Counted(FreeableDevices):
-        def __init__(self, room: Placer, shape: Shape, pool: UnitPool) -> None:
+        def __init__(self, placer: Placer, shape: Shape, pool: UnitPool) -> None:
             made.append(shape)
-            super().__init__(room, shape, pool)
+            super().__init__(placer, shape, pool)
 
     monkeypatch.setattr(victim_search, "FreeableDevices", Counted)
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=1000, memory_mib=1000, gpus=(GpuSpec(),) * 2) for i in range(9)]

@@ -156,7 +156,7 @@ def test_full_cluster_refuses_many_shapes_without_a_score_for_each(monkeypatch: 
     for node in range(4):
         request = Request(id=f"r{node}", queue="q", shape=Shape(gpu_count=2, gpu_milli=1000), run_time_s=100.0)
         scheduler.adopt(request, node=f"n{node}", started_at_s=0.0)
-    scorer = scheduler.room.engine.scorer
+    scorer = scheduler.placer.engine.scorer
     scored: list[Shape] = []
     original = scorer.score
 

@@ -28,9 +28,9 @@ def room_of(cluster: Cluster) -> ClusterPlacer:
     return ClusterPlacer(cluster, Engine(cluster, policy_named("bestfit")))
 
 
-def one_by_one(room: ClusterPlacer, shape: Shape) -> Verdict:
-    verdict = judge(room.compiled(shape))
-    return verdict, () if verdict.fitting else changes_for(room.cluster, shape)
+def one_by_one(placer: ClusterPlacer, shape: Shape) -> Verdict:
+    verdict = judge(placer.compiled(shape))
+    return verdict, () if verdict.fitting else changes_for(placer.cluster, shape)
 
 
 def varied(rng: random.Random, shape: Shape) -> Shape:
@@ -52,23 +52,23 @@ def varied(rng: random.Random, shape: Shape) -> Shape:
 @settings(max_examples=examples(60), deadline=None)
 def test_verdict_shared_by_equal_ranks_equals_a_verdict_of_all_nodes(seed: int) -> None:
     rng = random.Random(seed)
-    room = room_of(random_cluster(rng))
-    verdicts = Verdicts(room)
+    placer = room_of(random_cluster(rng))
+    verdicts = Verdicts(placer)
     base = [random_shape(rng) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(verdicts_module, "SINGLE_MAX", 0)
         for _ in range(40):
             shape = varied(rng, rng.choice(base))
-            assert verdicts.verdict(shape) == one_by_one(room, shape)
+            assert verdicts.verdict(shape) == one_by_one(placer, shape)
 
 
 def test_verdicts_on_many_shapes_judge_full_nodes_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[CompiledShape] = []
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
-    room = full_room()
-    verdicts = Verdicts(room)
+    placer = full_room()
+    verdicts = Verdicts(placer)
     shapes = [Shape(gpu_count=1, gpu_milli=1 + i, cpu_milli=i) for i in range(500)]
-    assert [verdicts.verdict(shape) for shape in shapes] == [one_by_one(room, shape) for shape in shapes]
+    assert [verdicts.verdict(shape) for shape in shapes] == [one_by_one(placer, shape) for shape in shapes]
     assert len(looked) <= SINGLE_MAX + 4
 
 
@@ -76,20 +76,20 @@ def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monk
     looked: list[CompiledShape] = []
     monkeypatch.setattr(verdicts_module, "SINGLE_MAX", 0)
     monkeypatch.setattr(verdicts_module, "judge", counting(looked))
-    room = full_room()
-    verdicts, place = Verdicts(room), NodePlacement(node=0, devices=(0,))
+    placer = full_room()
+    verdicts, place = Verdicts(placer), NodePlacement(node=0, devices=(0,))
     verdicts.verdict(Shape(gpu_count=1, gpu_milli=300))
     with verdicts.kept():
-        room.release(Shape(gpu_count=1, gpu_milli=1000), place)
-        room.place(Shape(gpu_count=1, gpu_milli=1000), place)
+        placer.release(Shape(gpu_count=1, gpu_milli=1000), place)
+        placer.place(Shape(gpu_count=1, gpu_milli=1000), place)
     verdicts.verdict(Shape(gpu_count=1, gpu_milli=301))
     assert len(looked) == 1
-    room.release(Shape(gpu_count=1, gpu_milli=1000), place)
+    placer.release(Shape(gpu_count=1, gpu_milli=1000), place)
     assert verdicts.verdict(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 1
     with verdicts.kept():
         pass
     verdicts.clear()
-    room.place(Shape(gpu_count=1, gpu_milli=1000), place)
+    placer.place(Shape(gpu_count=1, gpu_milli=1000), place)
     with verdicts.kept():
         pass
     assert verdicts.verdict(Shape(gpu_count=1, gpu_milli=302))[0].fitting == 0
@@ -97,10 +97,10 @@ def test_verdicts_follow_a_change_of_the_cluster_but_not_one_that_is_undone(monk
 
 def full_room() -> ClusterPlacer:
     nodes = [NodeSpec(name=f"n{i}", cpu_milli=8000, memory_mib=1024, gpus=(GpuSpec(model="T4"),)) for i in range(3)]
-    room = room_of(Cluster(nodes, order_seed=None))
+    placer = room_of(Cluster(nodes, order_seed=None))
     for node in range(3):
-        room.place(Shape(gpu_count=1, gpu_milli=1000), NodePlacement(node=node, devices=(0,)))
-    return room
+        placer.place(Shape(gpu_count=1, gpu_milli=1000), NodePlacement(node=node, devices=(0,)))
+    return placer
 
 
 def counting(looked: list[CompiledShape]) -> Callable[[CompiledShape], NodeVerdict]:

@@ -240,7 +240,7 @@ def test_online_learning_uses_arrived_requests_only() -> None:
         online.decide(shape)
     assert np.array_equal(online.scores(part(230)), unlearned)
     online.decide(seen[-1])
-    known = Engine(cluster, policy_named("pgb", demand=Demand.of(seen)))
+    known = Engine(cluster, policy_named("pgb", demand=Demand.from_shapes(seen)))
     assert np.array_equal(online.scores(part(230)), known.scores(part(230)))
 
 

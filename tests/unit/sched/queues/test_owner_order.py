@@ -54,13 +54,13 @@ class EngineCalls:
 
     def __init__(self, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        best = scheduler.room.engine.best
+        best = scheduler.placer.engine.best
 
         def counted(shape: Shape) -> NodePlacement | None:
             self.count += 1
             return best(shape)
 
-        monkeypatch.setattr(scheduler.room.engine, "best", counted)
+        monkeypatch.setattr(scheduler.placer.engine, "best", counted)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 8))
@@ -185,7 +185,7 @@ def test_caches_of_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         scheduler.submit(ask("w", "bob", shape=Shape(gpu_count=1, gpu_milli=1000, memory_mib=i)))
         scheduler.decide("w", 2.0)
         scheduler.finished("w")
-    assert scheduler.room.engine.memory_bytes <= 100 * kept_max
+    assert scheduler.placer.engine.memory_bytes <= 100 * kept_max
     assert len(scheduler.state.verdicts) <= kept_max
 
 

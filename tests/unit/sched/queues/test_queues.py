@@ -13,7 +13,7 @@ from calabash.sched.cluster.shape import Shape
 from calabash.sched.cluster.spec import GpuSpec, NodeSpec
 from calabash.sched.decisions import Bind, Request
 from calabash.sched.queues.fairshare import Amount, FairShareInput, corrected_weights, divide, water_fill
-from calabash.sched.queues.hierarchy import levels
+from calabash.sched.queues.hierarchy import queue_levels
 from calabash.sched.queues.spec import QUEUE_DEPTH_MAX, QueueSpec
 from calabash.sched.queues.tree import QueueTree
 from calabash.sched.scheduler import Scheduler
@@ -196,7 +196,7 @@ def test_cycle_of_thousands_of_queues_is_refused_without_a_recursion_error() -> 
 
 def test_levels_count_from_the_top_and_are_zero_in_and_below_a_cycle() -> None:
     parents = {"d": "c", "a": "", "c": "b", "b": "a", "lost": "nowhere", "x": "y", "y": "x", "z": "x"}
-    assert levels(parents) == {"a": 1, "b": 2, "c": 3, "d": 4, "lost": 1, "x": 0, "y": 0, "z": 0}
+    assert queue_levels(parents) == {"a": 1, "b": 2, "c": 3, "d": 4, "lost": 1, "x": 0, "y": 0, "z": 0}
 
 
 def test_limit_of_each_queue_on_the_path_is_kept_and_the_nearest_one_is_named() -> None:

@@ -9,7 +9,7 @@ from calabash.kubernetes.planner.state.facts import NamespaceSeen, PodSeen, Queu
 from calabash.kubernetes.planner.state.store import Book, Stage
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
-from calabash.sched import QUEUE_DEPTH_MAX, UNLIMITED, Amount, QueueSpec, levels, too_deep
+from calabash.sched import QUEUE_DEPTH_MAX, UNLIMITED, Amount, QueueSpec, queue_levels, queue_too_deep
 
 EVICTION_GRACE_S = 300
 DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
@@ -36,10 +36,10 @@ class KubeQueues:
         """All queues that there are."""
         self.wanted, self._elsewhere, self.set_aside = {}, {}, {}
         found = list(queues)
-        level = levels({queue.name: queue.parent for queue in found})
+        level = queue_levels({queue.name: queue.parent for queue in found})
         for queue in found:
             if level[queue.name] > QUEUE_DEPTH_MAX:
-                self.set_aside[queue.name] = too_deep(queue.name, level[queue.name])
+                self.set_aside[queue.name] = queue_too_deep(queue.name, level[queue.name])
             elif self._shard.has_queue_of(queue.pool):
                 self.wanted[queue.name] = queue
             else:
