@@ -23,7 +23,7 @@ from calabash.kubernetes.objects.names import PLAN, REQUEST, SCHEDULER
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan, write_plan
 from calabash.kubernetes.planner.decide.core import Core
 from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, node_facts, pod_facts
-from calabash.kubernetes.planner.watch.pruning import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.watch.pruning import GpuNodePruner, PodPruner, keep_node
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.request import GpuRequest
 
@@ -123,21 +123,21 @@ def fill(nodes: int, pods: int) -> tuple[Core, list[MirrorCache[Any]]]:
     def told(change: MirrorChange[Pod]) -> None:
         facts = pod_facts(change.after) if change.after is not None else None
         if facts is not None:
-            core.pod(facts, 1.0)
+            core.pod_changed(facts, 1.0)
 
     def same(one: object) -> None:
         del one
 
     node_mirror: MirrorCache[Node] = MirrorCache(same, keep_node)
-    device_mirror: MirrorCache[GpuNode] = MirrorCache(same, GpuNodeKeeping())
-    pod_mirror: MirrorCache[Pod] = MirrorCache(told, PodKeeping())
+    device_mirror: MirrorCache[GpuNode] = MirrorCache(same, GpuNodePruner())
+    pod_mirror: MirrorCache[Pod] = MirrorCache(told, PodPruner())
     for number in range(nodes):
         node_mirror.put(_decoded(node_object(number), Node))
         device_mirror.put(_decoded(devices_object(number, pods, nodes), GpuNode))
     for node in node_mirror.snapshot().values():
-        core.node(node_facts(node), 0.0)
+        core.node_changed(node_facts(node), 0.0)
     for devices in device_mirror.snapshot().values():
-        core.devices(gpu_node_facts(devices), 0.0)
+        core.devices_changed(gpu_node_facts(devices), 0.0)
     part = ContainerRequest(container="main", kind=ContainerKind.MAIN, request=ASKED)
     request = write_request(PodRequest(dialect="native", containers=(part,)))
     for number in range(pods):
@@ -164,7 +164,7 @@ def main() -> None:
     core, mirrors = fill(nodes, pods)
     took_s = time.process_time() - began_s
     gc.collect()
-    held = sum(entry.plan is not None for entry in core.book.entries.values())
+    held = sum(entry.plan is not None for entry in core.store.entries.values())
     print(f"{resident_mib():.1f} {held} {took_s:.2f}")
     del mirrors
 

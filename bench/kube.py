@@ -29,7 +29,7 @@ from bench._report import ROOT, Report, run
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.kubernetes.objects.names import PLAN, SCHEDULER
 from calabash.kubernetes.planner.decide.core import Core
-from calabash.kubernetes.planner.state.facts import GpuNodeSeen, NodeSeen, PodSeen, ReleasePod
+from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts, PodFacts, ReleasePod
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.request import GpuRequest
@@ -56,7 +56,7 @@ def asked(request: GpuRequest) -> PodRequest:
     return PodRequest(dialect="native", containers=(part,), gang_source=source)
 
 
-def nodes_of(count: int) -> list[tuple[NodeSeen, GpuNodeSeen]]:
+def nodes_of(count: int) -> list[tuple[NodeFacts, GpuNodeFacts]]:
     """Return nodes of eight A100 each, with unique UUIDs."""
     found = []
     for number in range(count):
@@ -70,7 +70,7 @@ def nodes_of(count: int) -> list[tuple[NodeSeen, GpuNodeSeen]]:
             for i in range(GPUS)
         )
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-        found.append((NodeSeen(name=name, labels=labels), GpuNodeSeen(name=name, devices=devices)))
+        found.append((NodeFacts(name=name, labels=labels), GpuNodeFacts(name=name, devices=devices)))
     return found
 
 
@@ -79,25 +79,25 @@ class World:
     """A core and the pods of the API server."""
 
     core: Core
-    pods: dict[str, PodSeen]
+    pods: dict[str, PodFacts]
 
 
-def core_of(nodes: list[tuple[NodeSeen, GpuNodeSeen]], pods: dict[str, PodSeen]) -> Core:
+def core_of(nodes: list[tuple[NodeFacts, GpuNodeFacts]], pods: dict[str, PodFacts]) -> Core:
     numbers = itertools.count()
     core = Core(new_id=lambda: f"plan-{next(numbers)}")
     for node, devices in nodes:
-        core.node(node, 0.0)
-        core.devices(devices, 0.0)
+        core.node_changed(node, 0.0)
+        core.devices_changed(devices, 0.0)
     for pod in pods.values():
-        core.pod(pod, 0.0)
+        core.pod_changed(pod, 0.0)
     core.start(0.0)
     core.decide(0.0)
     return core
 
 
-def pod(number: int, request: GpuRequest, *, at_s: float = 0.0) -> PodSeen:
+def pod(number: int, request: GpuRequest, *, at_s: float = 0.0) -> PodFacts:
     name = f"pod-{number}"
-    return PodSeen(uid=name, namespace="team", name=name, created_at_s=at_s, request=asked(request), gated=True)
+    return PodFacts(uid=name, namespace="team", name=name, created_at_s=at_s, request=asked(request), gated=True)
 
 
 def released(world: World, now_s: float) -> int:
@@ -107,12 +107,12 @@ def released(world: World, now_s: float) -> int:
     for action in world.core.take_actions():
         if isinstance(action, ReleasePod):
             world.pods[action.pod.uid] = seen = _with_plan(world.pods[action.pod.uid], action)
-            world.core.pod(seen, now_s)
+            world.core.pod_changed(seen, now_s)
             count += 1
     return count
 
 
-def _with_plan(seen: PodSeen, action: ReleasePod) -> PodSeen:
+def _with_plan(seen: PodFacts, action: ReleasePod) -> PodFacts:
     return replace(seen, plan=action.plan, nominated=action.plan.node, gated=False)
 
 
@@ -126,7 +126,7 @@ def measure_core(report: Report, count: int) -> None:
     with cpu_time() as took:
         for number in range(many):
             world.pods[f"pod-{number}"] = seen = pod(number, REQUESTS[number % len(REQUESTS)], at_s=float(number))
-            world.core.pod(seen, float(number))
+            world.core.pod_changed(seen, float(number))
             planned += released(world, number * 0.001)
     at = f"at {count:,} nodes"
     report.add_ratio(
@@ -141,7 +141,7 @@ def measure_core(report: Report, count: int) -> None:
     questions_us = []
     for number in range(0, planned, max(1, planned // 200)):
         uid = f"pod-{number}"
-        node = world.core.answers.planned(uid)
+        node = world.core.answers.planned_node(uid)
         began_ns = time.thread_time_ns()
         world.core.answers.filter(uid, [node or ""], node or "", 1.0)
         questions_us.append((time.thread_time_ns() - began_ns) / 1000)
@@ -152,7 +152,7 @@ def measure_core(report: Report, count: int) -> None:
     names = [node.name for node, _ in nodes]
     for number in range(0, planned, max(1, planned // 50)):
         uid = f"pod-{number}"
-        node = world.core.answers.planned(uid)
+        node = world.core.answers.planned_node(uid)
         others = [name for name in names if name != node]
         began_ns = time.perf_counter_ns()
         world.core.answers.filter(uid, others, "", 1.0)
@@ -162,7 +162,7 @@ def measure_core(report: Report, count: int) -> None:
     for number in range(size):
         seen = pod(many + number, GpuRequest(gang="g", gang_size=size, core_percent=50, memory_mib=1024))
         world.pods[seen.uid] = seen
-        world.core.pod(seen, many * 0.001)
+        world.core.pod_changed(seen, many * 0.001)
     with cpu_time() as took:
         planned = released(world, many * 0.001 + 1)
     add_cpu_time(report, f"gang of {size} planned {at}", took, at_most=GANG, detail=f"{planned} released")

@@ -27,7 +27,7 @@ from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.planner.apply.api_writes import Orders
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites
 from calabash.kubernetes.planner.service import PlannerService, PlannerSettings
 from calabash.kubernetes.planner.state.facts import Report
 from calabash.kubernetes.server.network_reconciler import KubeNetworkKeeper
@@ -491,7 +491,7 @@ def test_a_planner_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> No
     uid = installed.api.create(PODS.format(place), gated)["metadata"]["uid"]
     planned = PodName(namespace=place, name="to-be-planned", uid=uid)
     plan = PodPlan(id="a", pod_uid=uid, node="fake-0", containers=())
-    orders = Orders(client)
+    orders = ApiWrites(client)
     for _ in range(2):  # the second time the event is counted
         orders.report(Report(pod=planned, reason=Reason.NO_CAPACITY, message="0 of 2 nodes have room"))
     orders.release(planned, plan, None)

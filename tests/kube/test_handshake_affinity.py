@@ -140,7 +140,7 @@ def test_a_pod_that_was_bound_by_hand_is_planned_there_or_told_why_not(planned: 
 
     condition = planned.cluster.wait_for(told, "the condition")
     assert condition is not None
-    assert "it asks for 1 whole device" in condition["message"]
+    assert "needs 1 whole device" in condition["message"]
     assert f"{node} has 0 of 2 devices idle" in condition["message"]
     assert plan(planned.pods("hand")["late"]) is None
     planned.api.delete("/api/v1/namespaces/hand/pods/fits", {"gracePeriodSeconds": 0})

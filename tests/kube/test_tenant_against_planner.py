@@ -108,7 +108,7 @@ def test_a_pod_with_a_missing_volume_claim_gives_its_devices_back_and_is_bound_w
         ),
         "the condition of a pod that holds nothing",
     )
-    assert "kube-scheduler has refused it" in json.dumps(given_back)
+    assert "kube-scheduler has refused the pod" in json.dumps(given_back)
     planned.clear(QUIET)
     claim = {
         "metadata": {"name": "data"},

@@ -66,7 +66,11 @@ def test_a_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old
             failed = [begun_s for begun_s, outcome in calling.since(closed_s) if outcome not in BACKENDS]
             print(f"{len(failed)} connections refused, the last begun after {max(failed, default=0.0):.3f} s")
             assert max(failed, default=0.0) < _OVN_S / 2
-            until(lambda: ready(balanced.networked)[1].endswith("unhealthy: a.web1-8100"), within_s=60, what="its condition")
+            until(
+                lambda: ready(balanced.networked)[1].endswith("unhealthy: a.web1-8100"),
+                within_s=60,
+                what="its condition",
+            )
             assert echoes(old)
             assert echoes(other)
             tell(stopping, "open", "open")

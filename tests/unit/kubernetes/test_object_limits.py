@@ -29,7 +29,7 @@ from calabash.kubernetes.objects.names import GROUP, MODELS, PLAN, PLAN_GATE, QU
 from calabash.kubernetes.objects.plan import PLAN_BYTES_MAX
 from calabash.kubernetes.planner.watch.facts_from_claims import claim_facts, keep_claim
 from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts, group_size, pod_facts
-from calabash.kubernetes.planner.watch.pruning import PodKeeping, keep_budget, keep_group, keep_namespace
+from calabash.kubernetes.planner.watch.pruning import PodPruner, keep_budget, keep_group, keep_namespace
 from calabash.kubernetes.pod_request import REQUEST_BYTES_MAX, write_request
 from calabash.kubernetes.server.state import ClusterState
 from calabash.model.request import GpuRequest
@@ -142,7 +142,7 @@ def server_keep() -> Keep:
     return keep
 
 
-@pytest.mark.parametrize("keep", [PodKeeping(), server_keep(), keep_node_pod], ids=["planner", "server", "agent"])
+@pytest.mark.parametrize("keep", [PodPruner(), server_keep(), keep_node_pod], ids=["planner", "server", "agent"])
 @pytest.mark.parametrize("where", PLACES)
 def test_pod_of_261_kb_is_held_in_a_part_of_that(where: str, keep: Keep) -> None:
     """Each of the three programs that hold pods, measured in bytes that stay allocated."""
@@ -166,7 +166,7 @@ def test_pod_of_261_kb_is_held_in_a_part_of_that(where: str, keep: Keep) -> None
 
 @pytest.mark.parametrize("where", PLACES)
 def test_pod_that_is_too_large_waits_with_a_reason_or_is_read_as_ever(where: str) -> None:
-    facts = pod_facts(PodKeeping()(msgspec.convert(hostile(where, 1), Pod)))
+    facts = pod_facts(PodPruner()(msgspec.convert(hostile(where, 1), Pod)))
     assert facts is not None
     same = {"annotations that begin like ours", "unknown annotations of our group", "plan", "labels", "owners"}
     same |= {"finalizers", "status", "condition"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from calabash.binder.cluster.bundle import Bundle, mode_of, placed, places_of
-from calabash.binder.cluster.device_kinds import Choice, Kinds, NodeDevice, Wish
+from calabash.binder.cluster.device_kinds import Choice, Kinds, NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode, same_devices, spec_of
 from calabash.binder.cluster.occupied import ForeignInCluster
 from calabash.binder.cluster.tenancy import Tenancy
@@ -44,7 +44,7 @@ from calabash.sched import (
 from calabash.sharing.protocol import Misfit
 
 GPUS_PER_NODE_MAX = 16
-ANYWHERE = Wish()
+ANYWHERE = PlacementConstraints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class BundleRequest:
 
     id: AllocationId
     bundle: Bundle
-    wish: Wish = ANYWHERE
+    constraints: PlacementConstraints = ANYWHERE
     submitted_at_s: float
     owner: str = ""
     evictable: bool = True
@@ -141,7 +141,7 @@ class ClusterScheduler:
 
     def submit(self, request: BundleRequest) -> None:
         """Join the order of its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
-        choices = self.kinds.choices(request.bundle, request.wish)
+        choices = self.kinds.choices(request.bundle, request.constraints)
         choice = _with_room(self.scheduler, choices) or choices[0]
         self.scheduler.submit(queued(request, choice))
         self.known[request.id] = KnownBundle(request, choices, choice)
@@ -344,8 +344,8 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
 
 def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
     """The shape of what holds devices of these kinds already, wherever new ones of its kind would go."""
-    wish = Wish(tolerations=frozenset("*"))
-    for choice in kinds.choices(request.bundle, wish):
+    constraints = PlacementConstraints(tolerations=frozenset("*"))
+    for choice in kinds.choices(request.bundle, constraints):
         models = choice.shape.models
         same = not choice.shape.mig_profile or profiles <= set(choice.shape.mig_profiles)
         if same and choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):

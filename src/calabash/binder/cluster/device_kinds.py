@@ -27,7 +27,7 @@ class NodeDevice:
     device: Device
     modes: frozenset[ModeName] = frozenset()
     foreign_mib: int = 0
-    door: str = ""
+    allocation_api: str = ""
 
     @property
     def kind(self) -> str:
@@ -35,19 +35,19 @@ class NodeDevice:
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
         spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
         turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
-        door = f"/by {self.door}" if self.door else ""
+        allocation_api = f"/by {self.allocation_api}" if self.allocation_api else ""
         cut = "/cut" if self.device.mig else ""
-        return f"{self.device.model}/{self.device.memory_mib}MiB{cut}{served}{spills}{turns}{door}"
+        return f"{self.device.model}/{self.device.memory_mib}MiB{cut}{served}{spills}{turns}{allocation_api}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlacementConstraints:
     """What a shape is made of, beside the amounts: which nodes are acceptable, as in ``Shape``, and by which door it asks;
     "" takes any."""
 
     selector: tuple[str, ...] = ()
     tolerations: frozenset[str] = frozenset()
-    door: str = ""
+    allocation_api: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Kinds:
     def __init__(self) -> None:
         self.version = 0
         self._samples: dict[str, NodeDevice] = {}
-        self._known: dict[tuple[_Amounts, Wish], tuple[Choice, ...] | Misfit] = {}
+        self._known: dict[tuple[_Amounts, PlacementConstraints], tuple[Choice, ...] | Misfit] = {}
 
     def add(self, devices: Iterable[NodeDevice]) -> None:
         for found in devices:
@@ -105,17 +105,17 @@ class Kinds:
         rest = kind.removeprefix(model).replace("/", ", ").removeprefix(", ")
         return f"{model} ({rest})" if rest else model
 
-    def choices(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...]:
+    def choices(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...]:
         """The shapes that would serve the bundle: one, or several where amounts follow the card.
 
         Raises CalabashError: unknown mode, no device that is selected, too large for every kind of device.
         """
-        key = (_amounts(bundle), wish)
+        key = (_amounts(bundle), constraints)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:
                 self._known.clear()
-            found = self._known[key] = self._made(bundle, wish)
+            found = self._known[key] = self._made(bundle, constraints)
         if isinstance(found, Misfit):
             hint = "ask for less, or for other devices"
             if found.reason is Reason.NOT_PERMITTED:
@@ -123,13 +123,17 @@ class Kinds:
             raise CalabashError(found.message, reason=found.reason, hint=hint)
         return found
 
-    def _made(self, bundle: Bundle, wish: Wish) -> tuple[Choice, ...] | Misfit:
+    def _made(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...] | Misfit:
         if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
             return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
-        reached = {k: s for k, s in self._samples.items() if s.door == wish.door or not (s.door and wish.door)}
+        reached = {
+            k: s
+            for k, s in self._samples.items()
+            if s.allocation_api == constraints.allocation_api or not (s.allocation_api and constraints.allocation_api)
+        }
         kinds = [(k, s) for k, s in reached.items() if selector_misfit(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
-        misfit = self._none(reached, wish.door)
+        misfit = self._none(reached, constraints.allocation_api)
         for kind, sample in kinds:
             modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
             if sample.modes and not modes <= sample.modes:
@@ -146,9 +150,9 @@ class Kinds:
                 chosen.setdefault(answer, []).append(kind)
         if not chosen:
             return misfit
-        return tuple(self._choice(found, names, bundle, wish) for found, names in chosen.items())
+        return tuple(self._choice(found, names, bundle, constraints) for found, names in chosen.items())
 
-    def _choice(self, found: Layout, names: list[str], bundle: Bundle, wish: Wish) -> Choice:
+    def _choice(self, found: Layout, names: list[str], bundle: Bundle, constraints: PlacementConstraints) -> Choice:
         shape = Shape(
             gpu_count=len(found.columns),
             gpu_milli=found.core_milli,
@@ -160,16 +164,16 @@ class Kinds:
             mode=found.mode,
             cpu_milli=bundle.request.cpu_milli,
             memory_mib=bundle.request.host_memory_mib + found.host_mib,
-            selector=wish.selector,
-            tolerations=wish.tolerations,
+            selector=constraints.selector,
+            tolerations=constraints.tolerations,
         )
         return Choice(shape=shape, layout=found)
 
-    def _none(self, reached: Mapping[str, NodeDevice], door: str) -> Misfit:
+    def _none(self, reached: Mapping[str, NodeDevice], allocation_api: str) -> Misfit:
         if not self._samples:
             return Misfit(reason=Reason.NO_DEVICES, message="no node has told of a device")
         if not reached:
-            return Misfit(reason=Reason.NO_DEVICES, message=f"no node gives its devices by {door}")
+            return Misfit(reason=Reason.NO_DEVICES, message=f"no node gives its devices by {allocation_api}")
         models = ", ".join(sorted({s.device.model for s in reached.values()}))
         return Misfit(
             reason=Reason.SELECTOR_MISMATCH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
-from calabash.binder.cluster.device_kinds import Choice, Wish
+from calabash.binder.cluster.device_kinds import Choice, PlacementConstraints
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -26,19 +26,21 @@ class KeptPlace:
     devices: frozenset[DeviceUuid]
 
 
-def set_movable(cluster: ClusterScheduler, allocation: AllocationId, *, movable: bool, wish: Wish) -> None:
+def set_movable(
+    cluster: ClusterScheduler, allocation: AllocationId, *, movable: bool, constraints: PlacementConstraints
+) -> None:
     """Whether what holds its place may be moved; nothing when it holds none.
 
     What was adopted lies where it lies. It is moved by its own shape, to where it might have gone, or not at all.
 
     Args:
-        wish: of whoever would start elsewhere in its stead.
+        constraints: of whoever would start elsewhere in its stead.
     """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation) or known.request.movable is movable:
         return
     if movable:
-        known.request = replace(known.request, wish=wish)
+        known.request = replace(known.request, constraints=constraints)
         own = _own_choices(cluster, known)
         choice = next((c for c in own if c.layout == known.choice.layout), None)
         if choice is None:
@@ -50,7 +52,7 @@ def set_movable(cluster: ClusterScheduler, allocation: AllocationId, *, movable:
 
 def _own_choices(cluster: ClusterScheduler, known: KnownBundle) -> tuple[Choice, ...]:
     try:
-        return cluster.kinds.choices(known.request.bundle, known.request.wish)
+        return cluster.kinds.choices(known.request.bundle, known.request.constraints)
     except CalabashError:
         return ()
 

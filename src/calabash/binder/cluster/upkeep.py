@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, KnownBundle, StartBundle, queued
-from calabash.binder.cluster.device_kinds import Wish
+from calabash.binder.cluster.device_kinds import PlacementConstraints
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.sched import WHOLE_MILLI, Bind
@@ -39,14 +39,14 @@ def start_on(
     """
     scheduler = cluster.scheduler
     arrays = scheduler.cluster
-    wish = Wish(tolerations=frozenset("*")) if bound else request.wish
+    constraints = PlacementConstraints(tolerations=frozenset("*")) if bound else request.constraints
     rows = [row for name in nodes if (row := arrays.row_of.get(name)) is not None]
     cordoned = [row for row in rows if bound and not arrays.schedulable[row]]
     cluster.strangers.catch_up()
     scheduler.advance(now_s)
     queue, over = request.bundle.request.queue, None
     scheduler.tree.form.require_leaf(queue)
-    for choice in cluster.kinds.choices(request.bundle, wish):
+    for choice in cluster.kinds.choices(request.bundle, constraints):
         refused = scheduler.tree.over_limit(queue, scheduler.state.charges.charge(choice.shape))
         if refused is not None:
             over = over or refused

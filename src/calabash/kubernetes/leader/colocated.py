@@ -1,8 +1,9 @@
-"""Who leads where each planner has a kube-scheduler beside it, in one pod: the planner beside the one that leads.
+"""Leadership that follows kube-scheduler: the planner leads in the pod whose kube-scheduler leads.
 
-kube-scheduler asks the planner of its own pod, over the loopback, where nobody else can. So the two must lead together.
-kube-scheduler's replicas agree by a Lease of theirs; a planner stands for election only while the holder of that Lease is
-in its own pod, and resigns when it is not. That no two planners decide at a time is its own election's doing, as ever.
+kube-scheduler asks the planner of its own pod, over the loopback, which no other pod can reach. So both must lead in
+the same pod. kube-scheduler's replicas agree by their own Lease; a planner stands for election only while the holder of
+that Lease is in its pod, and resigns when it is not. The planner's own election still makes sure that no two planners
+decide at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Candidate(Protocol):
-    """One of several that may lead; see ``lease.Election``."""
+    """A candidate for leadership; see ``leader.lease.Election``."""
 
     def leads(self) -> bool: ...
 
@@ -31,11 +32,12 @@ class Candidate(Protocol):
     def holder(self) -> str: ...
 
 
-class BesideScheduler:
-    """A candidate that stands only while the kube-scheduler of its host leads.
+class ColocatedCandidate:
+    """Candidate that stands for election only while the kube-scheduler of its pod leads.
 
     Args:
-        lease: kube-scheduler's Lease, in ``namespace``.
+        namespace: namespace of the Lease.
+        lease: name of kube-scheduler's Lease.
         host: the pod's host name, with which its kube-scheduler's identity begins.
     """
 
@@ -43,22 +45,22 @@ class BesideScheduler:
         self._election = election
         self._client = client.within(CALL_S)
         self._namespace, self._lease = namespace, lease
-        self._begins = f"{host}_"
+        self._identity_prefix = f"{host}_"
         self._stands = self._in_touch = False
 
     def leads(self) -> bool:
         return self._election.leads()
 
     def step(self) -> bool:
-        """Stand, or step down; where the Lease cannot be read, as before."""
+        """Stand for election, or resign. If the Lease cannot be read, the last result counts."""
         try:
             lease = self._client.get(LEASE, self._lease, self._namespace)
-            self._stands = lease is not None and (lease.spec.holder_identity or "").startswith(self._begins)
+            self._stands = lease is not None and (lease.spec.holder_identity or "").startswith(self._identity_prefix)
             if not self._stands:
                 self._election.resign()
             self._in_touch = True
         except CalabashError as error:
-            self._in_touch = error.reason is not Reason.API_DOWN  # the election itself gives up by its own clock
+            self._in_touch = error.reason is not Reason.API_DOWN  # the election ends leadership by its own clock
         return self._stands and self._election.step()
 
     def term(self) -> int:

@@ -1,8 +1,8 @@
-"""Who leads: one of several planners, by a Lease.
+"""Leader election with a Lease object.
 
-A leader renews well before its term ends and gives up by its own clock a while before others may take over, so that at no
-time two decide. Others take over when the holder has not renewed for a whole term as seen by their own clock: clocks of
-machines are never compared.
+A leader renews its lease well before the term ends, and stops by its own clock a margin before others may take over, so
+that no two lead at a time. Others take over when the holder has not renewed for a whole term as measured by their own
+clock: clocks of machines are never compared.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from calabash.model.errors import CalabashError, Reason
 
 TERM_S = 15.0
 RENEW_EVERY_S = 2.0
-MARGIN_S = 5.0  # a leader stops so long before its term ends
-CALL_S = 3.0  # an API server that hangs is asked again on another connection
+MARGIN_S = 5.0  # a leader stops this long before its term ends
+CALL_S = 3.0  # time limit of one call; a hanging API server is asked again on another connection
 
 
 class Election:
-    """One candidate; ``step`` is called every ``RENEW_EVERY_S`` by one thread.
+    """One candidate; a single thread calls ``step`` every ``RENEW_EVERY_S``.
 
     Args:
         identity: unique among candidates.
-        now_s: a clock that never jumps.
+        now_s: monotonic clock in seconds.
+        term_s: term of the lease in seconds.
     """
 
     def __init__(
@@ -49,21 +50,23 @@ class Election:
         self._in_touch = False
 
     def leads(self) -> bool:
-        """Whether decisions may be taken now."""
+        """Return True while this candidate leads, less a margin before its term ends."""
         margin_s = min(MARGIN_S, self._term_s / 3)
         return self._renewed_at_s is not None and self._now_s() < self._renewed_at_s + self._term_s - margin_s
 
     def term(self) -> int:
-        """The number of the last term that began here. One that was renewed too late is another: somebody else may have
-        led in between."""
+        """Return the number of the last term that began here.
+
+        A lease that was renewed too late begins another term: another candidate may have led in between.
+        """
         return self._term
 
     def in_touch(self) -> bool:
-        """Whether the API server answered the last step."""
+        """Return True if the API server answered the last step."""
         return self._in_touch
 
     def step(self) -> bool:
-        """Renew, or try to take over; whether it leads."""
+        """Renew the lease or try to acquire it; return True if this candidate leads."""
         asked_at_s = self._now_s()
         try:
             taken = self._take(asked_at_s)
@@ -71,7 +74,7 @@ class Election:
         except CalabashError as error:
             self._in_touch = error.reason is not Reason.API_DOWN
             if error.reason is Reason.CONFLICT:
-                self._renewed_at_s = None  # somebody else was quicker
+                self._renewed_at_s = None  # another candidate wrote first
             return self.leads()
         if taken and not self.leads():
             self._term += 1
@@ -79,7 +82,7 @@ class Election:
         return self.leads()
 
     def resign(self) -> None:
-        """Let others take over at once."""
+        """Give the lease back, so that another candidate can lead at once. Does nothing if it is not held."""
         if self._renewed_at_s is None:
             return
         self._renewed_at_s = None
@@ -88,7 +91,7 @@ class Election:
             self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _stamp()})
 
     def holder(self) -> str:
-        """Who leads, as last seen."""
+        """Return the holder as last seen; "" for none."""
         return (self._observed[0] if self._observed else None) or ""
 
     # ---- inside ---------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""The planner: which pod gets which devices of which node, and the handshake with a stock kube-scheduler.
+"""The planner: choose devices and nodes for pods, together with an unmodified kube-scheduler.
 
-What lives here, from the inside out:
+Subpackages, from the inside out:
 
-* ``facts``: what the planner is told and what it wants done, as frozen values; ``reading`` makes them of API objects;
-* ``core`` with its parts (``book``, ``pods``, ``fleet``, ``queues``, ``decisions``, ``answers``, ``permits``): events in,
-  actions out, no I/O and no clock;
-* ``extender``: the HTTP server that kube-scheduler asks; ``executor``: carries actions out; ``lease``: who leads;
-  ``service``: wiring.
+* ``state``: pods, claims, queues, gangs and budgets; ``state.facts`` has the values that the planner reads and the
+  actions that it requests.
+* ``decide``: events in, actions out, without input, output or a clock; ``decide.core`` is its entry.
+* ``watch``: mirrors of the API server, converted to facts and events.
+* ``apply``: carries actions out as writes to the API server.
+* ``serve``: the scheduler extender, probes and metrics.
+* ``lead``: leader election, and the division of a cluster between planners.
 
-What never lives here: what fits on a device (``sharing``, ``sched``, joined by ``binder``), and how a pod's words are
-understood (``dialects``).
+``service`` connects them, ``run`` is the program. Not here: what fits on a device (``sharing``, ``sched``, joined by
+``binder``), and how a pod's request is read (``dialects``).
 """

@@ -1,4 +1,4 @@
-"""``calabash planner``: the service until it is told to end."""
+"""``calabash planner``: run the planner service until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_planner(client: KubeClient, settings: PlannerSettings) -> None:
-    """Run until SIGTERM or SIGINT. Raises OSError when the extender's address cannot be had."""
+    """Run the planner until SIGTERM or SIGINT. Raises OSError if the extender's address cannot be bound."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -1,10 +1,10 @@
-"""The planner as a program: mirrors of the API server feed the core, its actions are carried out, kube-scheduler is answered.
+"""The planner as a service: mirrors feed the core, its actions are carried out, and kube-scheduler is answered.
 
-Threads: each mirror tells what changed; one decides; a few write; the extender has a loop of its own. One lock guards the
-core and is held for as long as one decision takes, never for a call to the API server.
+Threads: each mirror emits its changes, one thread decides, a few write, and the extender has an event loop. One lock
+guards the core. It is held for as long as one decision takes, never for a call to the API server.
 
-Of several replicas one leads. The others keep their mirrors and answer nothing; who begins to lead builds a core from its
-mirrors, which is all that there is to know.
+One of several replicas leads. The others keep their mirrors and answer nothing; a replica that begins to lead builds a
+core from its mirrors, which hold everything that it needs.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from calabash.adapters.clock import Clock, SteadyClock, SystemClock
 from calabash.adapters.kube import KubeClient, is_final
 from calabash.adapters.kube.objects.core import Pod
 from calabash.api.part_metrics import PLANNER_BINDINGS
-from calabash.kubernetes.leader.colocated import BesideScheduler, Candidate
+from calabash.kubernetes.leader.colocated import Candidate, ColocatedCandidate
 from calabash.kubernetes.leader.lease import MARGIN_S, RENEW_EVERY_S, TERM_S, Election
-from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.leader.loop import LeadershipLoop
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
-from calabash.kubernetes.planner.apply.api_writes import Orders
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites
 from calabash.kubernetes.planner.apply.executor import Executor
-from calabash.kubernetes.planner.apply.queue_status import STATUS_EVERY_S, QueueTeller
+from calabash.kubernetes.planner.apply.queue_status import STATUS_EVERY_S, QueueStatusThread
 from calabash.kubernetes.planner.decide.core import HOLD_S, MOVE_AFTER_S, MOVE_REST_S, MOVES_AT_ONCE, options_with_moves
 from calabash.kubernetes.planner.decide.decisions import still_wanted
 from calabash.kubernetes.planner.decide.extender_answers import BindAnswer, BindVerdict, FilterAnswer
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
-from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
+from calabash.kubernetes.planner.lead.exclusive import ExclusiveCandidate, PlannerLeases
 from calabash.kubernetes.planner.lead.handover import Handover, HandoverThread
 from calabash.kubernetes.planner.serve.extender import Extender
 from calabash.kubernetes.planner.serve.status import BOUNDS as STATUS_BOUNDS
 from calabash.kubernetes.planner.serve.status import PlannerStatus
 from calabash.kubernetes.planner.state.facts import Action, SweepPod
-from calabash.kubernetes.planner.term import CoreOfTerm, DecisionFailedError, deciding
+from calabash.kubernetes.planner.term import DecisionFailedError, TermCore, deciding
 from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
 from calabash.model.errors import CalabashError
 from calabash.transport.small_server import SmallServer
@@ -50,15 +50,19 @@ from calabash.transport.small_server import SmallServer
 log = structlog.get_logger(__name__)
 
 DECIDE_EVERY_S = 1.0
-BETWEEN_CYCLES_S = 0.002  # in which others get the lock
+BETWEEN_CYCLES_S = 0.002  # pause in which other threads get the lock
 WAIT_FOR_LEAD_S = 0.1
-BIND_S = MARGIN_S - 0.5  # what was begun while it led is written, or refused, before another leads
-STUCK_S = 15.0  # so long without a decision, and kube-scheduler is not made to wait for one
-NOBODY = FilterAnswer(node=None, text="this planner does not lead")
+BIND_S = MARGIN_S - 0.5  # a binding begun while leading ends before another planner leads
+STUCK_S = 15.0  # without a decision for this long, the planner is not healthy
+NOT_LEADING = FilterAnswer(node=None, text="this planner does not lead")
 
 
 class Handshake(StrEnum):
-    """EXTENDER: a kube-scheduler of ours asks about every pod. AFFINITY: the cluster's own places them, within a few nodes."""
+    """Agreement with the scheduler that gives pods their nodes.
+
+    EXTENDER: our kube-scheduler asks about every pod. AFFINITY: the cluster's own scheduler places them, within a few
+    candidate nodes.
+    """
 
     EXTENDER = "extender"
     AFFINITY = "affinity"
@@ -66,22 +70,24 @@ class Handshake(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """How the planner runs.
+    """Settings of the planner.
 
     Args:
-        nominate_nodes_min: from so many nodes on pods are nominated, so that kube-scheduler need not look at all nodes;
-            below that one write less is quicker.
-        nominate_claims_nodes_min: the same for pods that name claims, for which a node costs kube-scheduler much more: for
-            each it reads the slices of all nodes.
-        status_host, status_port: where probes and metrics are answered; a port below 0: nowhere, host "": on all addresses.
-        identity: name of this replica; empty: one of its own.
-        workers: writes to the API server at a time, and bindings as many.
-        refused_s: how long kube-scheduler may refuse a pod that holds planned devices, see ``unused``.
-        scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; empty: it runs elsewhere.
-        handshake: who gives pods their nodes, and how they are agreed.
-        status_every_s: how often the status of queues is looked at.
-        shard: the part of the cluster whose nodes and queues these are.
-        system_namespaces: where priorities of the system count, beside ``namespace``.
+        nominate_nodes_min: number of nodes from which pods are nominated, so that kube-scheduler need not check all
+            nodes; below it, one write less is faster.
+        nominate_claims_nodes_min: the same for pods that name claims; kube-scheduler reads the slices of all nodes for
+            each node that it checks for such a pod.
+        status_host: address for probes and metrics; "": all addresses.
+        status_port: their port; negative: not served.
+        identity: name of this replica; "": generated.
+        workers: concurrent writes to the API server, and as many bindings.
+        hold_s: how long the binding of a gang's first member is held for the last.
+        refused_s: how long kube-scheduler may refuse a pod that holds planned devices; see ``unused_plans``.
+        scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; "": it runs elsewhere.
+        handshake: how pods get their nodes.
+        status_every_s: seconds between updates of queue statuses.
+        shard: the planner's part of the cluster.
+        system_namespaces: namespaces, beside ``namespace``, in which system priorities count.
         moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
     """
 
@@ -108,20 +114,22 @@ class PlannerSettings:
     system_namespaces: tuple[str, ...] = ("kube-system",)
 
 
-class PlannerService(CoreOfTerm):
-    """See the module's description; also what the executor and the extender ask (``Outcomes``, ``Planning``)."""
+class PlannerService(TermCore):
+    """The planner service; see the module's description. Implements ``Outcomes``, ``Planning`` and ``PlannerState``."""
 
     def __init__(self, client: KubeClient, settings: PlannerSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
-        neighbours = Neighbours(client, namespace=settings.namespace, now_s=time.monotonic)
-        lead = Lead(_candidate(client, settings, neighbours), every_s=settings.renew_every_s, stepped=self._stepped)
+        leases = PlannerLeases(client, namespace=settings.namespace, now_s=time.monotonic)
+        lead = LeadershipLoop(
+            _candidate(client, settings, leases), every_s=settings.renew_every_s, stepped=self._stepped
+        )
         options = options_with_moves(
             at_once=settings.moves_at_once, after_s=settings.move_after_s, rest_s=settings.move_rest_s
         )
         super().__init__(
             client,
             lead,
-            SteadyClock(clock or SystemClock()),  # a calendar that is set moves no deadline
+            SteadyClock(clock or SystemClock()),  # setting the system clock moves no deadline
             hold_s=settings.hold_s,
             refused_s=settings.refused_s,
             options=options,
@@ -129,17 +137,17 @@ class PlannerService(CoreOfTerm):
             system_namespaces=frozenset((*settings.system_namespaces, settings.namespace)),
         )
         self._stopping = threading.Event()
-        self._away = False
-        self._wait_s = DECIDE_EVERY_S  # until everything is looked at again, though nothing happens
+        self._api_server_down = False
+        self._wait_s = DECIDE_EVERY_S  # until the next decision without an event
         self.mirrors.watch_others(unbound=settings.handshake is Handshake.AFFINITY)
-        self._orders = Orders(client, may_write=self._may_write, bind_s=BIND_S)
-        self._queues = QueueTeller(client, self._lock, self.mirrors, every_s=settings.status_every_s)
-        self._executor = Executor(self._orders, self, workers=settings.workers)
+        self._writes = ApiWrites(client, may_write=self._may_write, bind_s=BIND_S)
+        self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
+        self._executor = Executor(self._writes, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
-        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.well)
+        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.is_healthy)
         self._status: SmallServer | None = None
         if settings.status_port >= 0:
-            status = PlannerStatus(self, lambda: neighbours.lives(settings.shard.lease))
+            status = PlannerStatus(self, lambda: leases.is_held(settings.shard.lease))
             self._status = SmallServer(
                 status.handle, host=settings.status_host, port=settings.status_port, bounds=STATUS_BOUNDS
             )
@@ -147,18 +155,18 @@ class PlannerService(CoreOfTerm):
             Handover(
                 client,
                 settings.shard,
-                self.mirrors.part,
+                self.mirrors.partition,
                 busy=self._is_busy,
                 may_write=self.leads,
-                lives=neighbours.lives,
+                lives=leases.is_held,
                 now_s=time.monotonic,
             )
         )
-        self.mirrors.part.moved = self._handover.hurry
-        self._thread = threading.Thread(target=self._decide, name="planner-decide", daemon=True)
+        self.mirrors.partition.on_move = self._handover.step_now
+        self._thread = threading.Thread(target=self._run, name="planner-decide", daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises OSError when the extender's address cannot be had."""
+        """Start all threads and servers. Raises OSError if the extender's address cannot be bound."""
         self.server.start()
         if self._status is not None:
             self._status.start()
@@ -172,7 +180,7 @@ class PlannerService(CoreOfTerm):
             self._handover.start()
 
     def stop(self, *, resign: bool = True) -> None:
-        """End in order; with ``resign`` another leads at once, when nothing is being written here any more."""
+        """Stop in reverse order. With ``resign`` the lease is given back once nothing is being written any more."""
         self._stopping.set()
         self._due.set()
         self.lead.stop()
@@ -191,40 +199,40 @@ class PlannerService(CoreOfTerm):
 
     # ---- what the extender asks -----------------------------------------------------------------------------------
 
-    def well(self) -> bool:
-        """Whether kube-scheduler may be let in: a leader that has not decided for long answers nothing sensible."""
+    def is_healthy(self) -> bool:
+        """Return False if this planner leads and has not decided for STUCK_S: its answers would be out of date."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def unsynced(self) -> list[str]:
-        """Kinds of which no list is complete yet."""
+        """Return the kinds of which no list is complete yet."""
         return self.mirrors.unsynced()
 
     def skipped_counts(self) -> Mapping[str, int]:
-        """Versions of objects that are left out, by the plural of their kind."""
+        """Return the number of left-out object versions by plural of the kind."""
         return self.skipped.counts()
 
     @property
     def status_address(self) -> tuple[str, int]:
-        """Return the address at which probes and metrics are answered."""
+        """Address at which probes and metrics are answered."""
         return self._status.address if self._status is not None else ("", 0)
 
-    def planned(self, uid: str) -> str | None:
+    def planned_node(self, uid: str) -> str | None:
         core = self._core
-        if core is None or (not self._shard.everything and core.book.has_claims(uid)):
-            return None  # of a part it is noted, under the lock, on which node claims may be allocated
-        return core.answers.planned(uid)
+        if core is None or (not self._shard.everything and core.store.has_claims(uid)):
+            return None  # a planner of a part notes under the lock where claims may be allocated
+        return core.answers.planned_node(uid)
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
         with self._lock:
             if self._core is None:
-                return NOBODY
-            if uid not in self._core.book.entries:  # not seen yet, or no business of ours
+                return NOT_LEADING
+            if uid not in self._core.store.entries:  # not seen yet, or requests no devices
                 facts = pod_facts(self.mirrors.keep_pod(msgspec.json.decode(pod, type=Pod)), self._shard.scheduler)
                 if facts is None:
                     return None
-                self._core.pod(facts, self._clock.now_s())
-                if facts.claims and uid not in self._core.book.entries:
-                    return None  # it asks nothing of ours
+                self._core.pod_changed(facts, self._clock.now_s())
+                if facts.claims and uid not in self._core.store.entries:
+                    return None  # it requests no devices of ours
             answer = self._core.answers.filter(uid, offered, nominated, self._clock.now_s())
         self._due.set()
         return None if answer.anywhere else answer
@@ -234,27 +242,28 @@ class PlannerService(CoreOfTerm):
             return self._core.answers.preempt(uid, offered) if self._core else []
 
     def bind(self, pod: PodName, node: str) -> BindAnswer:
+        """Return the verdict about a binding. Raises CalabashError if this planner does not lead."""
         with self._lock:
             if self._core is None:
-                raise CalabashError(NOBODY.text)
-            if pod.uid not in self._core.book.entries:
-                seen = self.seen(pod)
+                raise CalabashError(NOT_LEADING.text)
+            if pod.uid not in self._core.store.entries:
+                seen = self.last_seen(pod)
                 if seen is not None and seen.metadata.uid == pod.uid and pod_facts(seen) is None:
                     return BindAnswer(verdict=BindVerdict.GO)
             answer = self._core.answers.bind(pod.uid, node, self._clock.now_s())
-            ready = self._core.answers.let_go()
+            ready = self._core.answers.released_holds()
         if ready:
-            self.server.call_soon(lambda: self.extender.let_go(ready))
+            self.server.call_soon(lambda: self.extender.release_held(ready))
         return answer
 
-    def bound(self, pod: PodName, node: str, answer: BindAnswer) -> None:
+    def write_binding(self, pod: PodName, node: str, answer: BindAnswer) -> None:
         plan = answer.plan
-        if plan is None:  # it asks for no devices
-            self._orders.bind(pod, node)
+        if plan is None:  # the pod requests no devices
+            self._writes.bind(pod, node)
             return
         ok, refusal = False, ""
         try:
-            self._orders.bind(pod, node, plan)
+            self._writes.bind(pod, node, plan)
             ok = True
         except CalabashError as error:
             refusal = error.message if is_final(error) else ""
@@ -263,85 +272,85 @@ class PlannerService(CoreOfTerm):
             self.figures.count(PLANNER_BINDINGS, "ok" if ok else "failed")
             with self._lock:
                 if self._core is not None:
-                    self._core.answers.bound(pod.uid, plan.id, ok=ok)
+                    self._core.answers.binding_written(pod.uid, plan.id, ok=ok)
                     if refusal:
-                        self._core.decisions.refused_binding(pod.uid, plan.id, refusal, self._clock.now_s())
+                        self._core.decisions.binding_refused(pod.uid, plan.id, refusal, self._clock.now_s())
 
-    def given_up(self, uid: str) -> None:
+    def cancel_hold(self, uid: str) -> None:
         with self._lock:
             if self._core is not None:
-                self._core.answers.given_up(uid)
+                self._core.answers.cancel_hold(uid)
 
     # ---- what the executor asks -----------------------------------------------------------------------------------
 
-    def seen(self, pod: PodName) -> Pod | None:
-        return self.mirrors.pod(pod.name, pod.namespace)
+    def last_seen(self, pod: PodName) -> Pod | None:
+        return self.mirrors.get_pod(pod.name, pod.namespace)
 
-    def wanted(self, action: Action) -> bool:
+    def is_wanted(self, action: Action) -> bool:
         if isinstance(action, SweepPod):
             return self._may_write()
         with self._lock:
-            entry = self._core.book.entries.get(action.pod.uid) if self._core is not None else None
+            entry = self._core.store.entries.get(action.pod.uid) if self._core is not None else None
             if entry is None or not self._may_write():
                 return False
             return still_wanted(entry, action)
 
-    def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
+    def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None:
         with self._lock:
             if self._core is not None:
-                self._core.decisions.released(uid, plan_id, ok=ok)
+                self._core.decisions.plan_written(uid, plan_id, ok=ok)
 
-    def blocked(self, uid: str, message: str) -> None:
+    def eviction_refused(self, uid: str, message: str) -> None:
         with self._lock:
             if self._core is not None:
-                self._core.decisions.blocked(uid, message, self._clock.now_s())
+                self._core.decisions.eviction_refused(uid, message, self._clock.now_s())
         self._due.set()
 
-    def refused(self, action: Action, message: str) -> None:
+    def write_refused(self, action: Action, message: str) -> None:
         with self._lock:
             if self._core is not None:
-                self._core.decisions.refused(action, message, self._clock.now_s())
+                self._core.decisions.write_refused(action, message, self._clock.now_s())
         self._due.set()
 
-    def gone(self, pod: PodName) -> None:
+    def pod_deleted(self, pod: PodName) -> None:
         with self._lock:
             if self._core is not None:
-                self._core.pod_gone(pod.uid)
+                self._core.pod_deleted(pod.uid)
         self._due.set()
 
     def _is_busy(self, node: str) -> bool:
-        """Whether a binding to a node, or a plan for it, is being written."""
+        """Return True if a binding to the node, or a plan for it, is being written."""
         with self._lock:
-            binding = self._core is not None and self._core.book.binds_to(node)
+            binding = self._core is not None and self._core.store.has_pending_binding(node)
         return binding or self._executor.writes_for(node)
 
     # ---- threads --------------------------------------------------------------------------------------------------
 
-    def _decide(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             self._due.wait(self._wait_s if self._core is not None else WAIT_FOR_LEAD_S)
             self._due.clear()
             try:
-                if self._keep_term():
-                    self.server.call_soon(self.extender.refuse_all)
-                self._once()
+                if self._follow_term():
+                    self.server.call_soon(self.extender.refuse_all_held)
+                self._decide_once()
             except DecisionFailedError as error:
                 log.exception("a decision failed")
                 cause = error.__cause__
                 self._recover(cause if isinstance(cause, Exception) else error)
-                self.server.call_soon(self.extender.refuse_all)
+                self.server.call_soon(self.extender.refuse_all_held)
             except Exception:
                 log.exception("a decision could not be carried out")
                 self._stopping.wait(DECIDE_EVERY_S)
 
     def _stepped(self, answered: bool) -> None:
-        if answered and self._away:  # whatever still waits for the API server need not
-            self.mirrors.hurry()
-            self._executor.hurry()
-        self._away = not answered
+        if answered and self._api_server_down:  # end the pauses of watches and writes
+            self.mirrors.retry_now()
+            self._executor.retry_now()
+        self._api_server_down = not answered
         self._due.set()
 
-    def _once(self) -> None:
+    def _decide_once(self) -> None:
         with self._lock:
             core = self._core
             if core is None:
@@ -349,35 +358,38 @@ class PlannerService(CoreOfTerm):
             now_s = self._clock.now_s()
             with deciding(self.figures):
                 core.decide(now_s)
-            due_in_s = core.book.scheduler.due_in_s(now_s)
+            due_in_s = core.store.scheduler.due_in_s(now_s)
             self._wait_s = DECIDE_EVERY_S if due_in_s is None else min(due_in_s, DECIDE_EVERY_S)
             actions = core.take_actions()
-            refused, ready = core.answers.expired(now_s), core.answers.complete()
-            nodes = len(core.book.scheduler.nodes)
-            self._orders.nominates = nodes >= self._settings.nominate_nodes_min
-            self._orders.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
+            refused, ready = core.answers.take_expired(now_s), core.answers.release_ready_holds()
+            nodes = len(core.store.scheduler.nodes)
+            self._writes.nominates = nodes >= self._settings.nominate_nodes_min
+            self._writes.nominates_claims = nodes >= self._settings.nominate_claims_nodes_min
             self._decided_at = time.monotonic()
         self._executor.put(actions)
-        self._tell_set_aside()
+        self._report_set_aside()
         if refused:
-            self.server.call_soon(lambda: self.extender.refuse(refused))
+            self.server.call_soon(lambda: self.extender.refuse_held(refused))
         if ready:
-            self.server.call_soon(lambda: self.extender.let_go(ready))
+            self.server.call_soon(lambda: self.extender.release_held(ready))
         if due_in_s == 0:
             self._stopping.wait(BETWEEN_CYCLES_S)
             self._due.set()
 
-    def _tell_set_aside(self) -> None:
-        """Write the conditions of pods that were set aside, for which there is no entry that the executor would ask about."""
-        reports, self._set_aside = self._set_aside, []
+    def _report_set_aside(self) -> None:
+        """Write the conditions of pods that were set aside.
+
+        The core has no entry of them for the executor to ask about.
+        """
+        reports, self._set_aside_reports = self._set_aside_reports, []
         for report in reports:
             try:
-                self._orders.report(report)
+                self._writes.report(report)
             except CalabashError as error:
-                log.warning("that a pod is set aside was not told", pod=report.pod.text, error=error.message)
+                log.warning("the report of a set-aside pod was not written", pod=report.pod.text, error=error.message)
 
 
-def _candidate(client: KubeClient, settings: PlannerSettings, neighbours: Neighbours) -> Candidate:
+def _candidate(client: KubeClient, settings: PlannerSettings, leases: PlannerLeases) -> Candidate:
     shard = settings.shard
     election = Election(
         client,
@@ -387,8 +399,8 @@ def _candidate(client: KubeClient, settings: PlannerSettings, neighbours: Neighb
         now_s=time.monotonic,
         term_s=settings.term_s,
     )
-    apart = ApartFromOthers(election, neighbours, shard)
+    candidate = ExclusiveCandidate(election, leases, shard)
     lease = settings.scheduler_lease
     if not lease:
-        return apart
-    return BesideScheduler(apart, client, namespace=settings.namespace, lease=lease, host=socket.gethostname())
+        return candidate
+    return ColocatedCandidate(candidate, client, namespace=settings.namespace, lease=lease, host=socket.gethostname())

@@ -1,4 +1,4 @@
-"""The core of the term that runs: none while another planner leads, and never one from a term that has ended."""
+"""The core of the current term: None while another planner leads, and never one from a term that has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.adapters.clock import Clock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kube.objects.core import Pod
 from calabash.api.part_metrics import PLANNER_DECISIONS, PLANNER_FAILURES, ClusterPart
-from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.leader.loop import LeadershipLoop
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.decide.core import Core
@@ -30,18 +30,21 @@ from calabash.sched import CycleLimit, Options
 
 log = structlog.get_logger(__name__)
 
-_SAY_EVERY_S = 10.0
-_CULPRITS_MAX = 16  # pods that are set aside after one failure
-REST_S = 5.0  # between the end of a core that failed and the next: longer than a binding takes
+_LOG_EVERY_S = 10.0
+_CULPRITS_MAX = 16  # most pods that are set aside after one failure
+REST_S = 5.0  # between a failed core and the next; longer than a binding takes
 
 
 class DecisionFailedError(Exception):
-    """The core failed, with the error of which this is raised."""
+    """The core failed; the cause is the exception from which this is raised."""
 
 
 @contextmanager
 def deciding(figures: Telemetry | None = None) -> Iterator[None]:
-    """Begin a block in which the core decides. With ``figures`` it is a cycle, whose time is measured."""
+    """Convert any exception of the enclosed block to DecisionFailedError.
+
+    With ``figures`` the block's time is measured as one cycle.
+    """
     began_s = time.monotonic()
     try:
         yield
@@ -51,22 +54,24 @@ def deciding(figures: Telemetry | None = None) -> Iterator[None]:
         figures.observe(PLANNER_DECISIONS, time.monotonic() - began_s)
 
 
-class CoreOfTerm:
-    """See the module's description. ``_lock`` guards the core, ``_due`` says that there may be something to decide.
+class TermCore:
+    """Creates the core of each term, and replaces one that fails; see the module's description.
+
+    ``_lock`` guards the core; ``_due`` is set when there may be something to decide.
 
     Args:
-        lead: whether, and in which term, this planner leads.
-        hold_s: how long the binding of a gang's first member waits for the last.
+        lead: the planner's leadership and its terms.
+        hold_s: how long the binding of a gang's first member is held for the last.
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
-        options: how it decides.
-        shard: the part of the cluster that it plans.
-        system_namespaces: where the priorities of the system count.
+        options: options of the scheduler.
+        shard: the planner's part of the cluster.
+        system_namespaces: namespaces in which system priorities count.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        lead: Lead,
+        lead: LeadershipLoop,
         clock: Clock,
         *,
         hold_s: float,
@@ -78,16 +83,16 @@ class CoreOfTerm:
         self._clock = clock
         self._lock = threading.RLock()
         self._core: Core | None = None
-        self._term = 0  # that the core belongs to
+        self._term = 0  # of the core
         self._hold_s = hold_s
         self._refused_s = refused_s
         self._options = options
         self._shard = shard
         self._system_namespaces = system_namespaces
         self._due = threading.Event()
-        self._set_aside: list[Report] = []  # to be written when a term runs
+        self._set_aside_reports: list[Report] = []  # to be written when a term runs
         self._not_before = 0.0
-        self._decided_at = self._waited_at = time.monotonic()
+        self._decided_at = self._logged_at = time.monotonic()
         self.figures = Telemetry(ClusterPart.PLANNER)
         self.lead = lead
         self.skipped = SkippedObjects(COMPONENT, client)
@@ -96,78 +101,84 @@ class CoreOfTerm:
         )
 
     def leads(self) -> bool:
+        """Return True while this planner leads and has a core."""
         return self._core is not None and self._may_write()
 
     def pods_by_stage(self) -> Mapping[str, int]:
-        """Pods that the core knows, by their stage; none while this planner does not lead."""
+        """Return the number of pods of each stage; empty while this planner does not lead."""
         with self._lock:
-            entries = self._core.book.entries.values() if self._core is not None else ()
+            entries = self._core.store.entries.values() if self._core is not None else ()
             return Counter(entry.stage.value for entry in entries)
 
     def nodes(self) -> int:
-        """Nodes on which the core places pods."""
+        """Return the number of nodes on which the core places pods; 0 while this planner does not lead."""
         with self._lock:
-            return len(self._core.book.scheduler.nodes) if self._core is not None else 0
+            return len(self._core.store.scheduler.nodes) if self._core is not None else 0
 
     def _may_write(self) -> bool:
-        """Whether the term in which the core was built runs on."""
+        """Return True while the term for which the core was built is running."""
         return self._term != 0 and self.lead.term() == self._term
 
-    def _keep_term(self) -> bool:
-        """Have a core for the term that runs; whether there was one of a term that has ended. The mirrors may know less than
-        another planner has written: they list anew first."""
+    def _follow_term(self) -> bool:
+        """Create a core for the current term once all objects are known, and delete one whose term has ended.
+
+        Returns True if a core was deleted. The mirrors may know less than another planner has written, so they list
+        again first.
+        """
         term = self.lead.term()
         ended = self._core is not None and term != self._term
         if ended:
             self._end()
         if term and self._core is None and time.monotonic() >= self._not_before:
             self.mirrors.renew(term)
-            untold = self.mirrors.untold()
+            untold = self.mirrors.incomplete_kinds()
             if not untold:
                 self._begin(term)
-            elif time.monotonic() - self._waited_at >= _SAY_EVERY_S:
-                self._waited_at = time.monotonic()
-                log.info("leads as soon as it knows all", unknown=untold)
+            elif time.monotonic() - self._logged_at >= _LOG_EVERY_S:
+                self._logged_at = time.monotonic()
+                log.info("waits for complete lists before leading", missing=untold)
         return ended
 
     def _begin(self, term: int) -> None:
-        self.mirrors.telling = True
+        self.mirrors.is_leading = True
         with self._lock:
             core = self._new_core(limit=CycleLimit(clock=time.thread_time))
-            self.mirrors.tell_all(core)
+            self.mirrors.emit_all(core)
             with deciding():
                 core.start(self._clock.now_s())
             self._core = self.mirrors.core = core
             self._decided_at = time.monotonic()
             self._term = term
-            nodes = len(core.book.scheduler.nodes)
-        log.info("leads", nodes=nodes, pods=len(core.book.entries))
+            nodes = len(core.store.scheduler.nodes)
+        log.info("leads", nodes=nodes, pods=len(core.store.entries))
 
     def _recover(self, error: Exception) -> None:
-        """Begin anew after a decision failed, without the pods on which it fails.
+        """Delete the core after a failed decision, and set aside the pods on which it fails.
 
-        Everything that is planned is known from the API server, so a new core may succeed where the old one failed. Where it
-        fails as well, the pods without a node are searched for those without which it succeeds, by halves: 17 new cores for
-        100,000 pods. What is being written for the old core ends before the new one reads the pods.
+        Everything that is planned can be read from the API server, so a new core may succeed where the old one failed.
+        If it fails as well, the pods without a node are searched, by bisection, for those without which it succeeds: 17
+        new cores for 100,000 pods. Writes for the old core end before the new one reads the pods.
         """
         self.figures.count(PLANNER_FAILURES)
         with self._lock:
             for pod in self._culprits():
                 self.mirrors.set_aside(pod, error)
                 name = PodName(uid=pod.metadata.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
-                text = "the planner cannot decide about this pod; hint: it is tried again when what it asks for changes"
-                self._set_aside.append(Report(pod=name, reason=Reason.UNSUPPORTED, message=text))
+                text = (
+                    "the planner fails to decide about this pod; hint: tried again when its spec or annotations change"
+                )
+                self._set_aside_reports.append(Report(pod=name, reason=Reason.UNSUPPORTED, message=text))
             self._end()
-            self.mirrors.begin_anew()
+            self.mirrors.require_relist()
             self._not_before = time.monotonic() + REST_S
 
     def _culprits(self) -> list[Pod]:
-        """Return the fewest pods without a node, as far as they are at fault one by one, without which decisions succeed."""
-        aside, found = set(self.mirrors.aside), list[Pod]()
-        pods = [pod for pod in self.mirrors.unbound() if pod.metadata.uid not in aside]
+        """Return pods without a node, each at fault by itself, without which decisions succeed; at most _CULPRITS_MAX."""
+        aside, found = set(self.mirrors.set_aside_pods), list[Pod]()
+        pods = [pod for pod in self.mirrors.unbound_pods() if pod.metadata.uid not in aside]
         while len(found) < _CULPRITS_MAX and self._fails(aside):
             if self._fails({*aside, *(pod.metadata.uid for pod in pods)}):
-                log.error("decisions fail whatever pod is left out")
+                log.error("decisions fail whichever pod is left out")
                 break
             low, high = 0, len(pods)  # fails without the first ``low`` pods, succeeds without the first ``high``
             while high - low > 1:
@@ -179,9 +190,9 @@ class CoreOfTerm:
         return found
 
     def _fails(self, aside: set[str]) -> bool:
-        """Return True if a new core that is not told of these pods fails to decide."""
-        core = self._new_core(limit=None)  # one cycle that comes to everything
-        self.mirrors.tell_all(core, aside)
+        """Return True if a new core without these pods fails to decide."""
+        core = self._new_core(limit=None)  # one complete cycle
+        self.mirrors.emit_all(core, aside)
         try:
             core.start(self._clock.now_s())
             core.decide(self._clock.now_s())
@@ -203,6 +214,6 @@ class CoreOfTerm:
     def _end(self) -> None:
         with self._lock:
             self._core = self.mirrors.core = None
-            self.mirrors.telling = False
+            self.mirrors.is_leading = False
             self._term = 0
         log.warning("leads no longer", holder=self.lead.holder())

@@ -25,7 +25,7 @@ from calabash.adapters.kube.objects.resources import TENANT
 from calabash.adapters.pool.client import socket_path
 from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.leader.lease import RENEW_EVERY_S, Election
-from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.leader.loop import LeadershipLoop
 from calabash.kubernetes.server.cluster import ClusterFace
 from calabash.kubernetes.server.devices import DeviceOrders
 from calabash.kubernetes.server.handlers import ClusterContext, handlers
@@ -79,7 +79,7 @@ def run_cluster(client: KubeClient, order: ClusterOrder) -> None:
 class LeaseWatch:
     """Ends the server when another may lead."""
 
-    def __init__(self, lead: Lead, server: Server) -> None:
+    def __init__(self, lead: LeadershipLoop, server: Server) -> None:
         self._lead, self._server = lead, server
         self._term = lead.term()
         self._stopping = threading.Event()
@@ -136,14 +136,14 @@ class ClusterProgram:
         self.metrics_address = stack.enter_context(serving(figures.server(host="", port=port), port))
         log.info("serves metrics", port=self.metrics_address[1])
 
-    def _lead(self, stack: ExitStack) -> Lead | None:
+    def _lead(self, stack: ExitStack) -> LeadershipLoop | None:
         """The lead, when it is had; None when it is waited for no more."""
         order = self._order
         identity = order.identity or f"{COMPONENT}-{secrets.token_hex(4)}"
         election = Election(
             self._client, namespace=order.namespace, name=COMPONENT, identity=identity, now_s=time.monotonic
         )
-        lead = Lead(election, every_s=RENEW_EVERY_S, stepped=lambda _: None)
+        lead = LeadershipLoop(election, every_s=RENEW_EVERY_S, stepped=lambda _: None)
         lead.start()
         stack.callback(lead.resign)
         stack.callback(lead.stop)
@@ -156,7 +156,7 @@ class ClusterProgram:
                 told = True
         return lead
 
-    def _serve(self, store: Store, lead: Lead, stack: ExitStack) -> None:
+    def _serve(self, store: Store, lead: LeadershipLoop, stack: ExitStack) -> None:
         client, order = self._client, self._order
         clock = SystemClock()
         woken = threading.Event()

@@ -17,7 +17,7 @@ from calabash.adapters.kube.objects.resources import GPU_NODE, QUEUE, TENANT, Gp
 from calabash.kubernetes.object_limits import TEXT_MAX, bounded_annotations, bounded_labels, bounded_pod
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.tenants import queue_of_namespace
-from calabash.kubernetes.planner.state.facts import PodSeen
+from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import may_concern_us, pod_facts
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.request import DEFAULT_QUEUE
@@ -32,7 +32,7 @@ class ServedPod:
     """A pod that asks for devices: what the planner reads of it, and what people are told. ``waits`` is the condition that
     says why it has no node, None when it has one; ``begun_at``: RFC 3339, when its kubelet took it."""
 
-    facts: PodSeen
+    facts: PodFacts
     phase: str
     waits: Condition | None
     begun_at: str
@@ -115,7 +115,7 @@ class ClusterState:
     def tenant(self, name: str) -> KubeTenant | None:
         return self._tenants.get(name)
 
-    def queue_of(self, facts: PodSeen) -> str:
+    def queue_of(self, facts: PodFacts) -> str:
         """The queue of a pod, in the API server's words: its own, else that of its namespace."""
         own = facts.request.queue if facts.request is not None else ""
         return own or queue_of_namespace(self._namespaces.get(facts.namespace)) or DEFAULT_QUEUE

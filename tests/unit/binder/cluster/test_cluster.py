@@ -12,7 +12,7 @@ from tests.examples import examples
 
 from calabash.binder.cluster.bundle import MIXED, Bundle, Layout, Part, layout
 from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler, StartBundle
-from calabash.binder.cluster.device_kinds import NodeDevice, Wish
+from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode
 from calabash.binder.cluster.upkeep import rebind
 from calabash.binder.local.machine import Stop, Wait
@@ -202,8 +202,8 @@ def test_what_was_adopted_waits_and_goes_elsewhere_by_what_it_asks(again: str) -
         mode=ModeName("vgpu"),
         slices=(Slice(device=DeviceUuid("GPU-0"), memory_mib=8000, core_percent=40),),
     )
-    wish = Wish(selector=("name in (a,b,c,e)",))
-    scheduler.adopt(request("x", asked, wish=wish), [placement], started_at_s=0.0)
+    constraints = PlacementConstraints(selector=("name in (a,b,c,e)",))
+    scheduler.adopt(request("x", asked, constraints=constraints), [placement], started_at_s=0.0)
     scheduler.put_node(replace(scheduler.nodes[NodeName("a")], schedulable=False))
     if again == "elsewhere":
         assert rebind(scheduler, AllocationId("x"), ["b", "c", "d"], 1.0) is None
@@ -275,10 +275,10 @@ def test_models_labels_and_taints_choose_the_node() -> None:
         ClusterNode(name=NodeName("old"), devices=(NodeDevice(device=device(0, T4)),), labels={"zone": "west"}),
     ]  # fmt: skip
     scheduler = ClusterScheduler(nodes, QUEUES)
-    scheduler.submit(request("x", SHARE, wish=Wish(selector=("zone=west",))))
+    scheduler.submit(request("x", SHARE, constraints=PlacementConstraints(selector=("zone=west",))))
     scheduler.submit(request("y", GpuRequest(memory_mib=1024, core_percent=10, selector=Selector(models=("a100",)))))
     scheduler.submit(
-        request("z", SHARE, wish=Wish(selector=("zone=west",), tolerations=frozenset(("k=v",)))),
+        request("z", SHARE, constraints=PlacementConstraints(selector=("zone=west",), tolerations=frozenset(("k=v",)))),
     )
     found = starts(scheduler)
     assert (found["x"].node, found["y"].node) == ("old", "east")

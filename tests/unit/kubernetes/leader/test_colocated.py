@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
-from calabash.kubernetes.leader.colocated import BesideScheduler
+from calabash.kubernetes.leader.colocated import ColocatedCandidate
 from calabash.kubernetes.leader.lease import Election
 from calabash.model.errors import CalabashError, Reason
 from calabash_testing.api_server.client import MemoryKube
@@ -20,7 +20,7 @@ class Replicas:
         self.client = MemoryKube()
         self.client.create(NAMESPACE, {"metadata": {"name": "system"}})
         self.now_s = 0.0
-        self.all = [BesideScheduler(self._election(f"p{i}"), self.client, **self._place(f"p{i}")) for i in range(2)]
+        self.all = [ColocatedCandidate(self._election(f"p{i}"), self.client, **self._place(f"p{i}")) for i in range(2)]
 
     def _election(self, identity: str) -> Election:
         place = {"namespace": "system", "name": "planner"}
@@ -36,7 +36,7 @@ class Replicas:
         self.client.patch(LEASE, "scheduler", "system", body={"spec": {"holderIdentity": holder}})
 
 
-def test_nobody_leads_before_a_kube_scheduler_does() -> None:
+def test_no_planner_leads_before_a_kube_scheduler_does() -> None:
     world = Replicas()
     assert [planner.step() for planner in world.all] == [False, False]
     world.scheduler("")
@@ -52,13 +52,13 @@ def test_the_planner_beside_the_leading_kube_scheduler_leads() -> None:
     assert world.all[1].holder() == "p1"
 
 
-def test_a_host_whose_name_begins_another_is_another() -> None:
+def test_host_name_that_is_a_prefix_of_another_does_not_match() -> None:
     world = Replicas()
     world.scheduler("p10_0b3f")
     assert [planner.step() for planner in world.all] == [False, False]
 
 
-def test_it_goes_where_the_kube_scheduler_goes_and_there_is_never_a_second() -> None:
+def test_leadership_follows_kube_scheduler_and_there_is_never_a_second_leader() -> None:
     world = Replicas()
     first, second = world.all
     world.scheduler("p0_0b3f")
@@ -71,7 +71,7 @@ def test_it_goes_where_the_kube_scheduler_goes_and_there_is_never_a_second() -> 
     assert second.step()
 
 
-def test_a_lease_that_cannot_be_read_changes_nothing_until_the_own_term_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_kube_scheduler_lease_changes_nothing_until_the_term_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Replicas()
     first, _ = world.all
     world.scheduler("p0_0b3f")

@@ -11,7 +11,7 @@ from tests.examples import examples
 
 from calabash.adapters.kube.objects.core import LEASE, NAMESPACE
 from calabash.kubernetes.leader.lease import Election
-from calabash.kubernetes.leader.loop import Lead
+from calabash.kubernetes.leader.loop import LeadershipLoop
 from calabash.model.errors import CalabashError, Reason
 from calabash_testing.api_server.client import MemoryKube
 
@@ -31,7 +31,7 @@ class Candidates:
         ]
 
 
-def test_the_first_leads_and_the_second_takes_over_a_term_after_the_last_renewal() -> None:
+def test_second_candidate_takes_over_a_term_after_the_last_renewal() -> None:
     world = Candidates()
     first, second = world.all
     assert first.step()
@@ -49,7 +49,7 @@ def test_the_first_leads_and_the_second_takes_over_a_term_after_the_last_renewal
     assert first.holder() == "p1"
 
 
-def test_who_resigns_is_followed_at_once() -> None:
+def test_another_candidate_leads_at_once_after_a_resignation() -> None:
     world = Candidates()
     first, second = world.all
     assert first.step()
@@ -59,7 +59,7 @@ def test_who_resigns_is_followed_at_once() -> None:
     assert second.step()
 
 
-def test_who_cannot_reach_the_api_server_leads_no_longer_than_its_term_less_a_margin() -> None:
+def test_candidate_without_an_api_server_stops_leading_before_its_term_ends() -> None:
     world = Candidates(1)
     (only,) = world.all
     assert only.step()
@@ -72,7 +72,7 @@ def test_who_cannot_reach_the_api_server_leads_no_longer_than_its_term_less_a_ma
     assert only.step()
 
 
-def test_a_candidate_that_starts_again_under_another_name_waits_for_the_term_of_the_dead() -> None:
+def test_restarted_candidate_with_another_identity_waits_for_the_old_term() -> None:
     world = Candidates(3)
     assert world.all[0].step()
     again = world.all[2]
@@ -86,7 +86,7 @@ def test_a_candidate_that_starts_again_under_another_name_waits_for_the_term_of_
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.0, 8.0), st.booleans()), max_size=60))
 @settings(max_examples=examples(100), deadline=None)
-def test_whatever_happens_at_most_one_leads(steps: list[tuple[int, float, bool]]) -> None:
+def test_at_most_one_candidate_leads_at_any_time(steps: list[tuple[int, float, bool]]) -> None:
     world = Candidates(3)
     for who, pause_s, down in steps:
         world.now_s += pause_s
@@ -95,7 +95,7 @@ def test_whatever_happens_at_most_one_leads(steps: list[tuple[int, float, bool]]
         assert sum(one.leads() for one in world.all) <= 1
 
 
-def test_a_lead_that_was_renewed_too_late_is_another_term() -> None:
+def test_lease_renewed_too_late_begins_another_term() -> None:
     world = Candidates(1)
     (only,) = world.all
     assert only.step()
@@ -109,7 +109,7 @@ def test_a_lead_that_was_renewed_too_late_is_another_term() -> None:
     assert only.term() == first + 1
 
 
-def test_whether_the_api_server_answers_is_known_from_the_last_step() -> None:
+def test_in_touch_is_the_result_of_the_last_step() -> None:
     world = Candidates()
     first, second = world.all
     assert first.step()
@@ -148,9 +148,9 @@ class Stumbling:
         return "me"
 
 
-def test_the_lead_is_asked_for_again_whatever_happened_and_ends_with_who_asks() -> None:
+def test_leadership_loop_continues_after_any_error_and_ends_the_term_when_stopped() -> None:
     answered = threading.Event()
-    lead = Lead(Stumbling(), every_s=0.01, stepped=lambda ok: answered.set() if ok else None)
+    lead = LeadershipLoop(Stumbling(), every_s=0.01, stepped=lambda ok: answered.set() if ok else None)
     assert lead.term() == 0
     lead.start()
     assert answered.wait(60)

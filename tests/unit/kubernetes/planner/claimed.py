@@ -8,19 +8,22 @@ from typing import Any
 
 from tests.unit.kubernetes.planner.virtual import Cluster, asked
 
-from calabash.binder.cluster.device_kinds import Wish
+from calabash.binder.cluster.device_kinds import PlacementConstraints
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.planner.decide.core import Core
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
-from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen, PodSeen, QueueSeen, UngatePod
+from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts, QueueFacts, UngatePod
 from calabash.kubernetes.planner.state.store import Stage
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.request import ComputePolicy, GpuRequest
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import fits, mode_on
 
-TOKENS, CLAIMS = Wish(door=NodeDoor.TOKENS), Wish(door=NodeDoor.CLAIMS)
+TOKENS, CLAIMS = (
+    PlacementConstraints(allocation_api=NodeDoor.TOKENS),
+    PlacementConstraints(allocation_api=NodeDoor.CLAIMS),
+)
 WHOLE = GpuRequest(mode="exclusive")  # type: ignore[arg-type]
 
 
@@ -39,12 +42,12 @@ class ClaimCluster(Cluster):
     def __init__(
         self,
         nodes: dict[str, int],
-        queues: Iterable[QueueSeen] = (),
+        queues: Iterable[QueueFacts] = (),
         *,
         doors: dict[str, str] | None = None,
         **more: Any,
     ) -> None:
-        self.claims: dict[str, ClaimSeen] = {}
+        self.claims: dict[str, ClaimFacts] = {}
         self.reserved: dict[str, set[str]] = {}
         self._doors = doors or {}
         super().__init__(nodes, queues, **more)
@@ -53,13 +56,16 @@ class ClaimCluster(Cluster):
 
     def change_door(self, name: str, door: str) -> None:
         node, told = self.nodes[name]
-        self.nodes[name] = (replace(node, door=door, labels={**node.labels, "kubernetes.io/hostname": name}), told)
-        self.core.node(self.nodes[name][0], self.now_s)
+        self.nodes[name] = (
+            replace(node, allocation_api=door, labels={**node.labels, "kubernetes.io/hostname": name}),
+            told,
+        )
+        self.core.node_changed(self.nodes[name][0], self.now_s)
 
     def restarted(self) -> Core:
         core = super().restarted()
         for claim in self.claims.values():
-            core.claim(claim, self.now_s)
+            core.claim_changed(claim, self.now_s)
         return core
 
     def take_over(self) -> None:
@@ -67,15 +73,15 @@ class ClaimCluster(Cluster):
         self.todo.clear()
         core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
-            core.node(node, self.now_s)
-            core.devices(gpus, self.now_s)
+            core.node_changed(node, self.now_s)
+            core.devices_changed(gpus, self.now_s)
         core.set_queues(self.queues)
         for namespace in self.namespaces:
-            core.namespace(namespace)
+            core.namespace_changed(namespace)
         for claim in self.claims.values():
-            core.claim(claim, self.now_s)
+            core.claim_changed(claim, self.now_s)
         for pod in self.pods.values():
-            core.pod(pod, self.now_s)
+            core.pod_changed(pod, self.now_s)
         core.start(self.now_s)
         self.core = core
         self.decide()
@@ -84,16 +90,18 @@ class ClaimCluster(Cluster):
 
     def claim(self, name: str, request: GpuRequest | None = WHOLE, **more: Any) -> str:
         """A claim is there."""
-        self.tell(ClaimSeen(uid=f"uid-{name}", namespace="team", name=name, request=request, **more))
+        self.tell(ClaimFacts(uid=f"uid-{name}", namespace="team", name=name, request=request, **more))
         return name
 
-    def tell(self, facts: ClaimSeen) -> None:
+    def tell(self, facts: ClaimFacts) -> None:
         self.claims[facts.name] = facts
-        self.core.claim(facts, self.now_s)
+        self.core.claim_changed(facts, self.now_s)
 
     def claimer(self, *claims: str, name: str = "", terms: GpuRequest | None = None, **more: Any) -> str:
         """A pod that names these claims, as admission leaves it."""
-        return self.create(by_claims(claims, terms), name=name, **{"wish": CLAIMS, "claims": named(claims), **more})
+        return self.create(
+            by_claims(claims, terms), name=name, **{"constraints": CLAIMS, "claims": named(claims), **more}
+        )
 
     def with_own(self, request: GpuRequest = WHOLE, *, terms: GpuRequest | None = None, **more: Any) -> str:
         """A pod with a claim of its own, made of a template."""
@@ -102,12 +110,12 @@ class ClaimCluster(Cluster):
         self.create(
             by_claims(["gpu"], terms),
             name=name,
-            **{"wish": CLAIMS, "claims": (PodClaimSeen(name="gpu", template="t"),), **more},
+            **{"constraints": CLAIMS, "claims": (PodClaimFacts(name="gpu", template="t"),), **more},
         )
         self.claim(f"{name}-gpu", request, owner=name, pod_claim="gpu")
         pod = self.pods.get(name)
         if pod is not None:
-            self.set(replace(pod, claims=(PodClaimSeen(name="gpu", claim=f"{name}-gpu", template="t"),)))
+            self.set(replace(pod, claims=(PodClaimFacts(name="gpu", claim=f"{name}-gpu", template="t"),)))
         return name
 
     def allocate_by_hand(self, name: str, node: str) -> None:
@@ -120,19 +128,19 @@ class ClaimCluster(Cluster):
         self.reserved.setdefault(claim, set()).add(name)
         self.now_s += 0.001
         self.set(
-            PodSeen(
+            PodFacts(
                 uid=name,
                 namespace="team",
                 name=name,
                 created_at_s=self.now_s,
                 request=None,
                 node=node,
-                own=False,
+                uses_our_scheduler=False,
                 claims=named([claim]),
             )
         )
 
-    def used_by(self, uid: str) -> list[ClaimSeen]:
+    def used_by(self, uid: str) -> list[ClaimFacts]:
         return [self.claims[one.claim] for one in self.pods[uid].claims if one.claim in self.claims]
 
     def end(self, uid: str) -> None:
@@ -148,7 +156,7 @@ class ClaimCluster(Cluster):
                 self.tell(replace(self.claims[name], node="", held=None))
         for claim in [c for c in self.claims.values() if c.owner and c.owner not in self.pods]:
             del self.claims[claim.name]
-            self.core.claim_gone("team", claim.name, self.now_s)
+            self.core.claim_deleted("team", claim.name, self.now_s)
 
     # ---- the allocator --------------------------------------------------------------------------------------------
 
@@ -174,11 +182,11 @@ class ClaimCluster(Cluster):
                     ]
         return found
 
-    def could_allocate(self, claim: ClaimSeen, node: str) -> PlannedContainer | None:
+    def could_allocate(self, claim: ClaimFacts, node: str) -> PlannedContainer | None:
         """Devices for a claim on a node, the first in an order that the planner does not know; the agent's taints keep what
         came by the other door out."""
         request = claim.request
-        if request is None or self.nodes[node][0].door != "claims":
+        if request is None or self.nodes[node][0].allocation_api != "claims":
             return None
         numbers = list(range(len(self.nodes[node][1].devices)))
         self.random.shuffle(numbers)
@@ -207,7 +215,7 @@ class ClaimCluster(Cluster):
 
     def allocate(self, uid: str, node: str) -> bool:
         """kube-scheduler has found its node: its claims are allocated there, all or none."""
-        done: list[ClaimSeen] = []
+        done: list[ClaimFacts] = []
         for claim in self.used_by(uid):
             if claim.node:
                 if claim.node != node:
@@ -223,7 +231,7 @@ class ClaimCluster(Cluster):
         for claim in self.used_by(uid):
             self.reserved.setdefault(claim.name, set()).add(uid)
         for claim in done:
-            self.core.claim(self.claims[claim.name], self.now_s)
+            self.core.claim_changed(self.claims[claim.name], self.now_s)
         return True
 
     def rooms(self, uid: str) -> list[str]:
@@ -234,13 +242,15 @@ class ClaimCluster(Cluster):
                 claim.node == node if claim.node else self.could_allocate(claim, node) is not None
                 for claim in self.used_by(uid)
             )
-            if ok and (not self.pods[uid].claims or self.nodes[node][0].door == "claims"):
+            if ok and (not self.pods[uid].claims or self.nodes[node][0].allocation_api == "claims"):
                 found.append(node)
         return found
 
     def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
         if not self.pods[uid].claims:
-            offered = [n for n in (self.nodes if feasible is None else feasible) if self.nodes[n][0].door != "claims"]
+            offered = [
+                n for n in (self.nodes if feasible is None else feasible) if self.nodes[n][0].allocation_api != "claims"
+            ]
             return super().try_one(uid, offered)
         pod = self.pods[uid]
         rooms = [n for n in self.rooms(uid) if n not in self.full and self.accepts(pod, n)]
@@ -255,7 +265,7 @@ class ClaimCluster(Cluster):
         return None
 
     def bind(self, uid: str, node: str = "") -> str | None:
-        entry = self.core.book.entries.get(uid)
+        entry = self.core.store.entries.get(uid)
         if entry is None or entry.stage != "riding":
             return super().bind(uid, node)
         pod = self.pods[uid]
@@ -286,28 +296,28 @@ class ClaimCluster(Cluster):
                 assert memory <= found.device.memory_mib
                 assert cores <= 100
 
-    def requests(self, pod: PodSeen) -> list[GpuRequest]:
+    def requests(self, pod: PodFacts) -> list[GpuRequest]:
         if not pod.claims:
             return super().requests(pod)
         return [claim.request for claim in self.used_by(pod.uid) if claim.request is not None]
 
     def leaving(self) -> set[str]:
         """Claims of pods that were asked to leave, and have not left."""
-        asked = [e.facts.uid for e in self.core.book.entries.values() if e.stage is Stage.EVICTED]
+        asked = [e.facts.uid for e in self.core.store.entries.values() if e.stage is Stage.EVICTED]
         return {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
 
     def check_book(self) -> None:
         """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
-        asked to leave holds nothing in the book."""
-        book = self.core.book
-        book.scheduler.strangers.catch_up()
+        asked to leave holds nothing in the store."""
+        store = self.core.store
+        store.scheduler.strangers.catch_up()
         without = self.leaving()
         for node, (_, told) in self.nodes.items():
-            row = book.scheduler.scheduler.cluster.row(node)
+            row = store.scheduler.scheduler.cluster.row(node)
             for number, found in enumerate(told.devices):
                 held = self.held_on(node, found.device.uuid, without=without)
-                free = int(book.scheduler.scheduler.cluster.gpu_free_milli[row, number])
-                free_mib = int(book.scheduler.scheduler.cluster.gpu_free_mib[row, number])
+                free = int(store.scheduler.scheduler.cluster.gpu_free_milli[row, number])
+                free_mib = int(store.scheduler.scheduler.cluster.gpu_free_mib[row, number])
                 if any(mode == "exclusive" for mode, _ in held):
                     assert free == 0 or free_mib == 0, (node, number, held)
                 assert free_mib <= found.device.memory_mib - sum(h.slice.memory_mib for _, h in held), (node, number)
@@ -321,8 +331,8 @@ def by_claims(claims: Iterable[str], terms: GpuRequest | None = None) -> PodRequ
     return PodRequest(dialect="claims", containers=parts, gang_source=source, door=NodeDoor.CLAIMS)
 
 
-def named(claims: Iterable[str]) -> tuple[PodClaimSeen, ...]:
-    return tuple(PodClaimSeen(name=name, claim=name) for name in claims)
+def named(claims: Iterable[str]) -> tuple[PodClaimFacts, ...]:
+    return tuple(PodClaimFacts(name=name, claim=name) for name in claims)
 
 
 __all__ = ["CLAIMS", "TOKENS", "WHOLE", "ClaimCluster", "asked", "by_claims", "named", "share"]

@@ -51,14 +51,14 @@ def split(**more: Any) -> tuple[Cluster, Owner]:
 def balance(cluster: Cluster) -> None:
     """What the scheduler counts is what pods and places that are kept have, to the last thousandth."""
     core = cluster.core
-    scheduler = core.book.scheduler
+    scheduler = core.store.scheduler
     state = scheduler.scheduler.state
     arrays, registry = state.cluster, state.registry
     running = {name: one for there in registry.on_node.values() for name, one in there.items()}
-    kept = {move.kept.id for move in core.heirs._moves.values() if move.kept is not None}
-    assert {str(name) for name in running} <= set(core.book.entries) | kept
+    kept = {move.kept.id for move in core.relocations._moves.values() if move.kept is not None}
+    assert {str(name) for name in running} <= set(core.store.entries) | kept
     assert kept <= set(running)
-    assert {str(name) for name in scheduler.known} <= set(core.book.entries) | kept
+    assert {str(name) for name in scheduler.known} <= set(core.store.entries) | kept
     assert {name for name in scheduler.known if scheduler.holds(name)} == set(running)
     used: Counter[tuple[int, int]] = Counter()
     for one in running.values():

@@ -1,4 +1,4 @@
-"""Both doors on one cluster, as they come: no device is held through both, and the book is what claims and plans say."""
+"""Both doors on one cluster, as they come: no device is held through both, and the store is what claims and plans say."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class BothDoors(RuleBasedStateMachine):
 
     @rule(request=REQUESTS, zones=ZONES)
     def ask_by_token(self, request: GpuRequest, zones: tuple[str, ...]) -> None:
-        self.cluster.create(request, wish=replace(TOKENS, selector=zones))
+        self.cluster.create(request, constraints=replace(TOKENS, selector=zones))
 
     @rule(request=REQUESTS, gang=st.booleans(), movable=st.booleans(), zones=ZONES)
     def ask_by_claim(self, request: GpuRequest, gang: bool, movable: bool, zones: tuple[str, ...]) -> None:
         terms = GpuRequest(gang=f"g{self.shared}", gang_size=2) if gang else None
         for _ in range(2 if gang else 1):
-            wish = replace(CLAIMS, selector=zones)
-            self.cluster.with_own(request, terms=terms, owner="web", movable=movable, wish=wish)
+            constraints = replace(CLAIMS, selector=zones)
+            self.cluster.with_own(request, terms=terms, owner="web", movable=movable, constraints=constraints)
         self.shared += 1
 
     @rule(request=REQUESTS, users=st.integers(1, 3))
@@ -107,13 +107,14 @@ class BothDoors(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.decide()
         cluster.check_book()
-        book = cluster.core.book
+        store = cluster.core.store
         leaving = cluster.leaving()
         for claim in cluster.claims.values():
             holders = [
                 e
-                for e in book.entries.values()
-                if book.scheduler.holds(e.id) and any(one.key == claim.key for one in book.claims.held_by(e.facts.uid))
+                for e in store.entries.values()
+                if store.scheduler.holds(e.id)
+                and any(one.key == claim.key for one in store.claims.held_by(e.facts.uid))
             ]
             assert len(holders) <= 1
             users = [

@@ -10,19 +10,19 @@ from calabash.model.errors import CalabashError
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7070", "[::]:7070", "10.1.2.3:7070", "planner.example:7070"])
-def test_it_does_not_answer_whoever_reaches_its_pod(address: str) -> None:
+def test_extender_address_outside_the_loopback_is_refused(address: str) -> None:
     with pytest.raises(CalabashError, match="not an address of the loopback") as refused:
         planner.main(["--listen", address, "--kubeconfig", "/nonexistent"], standalone_mode=False)
     assert "let kube-scheduler run beside it" in refused.value.hint
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7070", "[::1]:7070", "localhost:7070", "127.9.9.9:0"])
-def test_every_address_of_the_loopback_will_do(address: str) -> None:
+def test_every_loopback_address_is_accepted(address: str) -> None:
     with pytest.raises(CalabashError, match="/nonexistent"):  # the next thing that it looks for
         planner.main(["--listen", address, "--kubeconfig", "/nonexistent"], standalone_mode=False)
 
 
-def test_nodes_are_those_of_a_pool_or_of_none() -> None:
+def test_planner_has_the_nodes_of_a_pool_or_of_no_pool() -> None:
     with pytest.raises(CalabashError, match=r"the nodes of one pool, calabash.dev/pool=NAME"):
         planner.main(["--nodes", "zone=a", "--kubeconfig", "/nonexistent"], standalone_mode=False)
     for selector in ("calabash.dev/pool=a", "!calabash.dev/pool"):
@@ -30,7 +30,7 @@ def test_nodes_are_those_of_a_pool_or_of_none() -> None:
             planner.main(["--nodes", selector, "--kubeconfig", "/nonexistent"], standalone_mode=False)
 
 
-def test_a_scheduler_that_does_not_ask_has_one_planner() -> None:
+def test_handshake_affinity_has_one_planner() -> None:
     words = ["--nodes", "calabash.dev/pool=a", "--handshake", "affinity", "--kubeconfig", "/nonexistent"]
     with pytest.raises(CalabashError, match="serves all pods alike"):
         planner.main(words, standalone_mode=False)
@@ -38,7 +38,7 @@ def test_a_scheduler_that_does_not_ask_has_one_planner() -> None:
 
 @pytest.mark.parametrize("option", ["--nominate-from", "--nominate-claims-from"])
 @pytest.mark.parametrize("nodes", ["-1", "1000001", "many"])
-def test_pods_are_nominated_from_a_number_of_nodes_on(option: str, nodes: str) -> None:
+def test_nomination_begins_at_a_number_of_nodes(option: str, nodes: str) -> None:
     with pytest.raises(click.BadParameter) as refused:
         planner.main([option, nodes, "--kubeconfig", "/nonexistent"], standalone_mode=False)
     assert nodes in refused.value.message

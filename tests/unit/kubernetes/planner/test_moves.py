@@ -78,7 +78,7 @@ def events(world: World, reason: str) -> list[tuple[str, str]]:
     return [(e.involved_object.name, e.message) for e in found if e.reason == reason]
 
 
-def test_a_pod_is_evicted_its_heir_has_its_place_and_both_events_say_why(world: World) -> None:
+def test_moved_pod_is_evicted_and_its_replacement_gets_the_reservation_and_events_explain_both(world: World) -> None:
     service, nodes = split(world)
     world.pod("large", GpuRequest(count=2))
     moved = until(lambda: leaving(world), "one is evicted")
@@ -91,10 +91,7 @@ def test_a_pod_is_evicted_its_heir_has_its_place_and_both_events_say_why(world: 
     condition = until(
         lambda: next((c for c in world.get("large").status.conditions if c.reason == "WaitsForMove"), None), "told"
     )
-    assert (
-        condition.message
-        == f"it has its place on {was} and waits for team/{moved}, moved to make room for it, to leave it"
-    )
+    assert condition.message == f"planned on {was}, and waits for team/{moved}, moved to make room for it, to end there"
     assert [name for name, _ in until(lambda: events(world, "WaitsForMove"), "its event")] == ["large"]
     world.pod("thief", WHOLE)
     movable(world, "heir")
@@ -105,7 +102,7 @@ def test_a_pod_is_evicted_its_heir_has_its_place_and_both_events_say_why(world: 
     assert released(world, "thief") is None
 
 
-def test_another_planner_goes_on_where_one_died_in_the_middle(world: World) -> None:
+def test_another_planner_continues_a_move_after_a_crash(world: World) -> None:
     service, nodes = split(world, identity="first")
     world.pod("large", GpuRequest(count=2))
     moved = until(lambda: leaving(world), "one is evicted")
@@ -114,7 +111,7 @@ def test_another_planner_goes_on_where_one_died_in_the_middle(world: World) -> N
     movable(world, "heir-0")
     world.client.faults.release("team", moved)
     service = world.start(**MOVING, identity="second")
-    heirs = (f"heir-{number}" for number in range(1, 9))
+    relocations = (f"heir-{number}" for number in range(1, 9))
 
     def step() -> dict[str, str] | None:
         """What kube-scheduler, the kubelets and the owner do; where all are, once all have their nodes."""
@@ -123,7 +120,7 @@ def test_another_planner_goes_on_where_one_died_in_the_middle(world: World) -> N
             name = pod.metadata.name
             if pod.metadata.deletion_timestamp:  # created within one second, they may be planned in any order
                 world.client.faults.release("team", name)
-                movable(world, next(heirs))
+                movable(world, next(relocations))
             elif not pod.spec.node_name and released(world, name):
                 bind(world, service, name)
         bound = {
@@ -136,7 +133,7 @@ def test_another_planner_goes_on_where_one_died_in_the_middle(world: World) -> N
     assert nodes[moved] in "ab"
 
 
-def test_a_budget_that_changed_in_between_keeps_its_pod_and_others_are_tried(
+def test_budget_changed_after_the_decision_protects_its_pod_and_another_is_moved(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[str] = []
@@ -163,7 +160,9 @@ def test_a_budget_that_changed_in_between_keeps_its_pod_and_others_are_tried(
 @pytest.mark.parametrize(
     ("kind", "expected"), [("ReplicaSet", True), ("Job", True), ("DaemonSet", False), ("Node", False), ("", False)]
 )
-def test_only_who_makes_a_pod_again_on_any_node_lets_it_be_moved(kind: str, expected: bool, world: World) -> None:
+def test_pod_is_movable_only_if_its_controller_recreates_it_on_any_node(
+    kind: str, expected: bool, world: World
+) -> None:
     pod = movable(world, "w", kind=kind)
     if not kind:
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=()))

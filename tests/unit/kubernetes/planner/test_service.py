@@ -38,7 +38,7 @@ def test_a_pod_is_nominated_released_filtered_and_bound(world: World) -> None:
     assert (plan.node, plan.pod_uid) == ("b", pod.metadata.uid)
     assert pod.status.nominated_node_name == "b"
     assert world.filter(service, pod, "a", "b") == (200, {"NodeNames": ["b"]})
-    assert world.bind(service, pod, "a")[1]["Error"] == "its plan is for b"
+    assert world.bind(service, pod, "a")[1]["Error"] == "the pod is planned on b"
     assert world.bind(service, pod, "b") == (200, {"Error": ""})
     assert world.get("p").spec.node_name == "b"
     assert world.bind(service, pod, "b") == (200, {"Error": ""}), "asked again, answered alike"
@@ -81,7 +81,7 @@ def test_a_pod_with_a_claim_is_nominated_from_fewer_nodes_on(world: World) -> No
     assert until(lambda: released(world, "claims"), "released").status.nominated_node_name == ""
 
 
-def test_gates_of_others_stay(world: World) -> None:
+def test_release_keeps_gates_of_other_systems(world: World) -> None:
     world.node("a")
     service = world.start()
     until(service.leads, "leads")
@@ -91,7 +91,7 @@ def test_gates_of_others_stay(world: World) -> None:
     assert [g.name for g in world.get("p").spec.scheduling_gates] == [PLAN_GATE, "example.com/other"]
 
 
-def test_a_plan_that_was_made_anew_is_in_the_annotation_before_the_binding(world: World) -> None:
+def test_changed_plan_is_in_the_annotation_before_the_binding(world: World) -> None:
     for name in "ab":
         world.node(name)
     service = world.start()
@@ -105,7 +105,7 @@ def test_a_plan_that_was_made_anew_is_in_the_annotation_before_the_binding(world
     assert (bound.spec.node_name, read_plan(bound.metadata.annotations[PLAN]).node) == (other, other)
 
 
-def test_the_bindings_of_a_gang_are_held_until_the_last_is_there(world: World) -> None:
+def test_gang_bindings_are_held_until_the_last_member_asks(world: World) -> None:
     world.node("a")
     service = world.start()
     for i in range(2):
@@ -123,7 +123,7 @@ def test_the_bindings_of_a_gang_are_held_until_the_last_is_there(world: World) -
     assert [world.get(f"g{i}").spec.node_name for i in range(2)] == ["a", "a"]
 
 
-def test_a_gang_that_is_not_complete_in_time_is_refused_with_the_numbers(world: World) -> None:
+def test_incomplete_gang_is_refused_with_the_number_of_members(world: World) -> None:
     world.node("a")
     service = world.start(hold_s=0.2)
     for i in range(2):
@@ -161,10 +161,10 @@ def test_held_bindings_of_a_gang_are_written_when_the_kubelet_offers_devices_aga
 def known_unready(service: PlannerService) -> set[str]:
     """Nodes whose kubelets offer no device IDs, as the planner knows."""
     with service._lock:
-        return set(service._core.book.unready) if service._core is not None else set()
+        return set(service._core.store.unready) if service._core is not None else set()
 
 
-def test_pods_without_devices_pass(world: World) -> None:
+def test_pods_without_devices_are_not_filtered(world: World) -> None:
     world.node("a")
     service = world.start()
     until(service.leads, "leads")
@@ -175,7 +175,7 @@ def test_pods_without_devices_pass(world: World) -> None:
     assert world.get("plain").spec.node_name == "a"
 
 
-def test_why_a_pod_waits_is_in_its_condition_and_its_event(world: World) -> None:
+def test_waiting_reason_is_written_to_condition_and_event(world: World) -> None:
     world.node("a")
     service = world.start()
     pod = world.pod("p", GpuRequest(memory_mib=100_000, core_percent=10))
@@ -190,7 +190,7 @@ def test_why_a_pod_waits_is_in_its_condition_and_its_event(world: World) -> None
     assert set(refused["FailedAndUnresolvableNodes"]) == {"a"}
 
 
-def test_one_of_two_leads_and_the_other_takes_over_with_every_plan(world: World) -> None:
+def test_second_planner_takes_over_with_every_plan(world: World) -> None:
     world.node("a")
     first = world.start(identity="first")
     until(first.leads, "leads")
@@ -209,7 +209,7 @@ def test_one_of_two_leads_and_the_other_takes_over_with_every_plan(world: World)
     assert world.bind(second, pod, "a") == (200, {"Error": ""})
 
 
-def test_it_leads_only_when_it_knows_all_and_says_what_it_does_not(
+def test_planner_leads_only_once_all_lists_are_complete_and_logs_the_missing_ones(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, away = world.client.pages, True
@@ -221,26 +221,26 @@ def test_it_leads_only_when_it_knows_all_and_says_what_it_does_not(
 
     monkeypatch.setattr(world.client, "pages", paged)
     service = world.start()
-    until(lambda: service.mirrors.untold() == ["poddisruptionbudgets"], "all else is told")
+    until(lambda: service.mirrors.incomplete_kinds() == ["poddisruptionbudgets"], "all else is told")
     assert not service.leads()
     away = False
     until(service.leads, "leads")
-    assert service.mirrors.untold() == []
+    assert service.mirrors.incomplete_kinds() == []
 
 
-def test_an_api_server_that_was_away_is_written_to_when_it_is_back(world: World) -> None:
+def test_writes_are_made_when_the_api_server_answers_again(world: World) -> None:
     world.node("a")
     service = world.start()
     until(service.leads, "leads")
     world.pod("p", GpuRequest())
     world.client.faults.down = True
-    until(lambda: service._away, "the planner knows that the API server is away")
+    until(lambda: service._api_server_down, "the planner knows that the API server is away")
     world.client.faults.down = False
     world.client.faults.break_watches()
     until(lambda: released(world, "p"), "released")
 
 
-def test_what_a_planner_that_lost_the_lead_for_a_moment_did_not_write_is_written_later(world: World) -> None:
+def test_writes_missed_in_a_short_loss_of_leadership_are_made_later(world: World) -> None:
     world.node("a")
     service = world.start(term_s=0.3)
     until(service.leads, "leads")
@@ -251,7 +251,7 @@ def test_what_a_planner_that_lost_the_lead_for_a_moment_did_not_write_is_written
     until(lambda: released(world, "p"), "released")
 
 
-def test_requests_that_are_no_questions_are_refused(world: World) -> None:
+def test_extender_refuses_invalid_requests(world: World) -> None:
     service = world.start()
     until(service.leads, "leads")
     for body in ({}, {"Pod": 3, "NodeNames": []}, {"Pod": {"metadata": {"uid": 7}}, "NodeNames": "x"}):
@@ -259,7 +259,7 @@ def test_requests_that_are_no_questions_are_refused(world: World) -> None:
     assert world.ask(service, "nothing", {})[0] == 404
 
 
-def test_kube_scheduler_is_told_where_to_ask_and_what_to_leave_alone() -> None:
+def test_scheduler_configuration_names_the_extender_and_the_ignored_resources() -> None:
     found = scheduler_configuration("http://planner:7070", leaderElection={"leaderElect": True})
     asking, binding, nominal = found["extenders"]
     assert (asking["filterVerb"], asking["preemptVerb"], asking["httpTimeout"]) == ("filter", "preempt", "1s")
@@ -271,7 +271,7 @@ def test_kube_scheduler_is_told_where_to_ask_and_what_to_leave_alone() -> None:
     assert found["leaderElection"] == {"leaderElect": True}
 
 
-def test_a_pod_whose_request_was_not_written_by_admission_is_read_by_its_own_words() -> None:
+def test_request_is_read_from_the_spec_if_admission_wrote_none() -> None:
     limits = {GPUS: "2", MEMORY: "8Gi", CORES: "30"}
     raw = {
         "metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {PLAN: "not a plan"}},
@@ -294,12 +294,12 @@ def test_a_pod_whose_request_was_not_written_by_admission_is_read_by_its_own_wor
     assert facts.request is not None
     request = facts.request.containers[0].request
     assert (request.count, request.memory_mib, request.core_percent) == (2, 8192, 30)
-    assert facts.wish.selector == ("zone in (a,b)",)
-    assert facts.wish.tolerations == frozenset(("k:NoSchedule", "v=1"))
+    assert facts.constraints.selector == ("zone in (a,b)",)
+    assert facts.constraints.tolerations == frozenset(("k:NoSchedule", "v=1"))
     assert facts.plan is None
 
 
-def test_a_request_that_cannot_be_read_is_a_fault_and_not_a_pod_without_devices() -> None:
+def test_unreadable_request_is_a_fault_and_not_a_pod_without_devices() -> None:
     raw = {"metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {REQUEST: "{"}}}
     facts = pod_facts(msgspec.convert(raw, Pod))
     assert facts is not None
@@ -307,10 +307,10 @@ def test_a_request_that_cannot_be_read_is_a_fault_and_not_a_pod_without_devices(
     assert "cannot be read" in facts.fault
 
 
-def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_renewed_while_a_large_core_is_built(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.node("a")
     building = threading.Event()
-    tell_all = Mirrors.tell_all
+    emit_all = Mirrors.emit_all
 
     def renewed() -> str | None:
         lease = world.client.get(LEASE, ALL.lease, SETTINGS.namespace)
@@ -321,10 +321,10 @@ def test_the_lead_is_renewed_while_a_large_core_is_built(world: World, monkeypat
         building.set()
         for _ in range(2):
             before = renewed()
-            until(lambda before=before: renewed() != before, "the lead is renewed meanwhile")  # type: ignore[misc]
-        tell_all(mirrors, core)
+            until(lambda before=before: renewed() != before, "the lease is renewed meanwhile")  # type: ignore[misc]
+        emit_all(mirrors, core)
 
-    monkeypatch.setattr(Mirrors, "tell_all", slow)
+    monkeypatch.setattr(Mirrors, "emit_all", slow)
     service = world.start()
     assert building.wait(60)
     world.pod("p", GpuRequest())
@@ -342,11 +342,11 @@ def test_planner_decides_again_at_once_or_at_the_time_that_the_scheduler_names(
     core: Any = SimpleNamespace(
         decide=lambda _: None,
         take_actions=list,
-        answers=SimpleNamespace(expired=lambda _: [], complete=list),
-        book=SimpleNamespace(scheduler=SimpleNamespace(nodes=(), due_in_s=lambda _: due_in_s)),
+        answers=SimpleNamespace(take_expired=lambda _: [], release_ready_holds=list),
+        store=SimpleNamespace(scheduler=SimpleNamespace(nodes=(), due_in_s=lambda _: due_in_s)),
     )
     service._core = core
     service._due.clear()
-    service._once()
+    service._decide_once()
     assert service._due.is_set() is at_once
     assert service._wait_s == wait_s

@@ -13,7 +13,7 @@ GIB = 1024
 SPILLING = GpuRequest(memory_mib=60 * GIB, spill_mib=30 * GIB, core_percent=40)
 
 
-def test_pods_are_planned_beyond_the_card_up_to_what_their_node_gives(world: World) -> None:
+def test_pods_are_planned_beyond_device_memory_up_to_the_spill_limit_of_the_node(world: World) -> None:
     world.node("stingy")
     world.node("generous", spillMib=40 * GIB)
     world.start()
@@ -33,7 +33,7 @@ def test_pods_are_planned_beyond_the_card_up_to_what_their_node_gives(world: Wor
     until(lambda: released(world, "small"), "released")
 
 
-def test_where_no_node_gives_memory_the_pod_is_told_that_an_administrator_does(world: World) -> None:
+def test_pod_waits_with_a_hint_if_no_node_allows_spilling(world: World) -> None:
     world.node("stingy")
     world.start()
     world.pod("p", SPILLING)

@@ -13,12 +13,12 @@ from calabash.adapters.kubelet.service import refusal
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import budget_mention, for_namespace, pod_mention, pod_mentions
 from calabash.kubernetes.planner.decide.core import OPTIONS
-from calabash.kubernetes.planner.state.budgets import BudgetSeen
+from calabash.kubernetes.planner.state.budgets import BudgetFacts
 from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
-    NamespaceSeen,
-    QueueSeen,
+    NamespaceFacts,
+    QueueFacts,
     Report,
     SweepPod,
 )
@@ -28,9 +28,9 @@ from calabash.model.request import GpuRequest
 
 TEAMS = ("alice", "bob", "carol")
 QUEUES = [
-    QueueSeen(name="alice-q", deserved=2.0),
-    QueueSeen(name="bob-q", deserved=1.0),
-    QueueSeen(name="carol-q"),
+    QueueFacts(name="alice-q", deserved=2.0),
+    QueueFacts(name="bob-q", deserved=1.0),
+    QueueFacts(name="carol-q"),
 ]
 
 
@@ -96,7 +96,7 @@ class Recorded(Cluster):
 def _budgets(cluster: Cluster, chance: random.Random) -> None:
     for team in TEAMS:
         allowed = chance.choice([0, 0, 5])
-        cluster.core.budget(BudgetSeen(namespace=team, name=f"budget-of-{team}", terms=(), allowed=allowed))
+        cluster.core.budget_changed(BudgetFacts(namespace=team, name=f"budget-of-{team}", terms=(), allowed=allowed))
 
 
 def _requests(chance: random.Random) -> Iterator[GpuRequest]:
@@ -115,7 +115,7 @@ def test_no_text_of_a_random_cluster_names_another_namespace(seed: int) -> None:
     """Pods and budgets carry the names of their teams, so that a name of another team in a text is found."""
     chance = random.Random(seed)
     options = replace(OPTIONS, defragment_moves_max=4, defragment_wait_s=1.0, defragment_rest_s=0.0)
-    namespaces = [NamespaceSeen(name=team, queue=f"{team}-q") for team in TEAMS]
+    namespaces = [NamespaceFacts(name=team, queue=f"{team}-q") for team in TEAMS]
     cluster = Recorded({"n1": 2, "n2": 2}, QUEUES, seed=seed, options=options, namespaces=namespaces)
     requests = _requests(chance)
     filtered: list[tuple[str, str]] = []

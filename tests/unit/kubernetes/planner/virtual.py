@@ -14,15 +14,15 @@ from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
-    GpuNodeSeen,
-    NamespaceSeen,
-    NodeSeen,
+    GpuNodeFacts,
+    NamespaceFacts,
+    NodeFacts,
     Nominate,
-    PodSeen,
-    QueueSeen,
+    PodFacts,
+    QueueFacts,
     ReleasePod,
     Report,
-    SliceSeen,
+    SliceFacts,
 )
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest
 from calabash.model.device import Device, DeviceUuid, Health
@@ -46,12 +46,12 @@ def device(number: int, *, health: Health = Health.HEALTHY, model: str = MODEL) 
     )
 
 
-def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), model: str = MODEL, **more: object) -> GpuNodeSeen:
+def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), model: str = MODEL, **more: object) -> GpuNodeFacts:
     devices = tuple(
         NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY, model=model))
         for i in range(gpus)
     )
-    return GpuNodeSeen(name=name, devices=devices, **more)  # type: ignore[arg-type]
+    return GpuNodeFacts(name=name, devices=devices, **more)  # type: ignore[arg-type]
 
 
 def asked(request: GpuRequest | None = None, *others: tuple[ContainerKind, GpuRequest], queue: str = "") -> PodRequest:
@@ -74,18 +74,18 @@ class Cluster:
     def __init__(
         self,
         nodes: dict[str, int],
-        queues: Iterable[QueueSeen] = (),
+        queues: Iterable[QueueFacts] = (),
         *,
         seed: int = 0,
         options: Options = OPTIONS,
         models: Mapping[str, str] | None = None,
-        namespaces: Iterable[NamespaceSeen] = (),
+        namespaces: Iterable[NamespaceFacts] = (),
     ) -> None:
         self.options = options
         self.models = models or {}
         self.namespaces = list(namespaces)
         self.random = random.Random(seed)
-        self.pods: dict[str, PodSeen] = {}
+        self.pods: dict[str, PodFacts] = {}
         self.nodes = {name: self._node(name, gpus) for name, gpus in nodes.items()}
         self.queues = list(queues)
         self.todo: list[Action] = []
@@ -104,13 +104,13 @@ class Cluster:
         self.todo.clear()
         self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
-            core.node(node, self.now_s)
-            core.devices(gpus, self.now_s)
+            core.node_changed(node, self.now_s)
+            core.devices_changed(gpus, self.now_s)
         core.set_queues(self.queues)
         for namespace in self.namespaces:
-            core.namespace(namespace)
+            core.namespace_changed(namespace)
         for pod in self.pods.values():
-            core.pod(pod, self.now_s)
+            core.pod_changed(pod, self.now_s)
         core.start(self.now_s)
         self.decide()
         return core
@@ -122,46 +122,46 @@ class Cluster:
         if isinstance(request, GpuRequest):
             request = asked(request)
         self.now_s += 0.001
-        facts = PodSeen(
-            uid=uid, namespace="team", name=uid, created_at_s=self.now_s, request=request, gated=True, remade=True
+        facts = PodFacts(
+            uid=uid, namespace="team", name=uid, created_at_s=self.now_s, request=request, gated=True, is_recreated=True
         )
         self.set(replace(facts, **more))  # type: ignore[arg-type]
         return uid
 
-    def set(self, facts: PodSeen) -> None:
+    def set(self, facts: PodFacts) -> None:
         """A pod is so from now on, and the planner hears of it."""
         self.pods[facts.uid] = facts
-        self.core.pod(facts, self.now_s)
+        self.core.pod_changed(facts, self.now_s)
 
     def end(self, uid: str) -> None:
         if self.pods.pop(uid, None) is not None:
-            self.core.pod_gone(uid)
+            self.core.pod_deleted(uid)
 
     def agents_tell(self) -> None:
         """Every agent says what is given of its node's devices."""
         for name, (node, told) in self.nodes.items():
             slices = tuple(
-                SliceSeen(pod_uid=pod.uid, device=part.device, memory_mib=part.memory_mib)
+                SliceFacts(pod_uid=pod.uid, device=part.device, memory_mib=part.memory_mib)
                 for pod in self.pods.values()
                 if pod.node == name and pod.plan is not None
                 for container in pod.plan.containers
                 for part in container.slices
             )
             self.nodes[name] = (node, replace(told, slices=slices))
-            self.core.devices(self.nodes[name][1], self.now_s)
+            self.core.devices_changed(self.nodes[name][1], self.now_s)
 
     def lose_node(self, name: str) -> None:
         del self.nodes[name]
-        self.core.node_gone(name)
-        self.core.devices_gone(name)
+        self.core.node_deleted(name)
+        self.core.devices_deleted(name)
 
     def add_node(self, name: str, gpus: int = 2) -> None:
         self.nodes[name] = self._node(name, gpus)
-        self.core.devices(self.nodes[name][1], self.now_s)
-        self.core.node(self.nodes[name][0], self.now_s)
+        self.core.devices_changed(self.nodes[name][1], self.now_s)
+        self.core.node_changed(self.nodes[name][0], self.now_s)
 
-    def _node(self, name: str, gpus: int) -> tuple[NodeSeen, GpuNodeSeen]:
-        return NodeSeen(name=name, labels={"zone": name}), gpu_node(name, gpus, model=self.models.get(name, MODEL))
+    def _node(self, name: str, gpus: int) -> tuple[NodeFacts, GpuNodeFacts]:
+        return NodeFacts(name=name, labels={"zone": name}), gpu_node(name, gpus, model=self.models.get(name, MODEL))
 
     # ---- the planner's hands ----------------------------------------------------------------------------------------
 
@@ -174,18 +174,18 @@ class Cluster:
         pod = self.pods.get(action.pod.uid)
         match action:
             case ReleasePod(plan=plan):
-                entry = self.core.book.entries.get(action.pod.uid)
+                entry = self.core.store.entries.get(action.pod.uid)
                 current = entry is not None and entry.plan is not None and entry.plan.id == plan.id
                 ok = pod is not None and current and not fail
                 if ok and pod is not None:
                     self.set(replace(pod, plan=plan, gated=False, nominated=plan.node))
-                self.core.decisions.released(action.pod.uid, plan.id, ok=ok)
+                self.core.decisions.plan_written(action.pod.uid, plan.id, ok=ok)
             case Nominate(node=node):
                 if pod is not None and not fail:
                     self.set(replace(pod, nominated=node, refused=False))
             case EvictPod():
                 if action.pod.uid in self.protected:
-                    self.core.decisions.blocked(action.pod.uid, "budget", self.now_s)
+                    self.core.decisions.eviction_refused(action.pod.uid, "budget", self.now_s)
                 elif pod is not None:
                     self.evictions.append(action.pod.uid)
                     self.set(replace(pod, leaving=True))
@@ -208,12 +208,12 @@ class Cluster:
         waiting = [p.uid for p in self.pods.values() if not (p.gated or p.node or p.leaving)]
         for uid in waiting:
             self.try_one(uid)
-        for uid in self.core.answers.complete():
+        for uid in self.core.answers.release_ready_holds():
             self.bind(uid)
 
-    def accepts(self, pod: PodSeen, node: str) -> bool:
+    def accepts(self, pod: PodFacts, node: str) -> bool:
         """Whether a node is one that the pod's nodeSelector takes."""
-        return all(parse_expression(one).holds(self.nodes[node][0].labels) for one in pod.wish.selector)
+        return all(parse_expression(one).holds(self.nodes[node][0].labels) for one in pod.constraints.selector)
 
     def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
         """One attempt: the nominated node alone, then all that have room; then the binding."""
@@ -233,7 +233,7 @@ class Cluster:
 
     def bind(self, uid: str, node: str = "") -> str | None:
         pod = self.pods.get(uid)
-        entry = self.core.book.entries.get(uid)
+        entry = self.core.store.entries.get(uid)
         if pod is None or pod.node or entry is None:
             return None
         node = node or (entry.plan.node if entry.plan else "")
@@ -243,7 +243,7 @@ class Cluster:
         assert answer.plan is not None
         assert answer.plan.node == node
         assert self.core.answers.bind(uid, node, self.now_s).verdict is BindVerdict.GO  # asked again, answered alike
-        self.core.answers.bound(uid, answer.plan.id, ok=True)
+        self.core.answers.binding_written(uid, answer.plan.id, ok=True)
         self.set(replace(pod, node=node, plan=answer.plan, nominated="", bound_at_s=float(int(self.now_s))))
         return node
 
@@ -251,11 +251,11 @@ class Cluster:
 
     def check(self) -> None:
         """No device is promised beyond its sharing mode: by what is bound, nor by what is planned beside it."""
-        book = self.core.book
+        store = self.core.store
         bound = {p.uid: p.plan for p in self.pods.values() if p.node in self.nodes and p.plan is not None}
         free = {
             e.facts.uid: e.plan
-            for e in book.entries.values()
+            for e in store.entries.values()
             if e.plan is not None and e.stage != "placed" and e.facts.uid in self.pods
         }
         for plans in (bound, {**free, **bound}):
@@ -281,7 +281,7 @@ class Cluster:
 
     def check_wishes(self) -> None:
         """Who is planned or bound is on a node that it accepts, with devices of a model that it accepts."""
-        planned = {e.facts.uid: e.plan.node for e in self.core.book.entries.values() if e.plan is not None}
+        planned = {e.facts.uid: e.plan.node for e in self.core.store.entries.values() if e.plan is not None}
         for uid, node in {**planned, **self.bound()}.items():
             pod = self.pods.get(uid)
             if pod is None or node not in self.nodes:
@@ -296,7 +296,7 @@ class Cluster:
         for who comes first, it depends on when."""
         self.full, self.protected = set(), set()
         self._settle_for_long()
-        if self.core.book.scheduler.scheduler.state.reservations:
+        if self.core.store.scheduler.scheduler.state.reservations:
             return
         before, evictions = set(self.bound()), len(self.evictions)
         begin_anew()
@@ -308,11 +308,11 @@ class Cluster:
         """Until whatever is held for others for a while is let go."""
         for _ in range(3):
             self.now_s += max(self.options.reservation_hold_s + 100, REFUSED_MAX_S)
-            for uid, _ in self.core.answers.expired(self.now_s):
-                self.core.answers.given_up(uid)
+            for uid, _ in self.core.answers.take_expired(self.now_s):
+                self.core.answers.cancel_hold(uid)
             self.settle(4)
 
-    def requests(self, pod: PodSeen) -> list[GpuRequest]:
+    def requests(self, pod: PodFacts) -> list[GpuRequest]:
         """What a pod asks, of devices of one node each."""
         return [one.request for one in pod.request.containers] if pod.request is not None else []
 

@@ -93,28 +93,28 @@ class World:
             service._due.set()
             until(lambda before=before: service._decided_at > before, "a decision")  # type: ignore[misc]
         executor = service._executor
-        until(executor.idle, "the orders done")
+        until(executor.idle, "the writes made")
 
-    def stand(self, service: PlannerService, times: int = 3) -> None:
+    def stand_for_election(self, service: PlannerService, times: int = 3) -> None:
         """Wait until the planner has asked for the lead so many times from now on."""
-        stepped, asked_for = service.lead._stepped, threading.Semaphore(0)
+        stepped, asked_for = service.lead._on_step, threading.Semaphore(0)
 
         def counted(answered: bool) -> None:
             stepped(answered)
             asked_for.release()
 
-        service.lead._stepped = counted
+        service.lead._on_step = counted
         for _ in range(times):
             assert asked_for.acquire(timeout=60)
-        service.lead._stepped = stepped
+        service.lead._on_step = stepped
 
     def held(self, service: PlannerService, pod: Pod) -> bool:
         """Return True if the binding of the pod waits for its gang."""
         with service._lock:
-            entry = service._core.book.entries.get(pod.metadata.uid) if service._core is not None else None
+            entry = service._core.store.entries.get(pod.metadata.uid) if service._core is not None else None
             if entry is None or entry.gang is None or service._core is None:
                 return False
-            return service._core.book.permits.holds(pod.metadata.uid, entry.gang)
+            return service._core.store.permits.holds(pod.metadata.uid, entry.gang)
 
     def ask(self, service: PlannerService, verb: str, body: dict[str, Any]) -> tuple[int, Any]:
         line = http.client.HTTPConnection(*service.server.address, timeout=60)

@@ -16,7 +16,7 @@ from calabash.adapters.clock import VirtualClock
 from calabash.adapters.kube.objects.resources import GpuNodeDevice, GpuNodeSlice
 from calabash.adapters.store import open_store
 from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
-from calabash.kubernetes.planner.state.facts import PodSeen
+from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.server.cluster import ClusterMoment
 from calabash.kubernetes.server.open_usage import ENDED_KEPT_S, LAG_MAX_S, ClusterUsage
 from calabash.kubernetes.server.state import ServedPod
@@ -44,7 +44,7 @@ class Cluster:
         self.usage = ClusterUsage(self.moment, lambda *_: place, self.clock, reached=self.reached)
 
     def moment(self) -> ClusterMoment:
-        facts = PodSeen(uid="u", namespace="team", name="p", created_at_s=0.0, request=None)
+        facts = PodFacts(uid="u", namespace="team", name="p", created_at_s=0.0, request=None)
         part = GpuNodeSlice(
             pod="team/p",
             pod_uid="u",

@@ -1,7 +1,7 @@
-"""What the planner writes to the API server: one call for each thing it wants done.
+"""Writes of the planner to the API server, one method for each kind of write.
 
-Every write names the pod by its uid, and the one that releases it also by its version, so that two planners, or one and
-its own past, never write over each other: whoever comes second is refused and looks again.
+Every write names the pod by its UID, and the release of a pod also by its version, so that two planners, or a planner
+and its own earlier calls, never overwrite each other: the later write is refused.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from calabash.adapters.kube.objects.core import EVENT, POD, Pod
 from calabash.kubernetes.objects.names import PLAN, PLAN_GATE, PLANNED
 from calabash.kubernetes.objects.plan import PodPlan, write_plan
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.planner.state.affinity import confined
+from calabash.kubernetes.planner.state.affinity import restricted_affinity
 from calabash.kubernetes.planner.state.component import COMPONENT
 from calabash.kubernetes.planner.state.facts import Report
 from calabash.model.errors import CalabashError, Reason
 
 _TEXT_MAX = 1024
 _AGAIN_S = 0.2
-_GRACE_S = 30  # of a pod that names none
+_GRACE_S = 30  # Kubernetes' default
 _BIND_FAULTS_MAX = 4
 
 
 class LeadsNoLonger(CalabashError):  # noqa: N818 - what is the case, not what went wrong
-    """It was not written, because whoever wanted it does not lead any more."""
+    """A write was not made, because this planner does not lead any more."""
 
     def __init__(self) -> None:
         super().__init__("this planner does not lead; another answers", reason=Reason.CONFLICT)
 
 
-class Orders:
+class ApiWrites:
     """Writes of the planner.
 
     Args:
-        nominates: whether pods are nominated before they are released: their node is then tried alone, and the others
-            only where it has no room.
+        nominates: nominate pods before they are released: kube-scheduler then tries the planned node alone first.
         nominates_claims: the same for pods that name claims.
-        bind_s: what a binding may take; every other write names the version that it changes, so it may come late.
-        may_write: asked before every write; where it says no, LeadsNoLonger is raised instead.
+        bind_s: time limit of a binding in seconds; every other write names the version that it changes, so it may come
+            late.
+        may_write: called before every write; if it returns False, LeadsNoLonger is raised instead.
     """
 
     def __init__(
@@ -61,42 +61,45 @@ class Orders:
         self._may_write = may_write
 
     def is_to_be_nominated(self, pod: Pod | None) -> bool:
-        """Whether its node is named in its status, with or without a release."""
+        """Return True if the pod's node is to be written to its status."""
         return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
 
     def nominate(self, pod: PodName, node: str) -> Pod:
-        """Name the node in its status."""
+        """Write the nominated node to the pod's status."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
-        return self._writing().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
+        return self._checked_client().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
     def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
-        """Nominate, then write the plan and take the gate off, if nobody changed the pod in between.
+        """Nominate the node, then write the plan and remove our gate, unless the pod was changed in between.
 
         Args:
-            nodes: confine it to these instead of writing the plan, for its node is another's to choose.
-            seen: the pod as it was last seen; None asks for it. Raises KubeError: CONFLICT when it is no longer so.
+            nodes: restrict the pod to these instead of writing the plan, because another scheduler chooses its node.
+            seen: the pod as last seen; None reads it.
+
+        Raises:
+            CalabashError: NOT_FOUND if the pod is gone, CONFLICT if it has changed.
         """
         if seen is None or seen.metadata.uid != pod.uid:
             seen = self._client.get(POD, pod.name, pod.namespace)
         if seen is None or seen.metadata.uid != pod.uid:
             raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
         if nodes and all(gate.name != PLAN_GATE for gate in seen.spec.scheduling_gates):
-            return seen  # it was done, and nobody heard of it
+            return seen  # an earlier call succeeded, and its answer was lost
         if (nodes or self.is_to_be_nominated(seen)) and seen.status.nominated_node_name != plan.node:
             seen = self.nominate(pod, plan.node)
         meta: dict[str, object] = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
         spec: dict[str, object] = {}
         if nodes:
-            spec["affinity"] = confined(seen, nodes)
+            spec["affinity"] = restricted_affinity(seen, nodes)
         else:
             meta["annotations"] = {PLAN: write_plan(plan)}
         gates = [gate.name for gate in seen.spec.scheduling_gates]
         if PLAN_GATE in gates:
             spec["schedulingGates"] = [{"name": name} for name in gates if name != PLAN_GATE] or None
-        return self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
+        return self._checked_client().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
 
     def ungate(self, pod: PodName) -> None:
-        """Take the gate off a pod that has no plan."""
+        """Remove our gate from a pod that has no plan. Raises NOT_FOUND if the pod is gone."""
         seen = self._client.get(POD, pod.name, pod.namespace)
         if seen is None or seen.metadata.uid != pod.uid:
             raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
@@ -104,24 +107,27 @@ class Orders:
         if len(others) < len(seen.spec.scheduling_gates):
             meta = {"uid": pod.uid, "resourceVersion": seen.metadata.resource_version}
             body = {"metadata": meta, "spec": {"schedulingGates": others or None}}
-            self._writing().patch(POD, pod.name, pod.namespace, body=body)
+            self._checked_client().patch(POD, pod.name, pod.namespace, body=body)
 
     def write_plan(self, pod: PodName, plan: PodPlan) -> None:
-        """Write the plan of a pod that has its node."""
+        """Write the plan of a bound pod."""
         meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
-        self._writing().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
+        self._checked_client().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
 
     def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
-        """Write the node and the plan of a pod in one call: a pod that is bound has the plan of the planner that bound it.
+        """Write the node and the plan of a pod in one call: a bound pod has the plan of the planner that bound it.
 
-        A binding that was made without an answer must not be taken for none. So the call is repeated for as long as no answer
-        comes, which is no longer than the planner leads, and a few times after an answer that leaves the result open.
+        A binding that was made although its answer was lost must not be taken for a failed one. So the call is repeated
+        for as long as no answer comes, which is no longer than the planner leads, and a few times after an answer that
+        leaves the result open.
         """
         annotations = {PLAN: write_plan(plan)} if plan is not None else {}
         faults = 0
         while True:
             try:
-                self._writing(self._binding).bind(pod.namespace, pod.name, pod.uid, node, annotations=annotations)
+                self._checked_client(self._binding).bind(
+                    pod.namespace, pod.name, pod.uid, node, annotations=annotations
+                )
             except LeadsNoLonger:
                 raise
             except CalabashError as error:
@@ -149,18 +155,18 @@ class Orders:
             return there and now is not None and annotations.items() <= now.metadata.annotations.items()
 
     def evict(self, pod: PodName, *, grace_max_s: int | None = None) -> tuple[EvictedAs, str]:
-        """Ask for it to be taken away, with its own grace period or a shorter one."""
+        """Request the pod's eviction, with its own grace period or ``grace_max_s`` if that is shorter."""
         grace_s = self._grace_s(pod, grace_max_s)
-        answer = self._writing().evict(pod.namespace, pod.name, pod.uid, grace_s=grace_s)
+        answer = self._checked_client().evict(pod.namespace, pod.name, pod.uid, grace_s=grace_s)
         return answer.as_, answer.message
 
     def delete(self, pod: PodName, *, grace_max_s: int | None = None) -> None:
-        """Delete it, past disruption budgets."""
+        """Delete the pod regardless of disruption budgets."""
         grace_s = self._grace_s(pod, grace_max_s)
-        self._writing().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
+        self._checked_client().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
 
     def _grace_s(self, pod: PodName, grace_max_s: int | None) -> int | None:
-        """Return the grace period where that of the pod is longer; None: its own, which may have begun already."""
+        """Return the grace period to request in seconds; None: the pod's own, which may have begun already."""
         if grace_max_s is None:
             return None
         seen = self._client.get(POD, pod.name, pod.namespace)
@@ -170,13 +176,15 @@ class Orders:
         given_s = max(_GRACE_S if own_s is None else own_s, seen.metadata.deletion_grace_period_seconds or 0)
         return grace_max_s if given_s > grace_max_s else None
 
-    def tell(self, pod: PodName, reason: str, message: str) -> None:
-        """One event of it, which warns."""
+    def write_event(self, pod: PodName, reason: str, message: str) -> None:
+        """Write a warning event of the pod."""
         self._event(pod, reason, message[:_TEXT_MAX], stamp(), warning=True)
 
     def report(self, report: Report) -> None:
-        """Write a condition that says why it waits, and one event, counted and renewed. Where the condition is refused, the
-        event says it alone."""
+        """Write a condition that says why the pod waits, and one event, which is counted when it is repeated.
+
+        If the API server refuses the condition, the event says so.
+        """
         pod, waits = report.pod, report.reason is not None
         reason = camel(report.reason) if report.reason is not None else "Planned"
         message = report.message[:_TEXT_MAX]
@@ -191,14 +199,16 @@ class Orders:
             }
             body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
             try:
-                self._writing().patch(POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status")
+                self._checked_client().patch(
+                    POD, pod.name, pod.namespace, body=body, style="strategic", subresource="status"
+                )
             except CalabashError as error:
                 if not is_final(error):
                     raise
                 message = f"{message} (its condition was refused: {error.message})"[:_TEXT_MAX]
         self._event(pod, reason, message, now, warning=waits)
 
-    def _writing(self, client: KubeClient | None = None) -> KubeClient:
+    def _checked_client(self, client: KubeClient | None = None) -> KubeClient:
         if not self._may_write():
             raise LeadsNoLonger
         return client or self._client
@@ -209,9 +219,9 @@ class Orders:
         before = self._client.get(EVENT, name, pod.namespace)
         if before is not None:
             body = {"message": message, "count": before.count + 1, "lastTimestamp": now}
-            self._writing().patch(EVENT, name, pod.namespace, body=body)
+            self._checked_client().patch(EVENT, name, pod.namespace, body=body)
             return
-        self._writing().create(
+        self._checked_client().create(
             EVENT,
             {
                 "metadata": {"name": name, "namespace": pod.namespace},
@@ -236,10 +246,10 @@ class Orders:
 
 
 def camel(reason: Reason) -> str:
-    """``no_memory`` as conditions and events write it: ``NoMemory``."""
+    """Return a reason as conditions and events write it: ``no_memory`` is ``NoMemory``."""
     return "".join(word.capitalize() for word in reason.value.split("_"))
 
 
 def stamp() -> str:
-    """Now, RFC 3339."""
+    """Return the current time in RFC 3339."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

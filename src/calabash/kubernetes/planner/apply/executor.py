@@ -1,18 +1,18 @@
-"""Makes the planner's writes: a few threads, the writes of each pod by one of them at a time and in order.
+"""Carry out the planner's actions: a few threads write, and the writes of one pod are made one at a time, in order.
 
 Theory of operation. Every answer of the API server ends an attempt in one of five ways:
 
-| answer | what follows |
+| answer | next step |
 |---|---|
-| done, or the pod is gone | the next write of the pod |
-| 409, the pod has changed | tried again with growing pauses, then given up like a refusal |
-| 4xx else (``is_final``) | given up: the core is told that the write was refused, and why |
-| 5xx for the pods of one namespace | tried again with growing pauses, then given up like a refusal |
-| 429, 503, none, or 5xx for several namespaces | tried again for as long as it takes; all writes pause (Retry-After) |
+| success, or the pod is gone | the next write of the pod |
+| 409, the pod has changed | repeat with growing pauses, then give up as after a refusal |
+| other 4xx (``is_final``) | give up: the core is told that the write was refused, and why |
+| 5xx for the pods of one namespace | repeat with growing pauses, then give up as after a refusal |
+| 429, 503, no answer, or 5xx for several namespaces | repeat without limit; all writes pause (Retry-After) |
 
-Pauses belong to one pod and namespaces take turns (``backlog``), so that a pod whose writes fail delays no other. A write
-that is no longer wanted when its turn comes is not made. Reports have a thread and a backlog of their own, and only the last
-of each pod is written.
+A pause concerns one pod, and namespaces take turns (``write_queue``), so a pod whose writes fail delays no other. A
+write that is no longer wanted when its turn comes is not made. Reports have a thread and a queue of their own, and only
+the last of each pod is written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import structlog
 from calabash.adapters.kube import EvictedAs, is_final, status_of
 from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders, camel
-from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog, PodWrite
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites, LeadsNoLonger, camel
+from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, PodWrite, WriteQueue
 from calabash.kubernetes.planner.state.facts import (
     Action,
     EvictPod,
@@ -47,52 +47,52 @@ from calabash.model.errors import CalabashError, Reason
 log = structlog.get_logger(__name__)
 
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
-_CONFLICTS_MAX = 12  # with pauses of about 35 s in all
+_CONFLICTS_MAX = 12  # pauses of about 35 s in total
 _FAULTS_MAX = 10
 _REPORT_EVERY_S = 0.02
 _PATIENCE = frozenset((0, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE))
 
 
 class Outcomes(Protocol):
-    """Decides which writes are wanted, and is told what became of them. Safe for threads."""
+    """Decides which writes are wanted, and gets their results. Safe for threads."""
 
-    def seen(self, pod: PodName) -> Pod | None:
-        """The pod as it was last seen."""
+    def last_seen(self, pod: PodName) -> Pod | None:
+        """Return the pod as last seen; None if it is unknown."""
         ...
 
-    def wanted(self, action: Action) -> bool:
-        """Return True if the action is still to be done."""
+    def is_wanted(self, action: Action) -> bool:
+        """Return True if the action is still to be carried out."""
         ...
 
-    def released(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
+    def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
 
-    def gone(self, pod: PodName) -> None:
-        """The API server knows no such pod any more."""
+    def pod_deleted(self, pod: PodName) -> None:
+        """Handle that the API server knows no such pod any more."""
         ...
 
-    def blocked(self, uid: str, message: str) -> None:
-        """A disruption budget keeps the pod, or its eviction was refused."""
+    def eviction_refused(self, uid: str, message: str) -> None:
+        """Handle that a disruption budget, or the API server, refused the pod's eviction."""
         ...
 
-    def refused(self, action: Action, message: str) -> None:
-        """The API server would refuse the write again for as long as the pod is as it is."""
+    def write_refused(self, action: Action, message: str) -> None:
+        """Handle that the API server refuses the write while the pod is as it is."""
         ...
 
 
 class Executor:
-    """See the module's description.
+    """Threads that carry out actions; see the module's description.
 
     Args:
-        workers: threads; each has at most one call open. One namespace has at most half of them.
+        workers: number of threads; each has at most one call open. One namespace has at most half of them.
     """
 
-    def __init__(self, orders: Orders, outcomes: Outcomes, *, workers: int = 16) -> None:
-        self._orders = orders
+    def __init__(self, writes: ApiWrites, outcomes: Outcomes, *, workers: int = 16) -> None:
+        self._writes = writes
         self._outcomes = outcomes
         self._stopping = threading.Event()
-        self._actions = _Waiting[Action]((workers + 1) // 2, self._stopping)
-        self._reports = _Waiting[Report](1, self._stopping)
-        self._written_to: Counter[str] = Counter()  # nodes for which a plan may be on its way now
+        self._actions = _ThreadQueue[Action]((workers + 1) // 2, self._stopping)
+        self._reports = _ThreadQueue[Report](1, self._stopping)
+        self._written_to: Counter[str] = Counter()  # number of plans that are being written, by node
         self._counting = threading.Lock()
         self._threads = [threading.Thread(target=self._work, name=f"planner-{i}", daemon=True) for i in range(workers)]
         self._threads.append(threading.Thread(target=self._report, name="planner-reports", daemon=True))
@@ -102,7 +102,7 @@ class Executor:
             thread.start()
 
     def stop(self) -> None:
-        """End after what is being done now; the rest is not done."""
+        """Stop after the writes in progress; the others are dropped."""
         self._stopping.set()
         self._actions.wake()
         self._reports.wake()
@@ -110,26 +110,28 @@ class Executor:
             thread.join()
 
     def put(self, actions: Iterable[Action]) -> None:
-        """Have these done soon."""
+        """Add actions to be carried out."""
         for action in actions:
             if isinstance(action, Report):
                 self._reports.put(action)
             else:
                 self._actions.put(action)
 
-    def hurry(self) -> None:
-        """The API server answers: what waits for it is tried now."""
+    def retry_now(self) -> None:
+        """End all pauses, because the API server answers again."""
         self._actions.resume()
         self._reports.resume()
 
     def writes_for(self, node: str) -> bool:
-        """Return True if a plan for that node may be on its way. A write that begins later is first checked for whether it
-        is still wanted."""
+        """Return True if a plan for the node may be being written.
+
+        A write that begins later is first checked for whether it is still wanted.
+        """
         with self._counting:
             return self._written_to[node] > 0
 
     def idle(self) -> bool:
-        """Return True if no action waits or is being done; reports do not count."""
+        """Return True if no action waits or is in progress; reports do not count."""
         return len(self._actions) == 0
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class Executor:
         action = write.action
         pause_s: float | None = None
         try:
-            if self._outcomes.wanted(action):
+            if self._outcomes.is_wanted(action):
                 self._do(action, fresh=write.conflicts + write.faults > 0)
                 self._actions.answered()
         except LeadsNoLonger:
@@ -169,10 +171,10 @@ class Executor:
         if pause_s is None:
             self._actions.done(write)
         else:
-            self._actions.again(write, pause_s)
+            self._actions.retry(write, pause_s)
 
-    def _pause_s(self, waiting: _Waiting[Any], write: AttemptedWrite[Any], error: CalabashError) -> float | None:
-        """Return how long this write waits for its next attempt; None: it is given up."""
+    def _pause_s(self, waiting: _ThreadQueue[Any], write: AttemptedWrite[Any], error: CalabashError) -> float | None:
+        """Return how long this write waits for its next attempt, in seconds; None: it is given up."""
         status = status_of(error)
         if error.reason is Reason.NOT_FOUND or is_final(error):
             waiting.answered()
@@ -194,56 +196,58 @@ class Executor:
     def _give_up(self, action: Action, error: CalabashError) -> None:
         if error.reason is Reason.NOT_FOUND:
             if isinstance(action, ReleasePod | UngatePod | Nominate):
-                self._outcomes.gone(action.pod)
+                self._outcomes.pod_deleted(action.pod)
             return
-        log.warning("refused by the API server", pod=action.pod.text, write=type(action).__name__, error=error.message)
-        self._outcomes.refused(action, error.message)
+        log.warning(
+            "the API server refused a write", pod=action.pod.text, write=type(action).__name__, error=error.message
+        )
+        self._outcomes.write_refused(action, error.message)
 
     def _do(self, action: Action, *, fresh: bool) -> None:
         match action:
             case ReleasePod(pod=pod, plan=plan):
-                self._orders.release(pod, plan, None if fresh else self._outcomes.seen(pod), nodes=action.nodes)
-                self._outcomes.released(pod.uid, plan.id, ok=True)
+                self._writes.release(pod, plan, None if fresh else self._outcomes.last_seen(pod), nodes=action.nodes)
+                self._outcomes.plan_written(pod.uid, plan.id, ok=True)
             case UngatePod(pod=pod):
-                self._orders.ungate(pod)
+                self._writes.ungate(pod)
             case WritePlan(pod=pod, plan=plan):
-                self._orders.write_plan(pod, plan)
+                self._writes.write_plan(pod, plan)
             case Nominate(pod=pod, node=node):
-                if self._orders.is_to_be_nominated(self._outcomes.seen(pod)):
-                    self._orders.nominate(pod, node)
+                if self._writes.is_to_be_nominated(self._outcomes.last_seen(pod)):
+                    self._writes.nominate(pod, node)
             case EvictPod():
                 self._evict(action)
-            case SweepPod(pod=pod, remade=remade, message=message):
-                self._orders.tell(pod, "KubeletRefused", message)
-                if remade:
-                    self._orders.evict(pod)
+            case SweepPod(pod=pod, is_recreated=is_recreated, message=message):
+                self._writes.write_event(pod, "KubeletRefused", message)
+                if is_recreated:
+                    self._writes.evict(pod)
 
     def _evict(self, action: EvictPod) -> None:
-        """Evict a pod. Borrowed devices that their owner takes back are given back whatever the pod's budgets say."""
+        """Evict a pod. If its devices are borrowed and being reclaimed, it is deleted regardless of its budgets."""
         pod = action.pod
         try:
-            as_, message = self._orders.evict(pod, grace_max_s=action.grace_max_s)
+            as_, message = self._writes.evict(pod, grace_max_s=action.grace_max_s)
         except CalabashError as error:
             if not action.owed or status_of(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             as_, message = EvictedAs.BLOCKED, error.message  # a pod with two budgets is never evicted
         if as_ is EvictedAs.BLOCKED and action.owed:
-            text = f"{action.message}; its devices are borrowed, so it is deleted although: {message}"
-            self._orders.tell(pod, "BudgetOverruled", text)
-            self._orders.delete(pod, grace_max_s=action.grace_max_s)
+            text = f"{action.message}; its devices are borrowed, so it is deleted regardless of its budget: {message}"
+            self._writes.write_event(pod, "BudgetOverruled", text)
+            self._writes.delete(pod, grace_max_s=action.grace_max_s)
             as_ = EvictedAs.OK
         if as_ is EvictedAs.BLOCKED:
-            self._outcomes.blocked(pod.uid, message)
+            self._outcomes.eviction_refused(pod.uid, message)
         elif as_ is EvictedAs.OK:
-            self._orders.tell(pod, camel(action.reason), action.message)
+            self._writes.write_event(pod, camel(action.reason), action.message)
 
     def _report(self) -> None:
         while (write := self._reports.take()) is not None:
             report = write.action
             pause_s: float | None = None
             try:
-                if self._outcomes.wanted(report):
-                    self._orders.report(report)
+                if self._outcomes.is_wanted(report):
+                    self._writes.report(report)
                     self._reports.answered()
             except LeadsNoLonger:
                 pass
@@ -256,30 +260,30 @@ class Executor:
             if pause_s is None:
                 self._reports.done(write)
             else:
-                self._reports.again(write, pause_s)
+                self._reports.retry(write, pause_s)
             self._stopping.wait(_REPORT_EVERY_S)
 
 
 A = TypeVar("A", bound=PodWrite)
 
 
-class _Waiting(Generic[A]):
+class _ThreadQueue(Generic[A]):
     """A backlog that threads wait for, and the patience that the API server asks for."""
 
     def __init__(self, share_max: int, stopping: threading.Event) -> None:
-        self._backlog = Backlog[A](share_max)
+        self._queue = WriteQueue[A](share_max)
         self._stopping = stopping
         self._changed = threading.Condition()
-        self._overloads = 0  # in a row
-        self._faulty: set[str] = set()  # namespaces of writes that failed since one was answered
+        self._overloads = 0  # consecutive overloads
+        self._faulty: set[str] = set()  # namespaces with failed writes since the last answered one
 
     def __len__(self) -> int:
         with self._changed:
-            return len(self._backlog)
+            return len(self._queue)
 
     def put(self, action: A) -> None:
         with self._changed:
-            self._backlog.put(action)
+            self._queue.put(action)
             self._changed.notify()
 
     def take(self) -> AttemptedWrite[A] | None:
@@ -287,20 +291,20 @@ class _Waiting(Generic[A]):
         with self._changed:
             while not self._stopping.is_set():
                 now_s = time.monotonic()
-                write = self._backlog.take(now_s)
+                write = self._queue.take(now_s)
                 if write is not None:
                     return write
-                self._changed.wait(min(self._backlog.next_s(now_s) - now_s, threading.TIMEOUT_MAX))
+                self._changed.wait(min(self._queue.next_s(now_s) - now_s, threading.TIMEOUT_MAX))
             return None
 
     def done(self, write: AttemptedWrite[A]) -> None:
         with self._changed:
-            self._backlog.done(write)
+            self._queue.done(write)
             self._changed.notify()
 
-    def again(self, write: AttemptedWrite[A], pause_s: float) -> None:
+    def retry(self, write: AttemptedWrite[A], pause_s: float) -> None:
         with self._changed:
-            self._backlog.again(write, time.monotonic() + pause_s)
+            self._queue.retry(write, time.monotonic() + pause_s)
             self._changed.notify()
 
     def wake(self) -> None:
@@ -312,7 +316,7 @@ class _Waiting(Generic[A]):
         """The API server answers again: end the pause."""
         with self._changed:
             self._overloads = 0
-            self._backlog.hold(0.0)
+            self._queue.pause(0.0)
             self._changed.notify_all()
 
     def answered(self) -> None:
@@ -331,9 +335,9 @@ class _Waiting(Generic[A]):
         """Pause all writes; one pause for all calls that were open at the same time."""
         with self._changed:
             now_s = time.monotonic()
-            if self._backlog.is_held(now_s):
+            if self._queue.is_paused(now_s):
                 return
-            self._backlog.hold(now_s + max(_pause(self._overloads), retry_after_s))
+            self._queue.pause(now_s + max(_pause(self._overloads), retry_after_s))
             self._overloads += 1
             self._changed.notify_all()
 

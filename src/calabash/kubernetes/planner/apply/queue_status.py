@@ -1,4 +1,4 @@
-"""What each queue has and waits for, in its object's status: for ``kubectl get queues`` and whoever watches."""
+"""Status of queue objects: devices in use, guaranteed and borrowed, and the number of running and waiting pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 from calabash.adapters.kube import KubeClient, is_final
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
 from calabash.kubernetes.planner.state.component import COMPONENT
-from calabash.kubernetes.planner.state.store import Book, Stage
+from calabash.kubernetes.planner.state.store import PodStore, Stage
 from calabash.kubernetes.planner.watch.mirrors import Mirrors
 from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
@@ -32,17 +32,17 @@ class _Count:
         self.running = self.waiting = self.memory_mib = 0
 
 
-def queue_statuses(book: Book) -> dict[str, KubeQueueStatus]:
-    """All queues of the tree; a parent has the sums of what is below it."""
-    tree = book.scheduler.scheduler.tree
+def queue_statuses(store: PodStore) -> dict[str, KubeQueueStatus]:
+    """Return the status of all queues of the tree; a parent has the sums of the queues below it."""
+    tree = store.scheduler.scheduler.tree
     form = tree.form
     counts = [_Count() for _ in form.paths]
-    for entry in book.entries.values():
+    for entry in store.entries.values():
         number = form.index.get(entry.bundle.request.queue) if entry.bundle else None
         if number is None:
             continue
         waits = entry.stage in _WAITS
-        memory_mib = 0 if waits else _memory_mib(book, entry.id)
+        memory_mib = 0 if waits else _memory_mib(store, entry.id)
         for level in form.paths[number]:
             counts[level].waiting += waits
             counts[level].running += not waits
@@ -64,11 +64,12 @@ def queue_statuses(book: Book) -> dict[str, KubeQueueStatus]:
     return found
 
 
-class QueueTeller:
-    """A thread that writes the status of all queues while somebody leads here.
+class QueueStatusThread:
+    """Thread that writes the status of all queues while this planner leads.
 
     Args:
-        mirrors: have the core while it does.
+        mirrors: has the core while this planner leads.
+        every_s: seconds between writes.
     """
 
     def __init__(self, client: KubeClient, lock: threading.RLock, mirrors: Mirrors, *, every_s: float) -> None:
@@ -98,23 +99,26 @@ class QueueTeller:
             core = self._mirrors.core
             if core is None:
                 return {}
-            found, queues = queue_statuses(core.book), core.queues
-            wanted = {name: status for name, status in found.items() if name in queues.wanted}
-            for name, error in queues.set_aside.items():
+            found, queues = queue_statuses(core.store), core.queues
+            wanted = {name: status for name, status in found.items() if name in queues.own}
+            for name, error in queues.too_deep.items():
                 message = f"{error.message}; hint: {error.hint}"
                 wanted[name] = msgspec.structs.replace(found.get(name, KubeQueueStatus()), message=message)
             return wanted
 
 
 class QueueStatuses:
-    """Writes what differs from what was written."""
+    """Writes each queue status that differs from the one last written."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._written: dict[str, KubeQueueStatus] = {}
 
     def write(self, wanted: Mapping[str, KubeQueueStatus]) -> None:
-        """All queues whose status is to be kept; none while somebody else writes. What fails is tried again the next time."""
+        """Write the changed ones of these statuses; failed writes are repeated at the next call.
+
+        Pass none while another planner leads.
+        """
         for name in [n for n in self._written if n not in wanted]:
             del self._written[name]
         for name, status in wanted.items():
@@ -133,28 +137,31 @@ class QueueStatuses:
             except CalabashError as error:
                 log.info("the status of a queue was not written", queue=name, error=error.message)
                 if is_final(error):
-                    self._written[name] = status  # it is written again when it differs
+                    self._written[name] = status  # written again when the status changes
             else:
                 self._written[name] = status
 
 
 def _all_fields(status: KubeQueueStatus) -> dict[str, Any]:
-    """With its zeros: a column that is empty says nothing. Without an empty message: older CRDs have none."""
+    """Return all fields, including zeros, because an empty column says nothing.
+
+    An empty message is left out: older CRDs have none.
+    """
     fields = {field.encode_name: getattr(status, field.name) for field in msgspec.structs.fields(status)}
     if not status.message:
         del fields["message"]
     return fields
 
 
-def _memory_mib(book: Book, allocation: AllocationId) -> int:
-    """Memory of the devices that it holds: its part of them, or all of those that are its own."""
-    running = book.scheduler.scheduler.registry.running(allocation)
+def _memory_mib(store: PodStore, allocation: AllocationId) -> int:
+    """Return the memory of the devices that the pod holds in MiB: its slices, or all memory of whole devices."""
+    running = store.scheduler.scheduler.registry.running(allocation)
     if running is None:
         return 0
     shape, devices = running.request.shape, running.placement.devices
     if not shape.whole:
         return shape.gpu_memory_mib * len(devices)
-    node = book.scheduler.nodes.get(NodeName(running.node))
+    node = store.scheduler.nodes.get(NodeName(running.node))
     return sum(node.devices[i].device.memory_mib for i in devices) if node else 0
 
 

@@ -1,10 +1,10 @@
-"""Writes that wait for a thread, and the order in which they are made.
+"""Queue of writes: the order in which they are made, and their pauses.
 
-Theory of operation. The writes of one pod are made one at a time, in the order in which they were wanted. A later write of
-the same kind replaces the earlier one, so that a pod never has more writes waiting than there are kinds. Namespaces take
-turns, however many pods each has, and no namespace has more than ``share_max`` writes in progress: calls that take long for
-the pods of one namespace leave threads for the others. A write that failed waits for its next attempt, and with it the
-later writes of its pod; an API server that asks for patience makes all of them wait (``hold``).
+Theory of operation. The writes of one pod are made one at a time, in the order in which they were requested. A later
+write of the same kind replaces the earlier one, so a pod never has more writes waiting than there are kinds. Namespaces
+take turns, however many pods each has, and no namespace has more than ``share_max`` writes in progress: slow calls for
+one namespace leave threads for the others. A failed write waits for its next attempt, and with it the later writes of
+its pod; an overloaded API server makes all of them wait (``pause``).
 
 Time is an argument; the caller holds a lock.
 """
@@ -33,7 +33,7 @@ A = TypeVar("A", bound=PodWrite)
 
 @dataclass(slots=True)
 class AttemptedWrite(Generic[A]):
-    """A write, and what became of it so far.
+    """A write and its failed attempts.
 
     Args:
         conflicts: attempts that found the pod changed by others.
@@ -53,8 +53,8 @@ class _Pod(Generic[A]):
     not_before_s: float = -math.inf
 
 
-class Backlog(Generic[A]):
-    """See the module's description.
+class WriteQueue(Generic[A]):
+    """Queue of writes; see the module's description.
 
     Args:
         share_max: writes of one namespace that may be in progress at a time.
@@ -63,19 +63,19 @@ class Backlog(Generic[A]):
     def __init__(self, share_max: int) -> None:
         self._share_max = max(1, share_max)
         self._pods: dict[str, _Pod[A]] = {}
-        self._ready: dict[str, deque[str]] = {}  # uids of pods that have a write which may be made now, by namespace
-        self._turns: deque[str] = deque()  # namespaces with such pods
+        self._ready: dict[str, deque[str]] = {}  # UIDs of pods with a write that may be made now, by namespace
+        self._namespaces: deque[str] = deque()  # namespaces with such pods
         self._later: list[tuple[float, int, str]] = []
         self._numbers = itertools.count()
         self._in_progress: Counter[str] = Counter()
-        self._held_until_s = -math.inf
+        self._paused_until_s = -math.inf
 
     def __len__(self) -> int:
-        """Count the writes that wait or are in progress."""
+        """Return the number of writes that wait or are in progress."""
         return sum(len(pod.waiting) + pod.in_progress for pod in self._pods.values())
 
     def put(self, action: A) -> None:
-        """Add a write; it replaces one of the same kind of this pod that waits."""
+        """Add a write; it replaces a waiting one of the same kind and pod."""
         uid = action.pod.uid
         pod = self._pods.get(uid)
         if pod is None:
@@ -86,24 +86,24 @@ class Backlog(Generic[A]):
         if before is not None and before.action == action:
             pod.waiting[type(action)] = before
         if idle:
-            self._stand(uid, pod)
+            self._schedule(uid, pod)
 
     def take(self, now_s: float) -> AttemptedWrite[A] | None:
-        """Return the write to make now, if there is any. ``done`` or ``again`` says what became of it."""
+        """Return the write to make now; None for none. Call ``done`` or ``retry`` with it afterwards."""
         while self._later and self._later[0][0] <= now_s:
             _, _, uid = heapq.heappop(self._later)
             self._make_ready(uid)
-        if self.is_held(now_s):
+        if self.is_paused(now_s):
             return None
-        for _ in range(len(self._turns)):
-            namespace = self._turns.popleft()
+        for _ in range(len(self._namespaces)):
+            namespace = self._namespaces.popleft()
             if self._in_progress[namespace] >= self._share_max:
-                self._turns.append(namespace)
+                self._namespaces.append(namespace)
                 continue
             uids = self._ready[namespace]
             uid = uids.popleft()
             if uids:
-                self._turns.append(namespace)
+                self._namespaces.append(namespace)
             else:
                 del self._ready[namespace]
             pod = self._pods[uid]
@@ -113,34 +113,34 @@ class Backlog(Generic[A]):
         return None
 
     def done(self, write: AttemptedWrite[A]) -> None:
-        """Forget a write that was made, or is not to be made any more."""
+        """Remove a write that was made or given up."""
         uid, pod = self._ended(write)
         pod.not_before_s = -math.inf
         if pod.waiting:
-            self._stand(uid, pod)
+            self._schedule(uid, pod)
         else:
             del self._pods[uid]
 
-    def again(self, write: AttemptedWrite[A], at_s: float) -> None:
-        """Make a write again, not before ``at_s``; a later one of its kind that has come meanwhile is made instead."""
+    def retry(self, write: AttemptedWrite[A], at_s: float) -> None:
+        """Make a write again, not before ``at_s``, unless a later one of its kind has been added meanwhile."""
         uid, pod = self._ended(write)
         if type(write.action) not in pod.waiting:
             pod.waiting = {type(write.action): write, **pod.waiting}
         pod.not_before_s = at_s
-        self._stand(uid, pod)
+        self._schedule(uid, pod)
 
-    def hold(self, until_s: float) -> None:
+    def pause(self, until_s: float) -> None:
         """Let no write begin before ``until_s``."""
-        self._held_until_s = until_s
+        self._paused_until_s = until_s
 
-    def is_held(self, now_s: float) -> bool:
+    def is_paused(self, now_s: float) -> bool:
         """Return True while no write may begin."""
-        return now_s < self._held_until_s
+        return now_s < self._paused_until_s
 
     def next_s(self, now_s: float) -> float:
-        """Return when there may be a write to make that cannot be made now; infinity: only after another call."""
-        if self.is_held(now_s):
-            return self._held_until_s
+        """Return when a write that waits may begin; infinity if that takes another call."""
+        if self.is_paused(now_s):
+            return self._paused_until_s
         return self._later[0][0] if self._later else math.inf
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Backlog(Generic[A]):
             del self._in_progress[pod.namespace]
         return uid, pod
 
-    def _stand(self, uid: str, pod: _Pod[A]) -> None:
+    def _schedule(self, uid: str, pod: _Pod[A]) -> None:
         if pod.not_before_s == -math.inf:
             self._make_ready(uid)
         else:
@@ -164,5 +164,5 @@ class Backlog(Generic[A]):
         namespace = self._pods[uid].namespace
         if namespace not in self._ready:
             self._ready[namespace] = deque()
-            self._turns.append(namespace)
+            self._namespaces.append(namespace)
         self._ready[namespace].append(uid)

@@ -1,11 +1,12 @@
-"""What was allocated to claims takes the place of what was planned.
+"""Allocated claims: replace planned devices by those that Kubernetes allocated.
 
-Theory of operation. The planner chooses a pod's node, and until its claims are allocated it holds the room that it planned
-there. Which devices of the node it gets, Kubernetes' own allocator chooses. From then on the pod holds these in the book, and
-who was planned there and has not begun is given others, of the same node where it can be. An allocation that the book has no
-room for is never refused: it is memory that a stranger holds (``Fleet``), and so is one of pods that nobody here knows.
+Theory of operation. The planner chooses a pod's node, and until the pod's claims are allocated it reserves devices
+there. Kubernetes' own allocator then chooses the devices of the node. From then on the pod holds these devices, and
+pods that were planned on them and have not begun get others, on the same node if possible. An allocation for which the
+store has no room is never refused: it is counted as unmanaged memory (``Nodes``), and so is an allocation for an
+unknown pod.
 
-A pod that is gone holds what it held until its claims are free: until then nobody else is given it by the allocator either.
+A deleted pod holds its devices until its claims are free: the allocator gives them to no other pod before.
 """
 
 from __future__ import annotations
@@ -15,31 +16,34 @@ from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.decide.decisions import Decisions
 from calabash.kubernetes.planner.decide.pods import Pods
 from calabash.kubernetes.planner.state.claims import is_allocated
-from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
+from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
 from calabash.model.errors import CalabashError
 
 
-class ClaimPlaces:
-    """See the module's description."""
+class AllocatedClaims:
+    """Pods with allocated claims; see the module's description."""
 
-    def __init__(self, book: Book, pods: Pods, decisions: Decisions) -> None:
-        self._book = book
+    def __init__(self, store: PodStore, pods: Pods, decisions: Decisions) -> None:
+        self._store = store
         self._pods = pods
         self._decisions = decisions
-        self._left: set[str] = set()  # pods that are gone and hold claims that are not free
+        self._deleted_holders: set[str] = set()  # deleted pods that hold claims which are not free
 
     # ---- pods -----------------------------------------------------------------------------------------------------
 
-    def look(self, entry: Entry, now_s: float) -> None:
-        """A pod, or what its claims have, is otherwise than it was."""
-        book, plan = self._book, entry.facts.plan
+    def pod_changed(self, entry: PodEntry, now_s: float) -> None:
+        """Have the pod hold its allocated devices, and plan pods again that were planned on them.
+
+        Does nothing if its claims are not all allocated, or nothing has changed.
+        """
+        store, plan = self._store, entry.facts.plan
         if plan is None or not is_allocated(plan) or entry.stage is Stage.EVICTED or entry.facts.leaving:
             return
-        holds = book.scheduler.holds(entry.id)
+        holds = store.scheduler.holds(entry.id)
         if holds and entry.plan is not None and entry.plan.id == plan.id:
             return
         stage = entry.stage
-        moved = self._take(entry, plan, now_s)
+        moved = self._assign(entry, plan, now_s)
         if stage in SETTLED:
             entry.stage = stage
         elif entry.facts.gated:
@@ -47,52 +51,53 @@ class ClaimPlaces:
         else:
             entry.stage = Stage.RELEASED
         for other in moved:
-            self._move(other, plan.node, now_s)
+            self._replan(other, plan.node, now_s)
 
-    def keeps(self, uid: str) -> bool:
-        """A pod is gone: whether it still holds something, because its claims are not free and nobody else uses them."""
-        book, entry = self._book, self._book.entries.get(uid)
-        held = entry is not None and (entry.stage is Stage.EVICTED or book.scheduler.holds(entry.id))
+    def keep_deleted(self, uid: str) -> bool:
+        """Return True if a deleted pod still holds devices, because its claims are not free and no other pod uses them."""
+        store, entry = self._store, self._store.entries.get(uid)
+        held = entry is not None and (entry.stage is Stage.EVICTED or store.scheduler.holds(entry.id))
         if (
             not held
             or entry is None
             or entry.stage not in SETTLED
-            or not book.claims.is_kept(uid)
-            or book.claims.sharers(uid)
+            or not store.claims.has_allocated(uid)
+            or store.claims.sharers(uid)
         ):
-            self._left.discard(uid)
+            self._deleted_holders.discard(uid)
             return False
-        self._left.add(uid)
+        self._deleted_holders.add(uid)
         return True
 
-    def freed(self) -> list[str]:
-        """Pods that are gone, and now hold nothing any more."""
-        return [uid for uid in sorted(self._left) if not self.keeps(uid)]
+    def take_freed(self) -> list[str]:
+        """Return the deleted pods that hold nothing any more."""
+        return [uid for uid in sorted(self._deleted_holders) if not self.keep_deleted(uid)]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _take(self, entry: Entry, plan: PodPlan, now_s: float) -> list[Entry]:
-        """Have it hold what it was given; those who had been planned there, and hold nothing now."""
-        book = self._book
-        book.scheduler.finished(entry.id)
-        book.newcomers.pop(entry.id, None)
-        book.aside.pop(entry.facts.uid, None)
-        book.placed.pop(entry.facts.uid, None)
-        moved: list[Entry] = []
-        if not self._pods.wishes.describe(entry) or entry.bundle is None:
-            book.settle(entry, plan)
+    def _assign(self, entry: PodEntry, plan: PodPlan, now_s: float) -> list[PodEntry]:
+        """Have the pod hold the plan; return the pods that were planned on these devices, and hold nothing now."""
+        store = self._store
+        store.scheduler.finished(entry.id)
+        store.newcomers.pop(entry.id, None)
+        store.aside.pop(entry.facts.uid, None)
+        store.placed.pop(entry.facts.uid, None)
+        moved: list[PodEntry] = []
+        if not self._pods.requests.set_bundle(entry) or entry.bundle is None:
+            store.set_plan(entry, plan)
             return moved
         if not self._pods.adopt(entry, plan, now_s):
             moved = [other for other in self._planned_there(plan) if other is not entry]
             for other in moved:
-                book.scheduler.finished(other.id)
+                store.scheduler.finished(other.id)
             if not self._pods.adopt(entry, plan, now_s):
-                book.settle(entry, plan)  # counted as a stranger's
+                store.set_plan(entry, plan)  # counted as unmanaged memory
         return moved
 
-    def _planned_there(self, plan: PodPlan) -> list[Entry]:
+    def _planned_there(self, plan: PodPlan) -> list[PodEntry]:
+        """Return the unbound pods that are planned, but not allocated, on devices of the plan."""
         devices = devices_of(plan)
-        on_it = [self._book.entries[uid] for uid in sorted(self._book.on_node.get(plan.node, ()))]
+        on_it = [self._store.entries[uid] for uid in sorted(self._store.on_node.get(plan.node, ()))]
         return [
             other
             for other in on_it
@@ -102,17 +107,17 @@ class ClaimPlaces:
             and not devices.isdisjoint(devices_of(other.plan))
         ]
 
-    def _move(self, other: Entry, node: str, now_s: float) -> None:
-        """Other devices of its node, at once; or it waits again."""
-        book = self._book
+    def _replan(self, other: PodEntry, node: str, now_s: float) -> None:
+        """Plan a pod on other devices of its node; if there are none, submit it again."""
+        store = self._store
         try:
-            start = start_on(book.scheduler, self._pods.wishes.request(other, now_s), [node], now_s)
+            start = start_on(store.scheduler, self._pods.requests.bundle_request(other, now_s), [node], now_s)
         except CalabashError:
             start = None
         if start is None:
-            book.settle(other, None)
+            store.set_plan(other, None)
             self._pods.submit(other)
         elif other.stage is Stage.RELEASED:
-            self._decisions.planned_anew(other, start)
+            self._decisions.apply_replan(other, start)
         else:
-            self._decisions.started(other, start)
+            self._decisions.apply_start(other, start)

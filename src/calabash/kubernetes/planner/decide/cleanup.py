@@ -1,20 +1,22 @@
-"""Pods that their kubelet refused for good: they will never run, and stand in the way of nobody but people who look."""
+"""Cleanup of pods that their kubelet refused for good: they will never run."""
 
 from __future__ import annotations
 
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.planner.state.facts import PodSeen, SweepPod
+from calabash.kubernetes.planner.state.facts import PodFacts, SweepPod
 
 
-def swept(pod: PodSeen) -> SweepPod:
-    """What is to be done about one. Its devices are free already."""
+def swept(pod: PodFacts) -> SweepPod:
+    """Return the action for a refused pod: report it, and delete it if its controller creates another elsewhere."""
     where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
-    remade = pod.remade and not pod.tied  # a DaemonSet deletes its failed pods itself, with growing delays
-    if remade:
-        what = "it is deleted, for its owner makes another"
-    elif pod.remade:
-        what = "its owner makes another on the same node"
+    is_recreated = (
+        pod.is_recreated and not pod.recreated_on_same_node
+    )  # a DaemonSet deletes its failed pods itself, with growing delays
+    if is_recreated:
+        what = "the pod is deleted, and its controller creates another"
+    elif pod.is_recreated:
+        what = "its controller creates another on the same node"
     else:
-        what = "nobody makes another; hint: delete it and create it again"
+        what = "no controller creates another; hint: delete the pod and create it again"
     name = PodName(uid=pod.uid, namespace=pod.namespace, name=pod.name)
-    return SweepPod(pod=name, remade=remade, message=f"{where}: {what}")
+    return SweepPod(pod=name, is_recreated=is_recreated, message=f"{where}: {what}")

@@ -1,7 +1,8 @@
-"""Nodes that come, change and go: a node takes part once both its Node and its GpuNode are there.
+"""Events of nodes: a node takes part in scheduling once both its Node and its GpuNode exist.
 
-A node's agent may give whole devices to pods that the planner is never told of (``node.wholecards``). It heeds the plans of
-pods that are bound to it; what was planned in the same moment, and has not begun, is planned anew.
+A node's agent may give whole devices to pods that the planner does not know (``node_plugin.devices.whole_devices``).
+The agent respects the plans of pods that are bound to its node; a pod that was planned at the same moment, and has not
+begun, is planned again.
 """
 
 from __future__ import annotations
@@ -11,188 +12,214 @@ from dataclasses import replace
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode, same_devices
 from calabash.kubernetes.objects.allocation_api import NodeDoor, door_named
-from calabash.kubernetes.planner.decide.pods import Pods, displace, holders
-from calabash.kubernetes.planner.decide.relocations import Heirs
+from calabash.kubernetes.planner.decide.pods import Pods, displace, pods_on_node
+from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
-from calabash.kubernetes.planner.state.facts import GpuNodeSeen, NodeSeen
-from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, Book, Entry, Stage, devices_of
+from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts
+from calabash.kubernetes.planner.state.store import SETTLED, UNBOUND, PodEntry, PodStore, Stage, devices_of
 from calabash.kubernetes.pod_request import ContainerKind
 from calabash.model.device import Health, NodeName
 
 
-class Fleet:
-    """Events of nodes. A slice whose pod the book does not count is memory that somebody unknown holds: whoever the book
-    can count is therefore counted first, else it would find its own memory held by a stranger."""
+class Nodes:
+    """Handlers of node events.
 
-    def __init__(self, book: Book, pods: Pods, heirs: Heirs) -> None:
-        self._book = book
+    A slice whose pod the store does not count is unmanaged memory of the device. So pods that can be counted are
+    adopted first: otherwise they would find their own memory in use.
+    """
+
+    def __init__(self, store: PodStore, pods: Pods, relocations: Relocations) -> None:
+        self._store = store
         self._pods = pods
-        self._heirs = heirs
-        self._nodes: dict[str, NodeSeen] = {}
-        self._devices: dict[str, GpuNodeSeen] = {}
-        self._claimed: set[str] = set()  # nodes on which claims are or were allocated
+        self._relocations = relocations
+        self._nodes: dict[str, NodeFacts] = {}
+        self._devices: dict[str, GpuNodeFacts] = {}
+        self._with_claims: set[str] = set()  # nodes on which claims are or were allocated
 
-    def see_node(self, facts: NodeSeen, now_s: float) -> None:
+    def node_changed(self, facts: NodeFacts, now_s: float) -> None:
+        """Insert or update a Node."""
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
-            self._put(facts.name, now_s)
+            self._update(facts.name, now_s)
 
-    def see_devices(self, facts: GpuNodeSeen, now_s: float) -> None:
+    def devices_changed(self, facts: GpuNodeFacts, now_s: float) -> None:
+        """Insert or update a GpuNode."""
         if self._devices.get(facts.name) != facts:
             self._devices[facts.name] = facts
-            self._put(facts.name, now_s)
+            self._update(facts.name, now_s)
 
-    def node_gone(self, name: str) -> None:
+    def node_deleted(self, name: str) -> None:
+        """Delete a Node; its pods lose their devices."""
         self._nodes.pop(name, None)
-        self._take_away(name)
+        self._remove(name)
 
-    def devices_gone(self, name: str) -> None:
+    def devices_deleted(self, name: str) -> None:
+        """Delete a GpuNode; its pods lose their devices."""
         self._devices.pop(name, None)
-        self._take_away(name)
+        self._remove(name)
 
-    def nodes(self) -> list[ClusterNode]:
-        """All nodes that take part, as they are now, and nothing on them; ``recount`` each once pods hold what is theirs."""
-        return [found for name in self._nodes if (found := self._described(name, empty=True)) is not None]
+    def cluster_nodes(self) -> list[ClusterNode]:
+        """Return all nodes that take part, with nothing on them.
+
+        Call ``recount`` for each once its pods hold their devices.
+        """
+        return [found for name in self._nodes if (found := self._cluster_node(name, empty=True)) is not None]
 
     def recount(self, name: str, now_s: float) -> None:
-        """Who is counted on a node has changed."""
+        """Update a node because the pods that are counted on it have changed."""
         told = self._devices.get(name)
-        if told is not None and (told.slices or name in self._claimed):
-            self._put(name, now_s)
+        if told is not None and (told.slices or name in self._with_claims):
+            self._update(name, now_s)
 
-    def claimed(self, name: str) -> None:
-        """A claim is allocated there."""
-        self._claimed.add(name)
+    def claim_allocated_on(self, name: str) -> None:
+        """Note that a claim is or was allocated on the node."""
+        self._with_claims.add(name)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _described(self, name: str, *, empty: bool = False) -> ClusterNode | None:
+    def _cluster_node(self, name: str, *, empty: bool = False) -> ClusterNode | None:
+        """Return the node as the scheduler takes it; None while its Node or its devices are missing.
+
+        ``empty``: without unmanaged memory.
+        """
         node, devices = self._nodes.get(name), self._devices.get(name)
         if node is not None:
-            self._book.hostnames[name] = node.labels.get(HOSTNAME, name)
+            self._store.hostnames[name] = node.labels.get(HOSTNAME, name)
         if node is None or devices is None or not devices.devices:
-            self._book.unready.discard(name)
+            self._store.unready.discard(name)
             return None
-        door = door_named(node.door, devices.door)
-        offers = (node.offers and not self._all_in_use(node)) or door is NodeDoor.CLAIMS
+        allocation_api = door_named(node.allocation_api, devices.allocation_api)
+        offers = (node.offers_device_ids and not self._all_in_use(node)) or allocation_api is NodeDoor.CLAIMS
         if offers:
-            self._book.unready.discard(name)
+            self._store.unready.discard(name)
         else:  # the kubelet would fail a pod that was bound to the node now
-            self._book.unready.add(name)
-        found = tuple(replace(one, door=door) for one in devices.devices)
+            self._store.unready.add(name)
+        found = tuple(replace(one, allocation_api=allocation_api) for one in devices.devices)
         return ClusterNode(
             name=NodeName(name),
-            devices=found if empty else tuple(self._with_strangers(one, devices) for one in found),
+            devices=found if empty else tuple(self._with_unmanaged_memory(one, devices) for one in found),
             labels=node.labels,
             taints=node.taints,
             schedulable=node.schedulable and offers and devices.schedulable,
         )
 
-    def _all_in_use(self, node: NodeSeen) -> bool:
-        """Return True if the kubelet counts no more tokens than the pods bound to the node have: an agent that gives out
-        nothing leaves the kubelet just these, and the kubelet would fail a pod that came to the node now."""
-        if node.tokens is None:
-            return False
-        bound = [entry for entry in holders(self._book, node.name) if entry.facts.node == node.name]
-        return node.tokens <= sum(map(_tokens, bound))
+    def _all_in_use(self, node: NodeFacts) -> bool:
+        """Return True if the kubelet counts no more device IDs than the pods bound to the node have.
 
-    def _with_strangers(self, found: NodeDevice, node: GpuNodeSeen) -> NodeDevice:
-        book = self._book
+        An agent that offers no devices leaves the kubelet just these IDs, and the kubelet would fail a pod that came to
+        the node now.
+        """
+        if node.device_ids is None:
+            return False
+        bound = [entry for entry in pods_on_node(self._store, node.name) if entry.facts.node == node.name]
+        return node.device_ids <= sum(map(_tokens, bound))
+
+    def _with_unmanaged_memory(self, found: NodeDevice, node: GpuNodeFacts) -> NodeDevice:
+        """Return the device with the memory of slices and claims that are counted for no pod."""
+        store = self._store
         unknown = 0
         for part in node.slices:
             if part.device == found.device.uuid:
-                entry = book.entries.get(part.pod_uid)
-                if entry is None or not book.scheduler.holds(entry.id):
+                entry = store.entries.get(part.pod_uid)
+                if entry is None or not store.scheduler.holds(entry.id):
                     unknown += part.memory_mib or found.device.memory_mib
-        unknown += self._claimed_mib(found, node.name)
+        unknown += self._unassigned_claim_mib(found, node.name)
         return replace(found, foreign_mib=found.foreign_mib + unknown) if unknown else found
 
-    def _claimed_mib(self, found: NodeDevice, node: str) -> int:
-        """What claims have of a device that count for nobody: their pods are not known, or gone, or wait."""
-        book = self._book
+    def _unassigned_claim_mib(self, found: NodeDevice, node: str) -> int:
+        """Return the memory that claims have of a device, in MiB, if their pods are unknown, deleted, or not counted."""
+        store = self._store
         unknown = 0
-        for claim, holder in book.claims.on(node):
-            entry = book.entries.get(holder)
-            if claim.held is None or (entry is not None and book.scheduler.holds(entry.id)):
+        for claim, holder in store.claims.allocated_on(node):
+            entry = store.entries.get(holder)
+            if claim.held is None or (entry is not None and store.scheduler.holds(entry.id)):
                 continue
             for part in claim.held.slices:
                 if part.device == found.device.uuid and claim.held.mode:
                     unknown += max(0, part.memory_mib - part.spill_mib) or found.device.memory_mib
         return unknown
 
-    def _put(self, name: str, now_s: float) -> None:
-        book = self._book
-        if not book.started:
+    def _update(self, name: str, now_s: float) -> None:
+        """Give the scheduler the node as it is now, and have its pods hold their devices again where they lost them."""
+        store = self._store
+        if not store.started:
             return
-        empty = self._described(name, empty=True)
+        empty = self._cluster_node(name, empty=True)
         if empty is None:
-            self._take_away(name)
+            self._remove(name)
             return
-        before = book.scheduler.nodes.get(empty.name)
+        before = store.scheduler.nodes.get(empty.name)
         anew = before is None or not same_devices(before, empty)
         if anew and before is not None:
-            self._take_away(name)
-        back = SETTLED if anew else SETTLED - {Stage.EVICTED}  # whose devices may be another's already
+            self._remove(name)
+        back = SETTLED if anew else SETTLED - {Stage.EVICTED}  # an evicted pod's devices may be another pod's already
         anew_soon = self._displaced(name)
-        on_it = [e for e in holders(book, name) if e.stage in back and e.facts.uid not in anew_soon]
-        uncounted = [e for e in on_it if not book.scheduler.holds(e.id)]
+        on_it = [e for e in pods_on_node(store, name) if e.stage in back and e.facts.uid not in anew_soon]
+        uncounted = [e for e in on_it if not store.scheduler.holds(e.id)]
         if uncounted:
-            book.scheduler.put_node(empty)
-            for entry in uncounted:  # what is bound there holds its devices again
+            store.scheduler.put_node(empty)
+            for entry in uncounted:  # bound pods hold their devices again
                 if self._pods.adopt(entry, entry.plan or entry.facts.plan, now_s):
-                    book.late.pop(entry.facts.uid, None)
-        self._leave_taken_devices(name)  # else the scheduler has no room to count their new holders in
-        now = self._described(name)
+                    store.unplanned.pop(entry.facts.uid, None)
+        self._drop_plans_on_taken_devices(name)  # else the scheduler has no room to count their new holders in
+        now = self._cluster_node(name)
         if now is not None:
-            book.scheduler.put_node(now)
+            store.scheduler.put_node(now)
             if not anew:
-                self._leave_ill_devices(now)
+                self._drop_plans_on_unhealthy_devices(now)
 
     def _displaced(self, name: str) -> set[str]:
-        """Pods that are to be planned anew and have not begun with the plan that they had."""
-        late = self._book.late
+        """Return the unplanned pods that have not begun with the plan that they had on this node."""
+        late = self._store.unplanned
         return late.keys() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 
-    def _leave_ill_devices(self, node: ClusterNode) -> None:
-        """What has not begun on a device that takes nothing new goes elsewhere. Of a node that Kubernetes itself lets nobody
-        onto, kube-scheduler says so."""
-        cordoned = not self._devices[node.name].schedulable
-        ill = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
-        if not ill:
-            return
-        self._heirs.lose(node.name, ill)
-        for entry in holders(self._book, node.name):
-            if entry.stage in UNBOUND and entry.plan is not None and not ill.isdisjoint(devices_of(entry.plan)):
-                self._pods.drop(entry)
+    def _drop_plans_on_unhealthy_devices(self, node: ClusterNode) -> None:
+        """Withdraw plans that have not begun on devices which take nothing new.
 
-    def _leave_taken_devices(self, name: str) -> None:
-        """What was planned on devices that pods nobody told of have whole, and has not begun, goes elsewhere; on its own
-        node, if it is bound."""
-        slices, book = self._devices[name].slices, self._book
-        taken = {part.device for part in slices if part.whole and part.pod_uid and not book.knew(part.pod_uid)}
+        On a node that is cordoned in Kubernetes, kube-scheduler refuses the pods instead.
+        """
+        cordoned = not self._devices[node.name].schedulable
+        unusable = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
+        if not unusable:
+            return
+        self._relocations.cancel_reservations(node.name, unusable)
+        for entry in pods_on_node(self._store, node.name):
+            if entry.stage in UNBOUND and entry.plan is not None and not unusable.isdisjoint(devices_of(entry.plan)):
+                self._pods.drop_placement(entry)
+
+    def _drop_plans_on_taken_devices(self, name: str) -> None:
+        """Withdraw plans that have not begun on devices which unknown pods have whole.
+
+        A bound pod is planned again on its node.
+        """
+        slices, store = self._devices[name].slices, self._store
+        taken = {
+            part.device for part in slices if part.whole and part.pod_uid and not store.is_or_was_known(part.pod_uid)
+        }
         begun = {part.pod_uid for part in slices}
-        for entry in holders(book, name) if taken else ():
+        for entry in pods_on_node(store, name) if taken else ():
             plan = entry.plan or entry.facts.plan
             if plan is None or plan.node != name or taken.isdisjoint(devices_of(plan)):
                 continue
             if entry.stage in UNBOUND:
-                self._pods.drop(entry)
+                self._pods.drop_placement(entry)
             elif entry.stage is Stage.BOUND and entry.facts.uid not in begun:
-                displace(book, entry)
+                displace(store, entry)
 
-    def _take_away(self, name: str) -> None:
-        book = self._book
-        book.unready.discard(name)
-        if not book.started or NodeName(name) not in book.scheduler.nodes:
+    def _remove(self, name: str) -> None:
+        """Remove a node from the scheduler; its pods lose their devices."""
+        store = self._store
+        store.unready.discard(name)
+        if not store.started or NodeName(name) not in store.scheduler.nodes:
             return
-        self._heirs.lose(name)
-        for entry in holders(book, name):
-            self._pods.drop(entry)
-        book.scheduler.remove_node(NodeName(name))
+        self._relocations.cancel_reservations(name)
+        for entry in pods_on_node(store, name):
+            self._pods.drop_placement(entry)
+        store.scheduler.remove_node(NodeName(name))
 
 
-def _tokens(entry: Entry) -> int:
-    """Return how many tokens a pod has once all its containers have started. Init containers pass theirs on."""
+def _tokens(entry: PodEntry) -> int:
+    """Return how many device IDs a pod has once all its containers have started. Init containers pass theirs on."""
     plan, request = entry.plan or entry.facts.plan, entry.facts.request
     early = {c.container for c in request.containers if c.kind is ContainerKind.INIT} if request is not None else set()
     return sum(len(c.slices) for c in plan.containers if c.name not in early) if plan is not None else 0

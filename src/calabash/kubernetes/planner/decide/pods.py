@@ -1,11 +1,10 @@
-"""Pods that come, change and go.
+"""Events of pods: creation, change, binding, deletion, and the takeover of existing plans after a restart.
 
-Theory of operation. What the API server says of a pod is the truth about what has happened, the book is the truth about
-what is promised. A pod without a node stands in the scheduler's queue from the moment in which only our gate, or none,
-holds it. A pod with a node holds what its plan says, whoever wrote it; where nobody wrote one, its node's agent gave it
-devices, and they are known from the node's slices. A plan that was found in an annotation (after a restart) is kept where
-there is room for it, and members of a gang keep theirs together or not at all: half a gang with devices would hold them
-idle.
+Theory of operation. The API server says what has happened, the pod store what was promised. A pod without a node waits
+in its queue as soon as only our gate, or none, holds it. A bound pod holds what its plan says, whichever planner wrote
+it; where there is no plan, the node's agent granted the devices, and the node's slices show them. A plan that is found
+in an annotation after a restart is kept if there is room for it. Members of a gang keep their plans together or not at
+all: half a gang with devices would hold them idle.
 """
 
 from __future__ import annotations
@@ -14,74 +13,76 @@ from collections.abc import Iterable
 
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.planner.state.claims import is_allocated
-from calabash.kubernetes.planner.state.facts import Nominate, PodSeen
+from calabash.kubernetes.planner.state.facts import Nominate, PodFacts
 from calabash.kubernetes.planner.state.queues import KubeQueues
-from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, Wishes
-from calabash.kubernetes.planner.state.store import SETTLED, Book, Entry, Stage
+from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, PodRequests
+from calabash.kubernetes.planner.state.store import SETTLED, PodEntry, PodStore, Stage
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import Placement
 
 
 class Pods:
-    """Events of pods; see the module's description."""
+    """Handlers of pod events; see the module's description."""
 
-    def __init__(self, book: Book, queues: KubeQueues, system_namespaces: frozenset[str] = SYSTEM_NAMESPACES) -> None:
-        self._book = book
-        self.wishes = Wishes(book, queues, system_namespaces)
+    def __init__(
+        self, store: PodStore, queues: KubeQueues, system_namespaces: frozenset[str] = SYSTEM_NAMESPACES
+    ) -> None:
+        self._store = store
+        self.requests = PodRequests(store, queues, system_namespaces)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def see(self, facts: PodSeen, now_s: float) -> None:
-        """A pod is there, or is otherwise than it was."""
-        book = self._book
-        entry = book.entries.get(facts.uid)
+    def pod_changed(self, facts: PodFacts, now_s: float) -> None:
+        """Insert or update a pod. A finished pod is deleted."""
+        store = self._store
+        entry = store.entries.get(facts.uid)
         if facts.finished:
-            self.gone(facts.uid)
+            self.pod_deleted(facts.uid)
             return
         if entry is None:
             if facts.leaving and not facts.node:
                 return
-            entry = book.add(facts)
-            book.see(entry, facts)
-            if book.started:
-                self.enter(entry, now_s)
+            entry = store.add(facts)
+            store.update_facts(entry, facts)
+            if store.started:
+                self.add_entry(entry, now_s)
             return
         before = entry.facts
-        book.see(entry, facts)
-        if book.started:
+        store.update_facts(entry, facts)
+        if store.started:
             self._changed(entry, before, now_s)
 
-    def gone(self, uid: str) -> None:
-        """A pod is gone, or ended: its devices are free, and who waited for them goes on."""
-        book = self._book
-        entry = book.entries.get(uid)
+    def pod_deleted(self, uid: str) -> None:
+        """Delete a pod that is gone or has ended; its devices are free. Does nothing if the pod is unknown."""
+        store = self._store
+        entry = store.entries.get(uid)
         if entry is None:
             return
-        book.scheduler.finished(entry.id)
-        self.wishes.forget(entry)
-        book.forget(entry)
+        store.scheduler.finished(entry.id)
+        self.requests.pod_deleted(entry)
+        store.remove(entry)
 
-    def enter(self, entry: Entry, now_s: float) -> None:
-        """Find its place in the book."""
+    def add_entry(self, entry: PodEntry, now_s: float) -> None:
+        """Decide the stage of a new pod: a bound one gets what its plan says, any other is submitted."""
         facts = entry.facts
         if facts.node:
             entry.stage = Stage.BOUND
-            self.wishes.describe(entry)
+            self.requests.set_bundle(entry)
             self.adopt(entry, facts.plan, now_s)
             if entry.gang is not None:
-                self._book.permits.bound(facts.uid, entry.gang)
+                self._store.permits.set_bound(facts.uid, entry.gang)
         else:
             self.submit(entry)
 
-    def restart(self, entries: Iterable[Entry], now_s: float) -> None:
-        """Take over what others left: bound pods first, then plans of gangs that are complete, then who waits."""
-        waiting: list[Entry] = []
-        planned: dict[object, list[Entry]] = {}
+    def restart(self, entries: Iterable[PodEntry], now_s: float) -> None:
+        """Take over existing pods: bound pods first, then the plans of complete gangs, then waiting pods."""
+        waiting: list[PodEntry] = []
+        planned: dict[object, list[PodEntry]] = {}
         for entry in sorted(entries, key=lambda e: (e.facts.bound_at_s, e.facts.created_at_s, e.facts.uid)):
             if entry.facts.node:
-                self.enter(entry, now_s)
+                self.add_entry(entry, now_s)
             elif entry.facts.plan is not None and not (entry.facts.gated or entry.facts.leaving):
-                self.wishes.describe(entry)
+                self.requests.set_bundle(entry)
                 planned.setdefault(entry.gang or entry.facts.uid, []).append(entry)
             else:
                 waiting.append(entry)
@@ -90,33 +91,39 @@ class Pods:
         for entry in waiting:
             self.submit(entry)
 
-    # ---- places ---------------------------------------------------------------------------------------------------
+    # ---- placement ---------------------------------------------------------------------------------------------------
 
-    def submit(self, entry: Entry) -> None:
-        """Have it stand in its queue, or say why it cannot."""
-        book, facts = self._book, entry.facts
+    def submit(self, entry: PodEntry) -> None:
+        """Submit the pod to its queue.
+
+        Sets it aside, with the reason, if that is impossible; does nothing while it is deferred.
+        """
+        store, facts = self._store, entry.facts
         if facts.leaving:
-            book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
+            store.set_aside(entry, Reason.CONFLICT, "the pod is being deleted")
             return
-        if facts.held:
-            book.put_aside(entry, Reason.CONFLICT, "another scheduling gate holds it")
+        if facts.held_by_other_gate:
+            store.set_aside(entry, Reason.CONFLICT, "another scheduling gate holds the pod")
             return
-        if book.deferrals.waits(facts.uid):
+        if store.deferrals.is_deferred(facts.uid):
             return
-        if not self.wishes.describe(entry):
+        if not self.requests.set_bundle(entry):
             if facts.rides and not facts.waits_for and entry.stage is not Stage.RIDING:
-                book.ride(entry)
+                store.set_riding(entry)
             return
         try:
-            book.scheduler.submit(self.wishes.request(entry))
+            store.scheduler.submit(self.requests.bundle_request(entry))
         except CalabashError as error:
-            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            store.set_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
             return
-        book.wait(entry)
+        store.set_waiting(entry)
 
-    def adopt(self, entry: Entry, plan: PodPlan | None, now_s: float) -> bool:
-        """Have it hold what the plan says, from when it was bound on; False when that is not there."""
-        book = self._book
+    def adopt(self, entry: PodEntry, plan: PodPlan | None, now_s: float) -> bool:
+        """Have the pod hold the devices of a plan, since its binding.
+
+        Returns False if they are not free or do not match the pod.
+        """
+        store = self._store
         bundle = entry.bundle
         if plan is None or bundle is None or (entry.facts.node and entry.facts.node != plan.node):
             return False
@@ -126,165 +133,173 @@ class Pods:
             return False
         try:
             started_at_s = min(entry.facts.bound_at_s or now_s, now_s)
-            book.scheduler.adopt(self.wishes.request(entry, now_s), placements, started_at_s=started_at_s)
+            store.scheduler.adopt(self.requests.bundle_request(entry, now_s), placements, started_at_s=started_at_s)
         except CalabashError:
             return False
-        book.settle(entry, plan)
+        store.set_plan(entry, plan)
         entry.written = plan.id
-        self.wishes.mark_movable(entry)
+        self.requests.mark_movable(entry)
         return True
 
-    def drop(self, entry: Entry) -> None:
-        """It loses its place, because its node or a device is gone. What is bound stays so; what is not waits again."""
-        book = self._book
-        if entry.stage in SETTLED:
-            book.scheduler.finished(entry.id)
-        elif book.scheduler.holds(entry.id):
-            book.scheduler.unbind(entry.id)
-            book.wait(entry)
+    def drop_placement(self, entry: PodEntry) -> None:
+        """Take the pod's devices away, because its node or a device is gone.
 
-    def again(self) -> None:
-        """Try those that were put aside: something changed that they may have waited for."""
-        for uid in list(self._book.aside):
-            entry = self._book.entries[uid]
+        A bound pod stays bound; any other waits again.
+        """
+        store = self._store
+        if entry.stage in SETTLED:
+            store.scheduler.finished(entry.id)
+        elif store.scheduler.holds(entry.id):
+            store.scheduler.unbind(entry.id)
+            store.set_waiting(entry)
+
+    def retry_set_aside(self) -> None:
+        """Submit pods that were set aside again, because something changed that they may wait for."""
+        for uid in list(self._store.aside):
+            entry = self._store.entries[uid]
             if entry.facts.node == "":
                 self.submit(entry)
             else:
-                self._again_bound(entry)
+                self._retry_bound(entry)
 
-    def _again_bound(self, entry: Entry) -> None:
-        """A pod that others bound, and that could not be decided, may be planned on its node now."""
-        book, uid = self._book, entry.facts.uid
+    def _retry_bound(self, entry: PodEntry) -> None:
+        """Make a bound pod that could not be decided an unplanned pod, if it can be decided now."""
+        store, uid = self._store, entry.facts.uid
         if entry.facts.leaving or entry.stage not in (Stage.ASIDE, Stage.BOUND):
-            book.aside.pop(uid, None)
-        elif self.wishes.describe(entry):
-            book.aside.pop(uid, None)
+            store.aside.pop(uid, None)
+        elif self.requests.set_bundle(entry):
+            store.aside.pop(uid, None)
             entry.stage = Stage.BOUND
-            if not book.scheduler.holds(entry.id):
-                book.late[uid] = None
-                book.late_news = True
+            if not store.scheduler.holds(entry.id):
+                store.unplanned[uid] = None
+                store.unplanned_added = True
 
-    def deferred(self, now_s: float) -> None:
-        """Try those that were set aside for a while that is over."""
-        for uid in self._book.deferrals.due(now_s):
-            self.submit(self._book.entries[uid])
+    def retry_deferred(self, now_s: float) -> None:
+        """Submit the pods whose deferral is over."""
+        for uid in self._store.deferrals.take_due(now_s):
+            self.submit(self._store.entries[uid])
 
-    def unshun(self, now_s: float) -> None:
-        """Those that waited because some nodes were left out may go there again."""
-        owners = set(self.wishes.shunned.expired(now_s))
-        for entry in list(self._book.entries.values()) if owners else ():
-            if entry.facts.owner in owners and entry.stage is Stage.WAITING and not entry.facts.own:
-                self._book.scheduler.finished(entry.id)
+    def retry_backed_off(self, now_s: float) -> None:
+        """Submit waiting pods again for which excluded nodes may be tried now."""
+        owners = set(self.requests.node_backoff.take_expired(now_s))
+        for entry in list(self._store.entries.values()) if owners else ():
+            if entry.facts.owner in owners and entry.stage is Stage.WAITING and not entry.facts.uses_our_scheduler:
+                self._store.scheduler.finished(entry.id)
                 self.submit(entry)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _changed(self, entry: Entry, before: PodSeen, now_s: float) -> None:
-        book, facts = self._book, entry.facts
+    def _changed(self, entry: PodEntry, before: PodFacts, now_s: float) -> None:
+        store, facts = self._store, entry.facts
         if facts.node:
             if entry.stage not in (Stage.BOUND, Stage.EVICTED):
-                self._bound(entry, now_s)
+                self._became_bound(entry, now_s)
         elif facts.leaving:
             if entry.stage in SETTLED:
                 return  # its binding may have come first
-            book.scheduler.finished(entry.id)
-            book.newcomers.pop(entry.id, None)
-            book.settle(entry, None)
-            book.put_aside(entry, Reason.CONFLICT, "it is being deleted")
+            store.scheduler.finished(entry.id)
+            store.newcomers.pop(entry.id, None)
+            store.set_plan(entry, None)
+            store.set_aside(entry, Reason.CONFLICT, "the pod is being deleted")
         elif entry.stage is Stage.ASIDE:
-            book.deferrals.changed(facts.uid)
+            store.deferrals.pod_changed(facts.uid)
             self.submit(entry)
         elif entry.stage in (Stage.WAITING, Stage.RIDING):
             if _asks(before) != _asks(facts):
-                book.scheduler.finished(entry.id)
-                book.newcomers.pop(entry.id, None)
+                store.scheduler.finished(entry.id)
+                store.newcomers.pop(entry.id, None)
                 self.submit(entry)
         elif entry.plan is not None:
             if facts.plan is not None and facts.plan.id == entry.plan.id and not facts.gated:
                 entry.written = facts.plan.id
-                entry.plan = facts.plan if facts.plan == entry.plan else entry.plan  # one of the two need be held
+                entry.plan = facts.plan if facts.plan == entry.plan else entry.plan  # keep one of the two equal objects
                 if entry.stage is Stage.RELEASING:
                     entry.stage = Stage.RELEASED
             if facts.refused and not facts.nominated and before.nominated and entry.stage is Stage.RELEASED:
-                book.want(Nominate(pod=entry.pod, node=entry.plan.node))  # an attempt that failed took it away
+                store.add_action(
+                    Nominate(pod=entry.pod, node=entry.plan.node)
+                )  # a failed attempt removed the nomination
 
-    def _bound(self, entry: Entry, now_s: float) -> None:
-        """Somebody gave it a node: as planned, or otherwise."""
-        book, facts = self._book, entry.facts
+    def _became_bound(self, entry: PodEntry, now_s: float) -> None:
+        """Set the stage BOUND. A pod that was not bound as planned is counted by the plan in its annotation."""
+        store, facts = self._store, entry.facts
         mine = entry.plan
         agreed = mine is not None and mine.node == facts.node and (facts.plan is None or facts.plan.id == mine.id)
         if not agreed:
-            book.scheduler.finished(entry.id)
-            book.newcomers.pop(entry.id, None)
-            book.aside.pop(facts.uid, None)
-            book.settle(entry, None)
-            self.wishes.describe(entry)
+            store.scheduler.finished(entry.id)
+            store.newcomers.pop(entry.id, None)
+            store.aside.pop(facts.uid, None)
+            store.set_plan(entry, None)
+            self.requests.set_bundle(entry)
             self.adopt(entry, facts.plan, now_s)
         entry.stage = Stage.BOUND
-        book.deferrals.forget(facts.uid)
+        store.deferrals.reset(facts.uid)
         if entry.gang is not None:
-            book.permits.bound(facts.uid, entry.gang)
+            store.permits.set_bound(facts.uid, entry.gang)
 
-    def _resume(self, members: list[Entry], now_s: float) -> None:
-        """Plans from before a restart: kept together, or made anew together."""
-        book = self._book
+    def _resume(self, members: list[PodEntry], now_s: float) -> None:
+        """Take over plans of one pod or gang from before a restart, or withdraw them all if the gang is incomplete."""
+        store = self._store
         adopted = [e for e in members if e.bundle is not None and self.adopt(e, e.facts.plan, now_s)]
         gang = members[0].gang
         complete = True
         if gang is not None:
-            there, needed = book.permits.missing(gang)
-            complete = book.permits.is_begun(gang) or there + len(adopted) >= needed
+            there, needed = store.permits.progress(gang)
+            complete = store.permits.has_bound_member(gang) or there + len(adopted) >= needed
         for entry in members:
             if entry.plan is None:
                 if entry.bundle is not None:
                     self.submit(entry)
-            elif complete or is_allocated(entry.plan):  # it has its devices, whatever becomes of the others
+            elif complete or is_allocated(entry.plan):  # allocated devices stay with the pod
                 entry.stage = Stage.RELEASED
                 if entry.facts.nominated != entry.plan.node:
-                    book.want(Nominate(pod=entry.pod, node=entry.plan.node))
+                    store.add_action(Nominate(pod=entry.pod, node=entry.plan.node))
             else:
-                book.scheduler.unbind(entry.id)
-                book.wait(entry)
+                store.scheduler.unbind(entry.id)
+                store.set_waiting(entry)
 
 
-def _asks(facts: PodSeen) -> tuple[object, ...]:
-    """All that decides where a pod that waits may start."""
-    return (facts.request, facts.wish, facts.priority, facts.pins, facts.waits_for, facts.rides)
+def _asks(facts: PodFacts) -> tuple[object, ...]:
+    """Return everything that decides where a waiting pod may start."""
+    return (facts.request, facts.constraints, facts.priority, facts.pins, facts.waits_for, facts.rides)
 
 
-def holders(book: Book, node: str) -> list[Entry]:
-    """Pods that are on a node or are to be there."""
-    return [book.entries[uid] for uid in sorted(book.on_node.get(node, ()))]
+def pods_on_node(store: PodStore, node: str) -> list[PodEntry]:
+    """Return the pods that are bound to the node or planned for it, in the order of their UIDs."""
+    return [store.entries[uid] for uid in sorted(store.on_node.get(node, ()))]
 
 
-def displace(book: Book, entry: Entry) -> None:
-    """It is bound and has not begun, and its devices were given to others: it is planned anew on its node."""
+def displace(store: PodStore, entry: PodEntry) -> None:
+    """Remove the plan of a bound pod that has not begun, because its devices were given to others.
+
+    It becomes an unplanned pod.
+    """
     uid = entry.facts.uid
-    if uid in book.late or entry.bundle is None:
+    if uid in store.unplanned or entry.bundle is None:
         return
-    book.scheduler.finished(entry.id)
-    book.settle(entry, None)
-    book.late[uid] = None
-    book.late_news = True
+    store.scheduler.finished(entry.id)
+    store.set_plan(entry, None)
+    store.unplanned[uid] = None
+    store.unplanned_added = True
 
 
-def submit_anew(book: Book, pods: Pods) -> None:
-    """There is a kind of devices that those who wait do not know: it may serve them, or must not."""
-    for entry in [e for e in book.entries.values() if e.stage is Stage.WAITING]:
-        _submit_again(book, pods, entry)
+def resubmit_waiting(store: PodStore, pods: Pods) -> None:
+    """Submit all waiting pods again, because a new kind of device is known, which may serve them."""
+    for entry in [e for e in store.entries.values() if e.stage is Stage.WAITING]:
+        _submit_again(store, pods, entry)
 
 
-def submit_resized(book: Book, pods: Pods) -> None:
-    """Gangs have members that ask for nothing, or have them no more: the scheduler waits for the others."""
-    resized, pods.wishes.resized = pods.wishes.resized, set()
+def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
+    """Submit waiting members of gangs again whose number of riding members has changed."""
+    resized, pods.requests.resized_gangs = pods.requests.resized_gangs, set()
     for gang in resized:
-        for uid in sorted(book.permits.members(gang)):
-            if book.entries[uid].stage is Stage.WAITING:
-                _submit_again(book, pods, book.entries[uid])
+        for uid in sorted(store.permits.members(gang)):
+            if store.entries[uid].stage is Stage.WAITING:
+                _submit_again(store, pods, store.entries[uid])
 
 
-def _submit_again(book: Book, pods: Pods, entry: Entry) -> None:
-    """What a pod that waits asks for, or what is known of devices, is otherwise than when it was put into its queue."""
-    book.scheduler.finished(entry.id)
-    book.newcomers.pop(entry.id, None)
+def _submit_again(store: PodStore, pods: Pods, entry: PodEntry) -> None:
+    """Submit a waiting pod again, because its request or the known kinds of devices have changed."""
+    store.scheduler.finished(entry.id)
+    store.newcomers.pop(entry.id, None)
     pods.submit(entry)

@@ -1,218 +1,264 @@
-"""Pods whose node somebody else chose: they get their devices there, or are told why not, and never start without.
+"""Plan pods that already have a node, or a few candidate nodes, but no usable plan.
 
-Theory of operation. Four kinds come here. A pod that was bound past the planner (by hand, or by a scheduler that does not
-ask) is planned on its node when that has the room; until then its agent refuses to start it and says what is written in
-its condition. A pod that was confined to a few nodes instead (``affinity``) has its plan written once it is bound: that of
-the planned node, or one made for the other node to which kube-scheduler gave it; where that has no room any more, the pod
-is evicted if its owner makes it again elsewhere. And such a pod that has lost its place before it was bound gets another within
-its few nodes. The fourth had its plan, and before it began its agent
-gave the devices away whole (``fleet``): it has others on its node, or after a while makes room for one that its owner makes.
-All of this is tried again when room may have come.
+A pod normally receives its plan before it is bound. Four cases reach this module without one:
 
-The limits of its queue, the queues that its namespace may use and the least isolation of its namespace hold for every one of
-these pods. A pod that its owner makes again on the same node (a DaemonSet's) is never evicted for want of room, and pods of any
-other owner at growing intervals only: else the owner would make the next at once, without end.
+| case       | how it happens                                              | devices free         | not free             |
+|------------|-------------------------------------------------------------|----------------------|----------------------|
+| BYPASSED   | bound by ``spec.nodeName``, or by a scheduler that does not ask | planned on its node  | waits                |
+| CONFINED   | handshake ``affinity``: bound to a candidate node             | planned on its node  | evicted              |
+| UNRESERVED | handshake ``affinity``: lost its devices before it was bound  | planned on candidate | waits                |
+| DISPLACED  | its node's agent gave its devices to a pod unknown here     | planned on its node  | evicted after a time |
+
+The node's agent starts no container of such a pod until the plan is written; meanwhile the pod's condition explains why it
+waits. Waiting pods are tried again when devices may have been freed, that is, when the scheduler's state version changes.
+
+The limits of the pod's queue, the queues that its namespace may use and the least isolation of its namespace hold in all
+cases. A pod is evicted for want of devices only if its controller creates the replacement pod on any node, and pods of one
+controller only at growing intervals: otherwise eviction and creation would alternate without end. A pod that may not be
+evicted waits.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 from calabash.binder.cluster.cluster import StartBundle
 from calabash.binder.cluster.upkeep import free_text, start_on
 from calabash.kubernetes.planner.decide.decisions import plan_of
 from calabash.kubernetes.planner.state.affinity import NODES_MAX
-from calabash.kubernetes.planner.state.facts import EvictPod, Nominate, WritePlan
-from calabash.kubernetes.planner.state.requests import Wishes
-from calabash.kubernetes.planner.state.store import UNBOUND, Book, Entry, Stage
+from calabash.kubernetes.planner.state.facts import EvictPod, Nominate, PodFacts, WritePlan
+from calabash.kubernetes.planner.state.requests import PodRequests
+from calabash.kubernetes.planner.state.store import UNBOUND, PodEntry, PodStore, Stage
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy, GpuRequest
 
-GIVE_UP_S = 10.0  # a node may still tell of devices that it has back
-_TRIED_MAX = 64  # of those that wait, at one time; the others are next
+DISPLACED_TIMEOUT_S = 10.0  # the node's agent may report within this time that the devices are free again
+RETRIES_PER_CYCLE = 64
+
+_REPLACED = "the pod is evicted, and its controller creates another"
 
 
-class LatePlans:
-    """See the module's description."""
+class UnplannedCase(StrEnum):
+    """Cause of a missing plan; see the module's description."""
 
-    def __init__(self, book: Book, wishes: Wishes) -> None:
-        self._book = book
-        self._wishes = wishes
-        self._version = -1
-        self._writing: dict[str, str] = {}
+    BYPASSED = "bypassed"
+    CONFINED = "confined"
+    UNRESERVED = "unreserved"
+    DISPLACED = "displaced"
+
+    @classmethod
+    def of_pod(cls, facts: PodFacts) -> UnplannedCase:
+        """Return the case of a pod that has no plan in the store."""
+        if not facts.node:
+            return cls.UNRESERVED
+        if facts.plan is not None and facts.plan.node == facts.node:
+            return cls.DISPLACED
+        return cls.CONFINED if facts.node in facts.candidate_nodes else cls.BYPASSED
+
+
+class UnplannedPods:
+    """Queue of pods that have a node, or a few candidate nodes, but no usable plan. The queue itself is ``store.unplanned``.
+
+    Args:
+        store: pods and the actions for them.
+        requests: what the pods ask for, and the eviction intervals of their controllers.
+    """
+
+    def __init__(self, store: PodStore, requests: PodRequests) -> None:
+        self._store = store
+        self._requests = requests
+        self._version = -1  # of the scheduler's state at the last retry
+        self._writing: dict[str, str] = {}  # ID of the plan that is being written, by pod
         self._refused_at_s: dict[str, float] = {}
         self._displaced_at_s: dict[str, tuple[float, str]] = {}
 
-    def look(self, entry: Entry, now_s: float) -> None:
-        """A pod is otherwise than it was: it may need a plan, or have its plan written."""
+    def pod_changed(self, entry: PodEntry, now_s: float) -> None:
+        """Add the pod to the queue, remove it, or have its existing plan written, according to its current state."""
         facts, uid = entry.facts, entry.facts.uid
-        elsewhere = facts.owner and not facts.tied
-        if facts.refused and facts.confined and elsewhere and not (facts.node or facts.leaving):
+        replaced_elsewhere = facts.owner and not facts.recreated_on_same_node
+        if facts.refused and facts.candidate_nodes and replaced_elsewhere and not (facts.node or facts.leaving):
             self._refused_at_s.setdefault(uid, now_s)
         else:
             self._refused_at_s.pop(uid, None)
         if facts.leaving or entry.bundle is None or facts.gated:
-            self._book.late.pop(uid, None)
+            self._store.unplanned.pop(uid, None)
         elif facts.node:
-            self._look_bound(entry)
-        elif facts.confined and entry.stage in UNBOUND and entry.node not in facts.confined:
-            self._book.scheduler.unbind(entry.id)
-            self._book.wait(entry)
+            self._bound_pod_changed(entry)
+        elif facts.candidate_nodes and entry.stage in UNBOUND and entry.node not in facts.candidate_nodes:
+            self._store.scheduler.unbind(entry.id)
+            self._store.set_waiting(entry)
 
-    def forget(self, uid: str) -> None:
-        self._book.late.pop(uid, None)
+    def pod_deleted(self, uid: str) -> None:
+        """Delete all state kept for the pod."""
+        self._store.unplanned.pop(uid, None)
         self._writing.pop(uid, None)
         self._refused_at_s.pop(uid, None)
         self._displaced_at_s.pop(uid, None)
 
-    def decide(self, now_s: float) -> None:
-        """Try those that wait, when there are new ones or room may have come."""
-        self._give_up_refused(now_s)
-        self._give_up_displaced(now_s)
-        book = self._book
-        version = book.scheduler.scheduler.state.version
-        if not book.late or (version == self._version and not book.late_news):
+    def retry(self, now_s: float) -> None:
+        """Evict pods whose time is over, and try to plan the others.
+
+        Tries no more than RETRIES_PER_CYCLE pods, the least recently tried first. Tries none if no pod was added and the
+        scheduler's state has not changed since the last call.
+        """
+        self._evict_refused_pods(now_s)
+        self._evict_displaced_pods(now_s)
+        store = self._store
+        version = store.scheduler.scheduler.state.version
+        if not store.unplanned or (version == self._version and not store.unplanned_added):
             return
-        book.late_news = False
-        for uid in list(book.late)[:_TRIED_MAX]:
-            entry = book.entries.get(uid)
-            del book.late[uid]
+        store.unplanned_added = False
+        for uid in list(store.unplanned)[:RETRIES_PER_CYCLE]:
+            entry = store.entries.get(uid)
+            del store.unplanned[uid]
             if entry is None or entry.bundle is None:
                 continue
-            book.late[uid] = None  # behind the others
+            store.unplanned[uid] = None  # behind the others
             if entry.facts.node:
-                self._plan_bound(entry, now_s)
+                self._plan_on_bound_node(entry, now_s)
             else:
-                self._plan_confined(entry, now_s)
-        self._version = book.scheduler.scheduler.state.version
+                self._plan_on_candidate_nodes(entry, now_s)
+        self._version = store.scheduler.scheduler.state.version
 
-    # ---- bound ----------------------------------------------------------------------------------------------------
+    # ---- bound pods -----------------------------------------------------------------------------------------------
 
-    def _look_bound(self, entry: Entry) -> None:
-        book, facts = self._book, entry.facts
+    def _bound_pod_changed(self, entry: PodEntry) -> None:
+        """Write the plan that the store has for the pod's node; add the pod to the queue if there is none."""
+        store, facts = self._store, entry.facts
         if entry.stage is not Stage.BOUND:
             return
         planned = facts.plan is not None and facts.plan.node == facts.node
-        if entry.plan is not None and entry.plan.node == facts.node and book.scheduler.holds(entry.id):
+        if entry.plan is not None and entry.plan.node == facts.node and store.scheduler.holds(entry.id):
             if not planned:
-                self._write(entry)
+                self._write_plan(entry)
         elif not planned:
-            book.late[facts.uid] = None
-            book.late_news = True
+            store.unplanned[facts.uid] = None
+            store.unplanned_added = True
 
-    def _plan_bound(self, entry: Entry, now_s: float) -> None:
-        book, facts = self._book, entry.facts
+    def _plan_on_bound_node(self, entry: PodEntry, now_s: float) -> None:
+        """Reserve devices on the node to which the pod is bound and write the plan; else evict the pod or explain its wait."""
+        store, facts = self._store, entry.facts
         start: StartBundle | None = None
-        over = ""
+        over_limit = ""
         try:
-            start = start_on(book.scheduler, self._wishes.request(entry, now_s), [facts.node], now_s, bound=True)
+            start = start_on(
+                store.scheduler, self._requests.bundle_request(entry, now_s), [facts.node], now_s, bound=True
+            )
         except CalabashError as error:
-            if error.reason is Reason.QUEUE_OVER_LIMIT:
-                over = error.message
-            else:
-                book.tell(entry, error.reason, f"{error.message}; hint: {error.hint}" if error.hint else error.message)
+            if error.reason is not Reason.QUEUE_OVER_LIMIT:
+                hint = f"; hint: {error.hint}" if error.hint else ""
+                store.set_reason(entry, error.reason, f"{error.message}{hint}")
                 return
+            over_limit = error.message
         if start is not None:
-            del book.late[facts.uid]
+            del store.unplanned[facts.uid]
             self._displaced_at_s.pop(facts.uid, None)
-            book.settle(entry, plan_of(entry, start, book.new_id()))
-            self._write(entry)
-            book.tell(entry, None, f"planned on {facts.node}, to which it was bound")
+            store.set_plan(entry, plan_of(entry, start, store.new_id()))
+            self._write_plan(entry)
+            store.set_reason(entry, None, f"planned on node {facts.node}, to which the pod is bound")
             return
-        why = over or f"it asks for {_asked(entry)}, {free_text(book.scheduler, facts.node)}"
-        if not over and facts.node in facts.confined and self._may_evict(entry, now_s):
-            self._wishes.shunned.evict(facts.owner or facts.uid, now_s)
-            del book.late[facts.uid]
-            entry.stage = Stage.EVICTED
-            text = f"bound to {facts.node}, which has no room any more ({why}); its owner makes another"
-            book.want(self._evicted(entry, text))
-            return
-        if not over and facts.plan is not None and facts.plan.node == facts.node:
-            what = f"its devices on {facts.node} were given to a pod that the planner was not told of, and {why}"
+        why = over_limit or f"{free_text(store.scheduler, facts.node)}; needs {_amounts_text(entry)}"
+        without_plan = f"pod is bound to node {facts.node} without a plan: {why}"
+        if not over_limit and facts.node in facts.candidate_nodes and self._may_evict(entry, now_s):
+            del store.unplanned[facts.uid]
+            self._evict(entry, without_plan, now_s)
+        elif not over_limit and UnplannedCase.of_pod(facts) is UnplannedCase.DISPLACED:
+            text = f"planned devices on node {facts.node} are used by a pod that the planner did not place; {why}"
             since_s, _ = self._displaced_at_s.get(facts.uid, (now_s, ""))
-            self._displaced_at_s[facts.uid] = since_s, what
-            book.tell(entry, Reason.NO_CAPACITY, f"{what}; hint: it starts when there is room")
-            return
-        hint = "hint: it starts when there is room; or delete it and leave spec.nodeName out"
-        reason = Reason.QUEUE_OVER_LIMIT if over else Reason.NO_CAPACITY
-        book.tell(entry, reason, f"bound to {facts.node} by others than the planner: {why}; {hint}")
+            self._displaced_at_s[facts.uid] = since_s, text
+            store.set_reason(entry, Reason.NO_CAPACITY, f"{text}; hint: starts when devices are freed")
+        else:
+            hint = "starts when devices are freed; to let the planner choose a node, recreate the pod without spec.nodeName"
+            reason = Reason.QUEUE_OVER_LIMIT if over_limit else Reason.NO_CAPACITY
+            store.set_reason(entry, reason, f"{without_plan}; hint: {hint}")
 
-    def _give_up_displaced(self, now_s: float) -> None:
-        """There is no other room for it on its node: whoever makes the pod again has one that is planned elsewhere."""
-        for uid, (since_s, what) in list(self._displaced_at_s.items()):
-            entry = self._book.entries.get(uid)
-            if entry is None or uid not in self._book.late:
+    def _evict_displaced_pods(self, now_s: float) -> None:
+        """Evict displaced pods that got no devices on their node within DISPLACED_TIMEOUT_S."""
+        for uid, (since_s, text) in list(self._displaced_at_s.items()):
+            entry = self._store.entries.get(uid)
+            if entry is None or uid not in self._store.unplanned:
                 del self._displaced_at_s[uid]
-            elif now_s >= since_s + GIVE_UP_S and self._may_evict(entry, now_s):
-                self._wishes.shunned.evict(entry.facts.owner or uid, now_s)
-                self.forget(uid)
-                entry.stage = Stage.EVICTED
-                text = f"{what}; its owner makes another"
-                self._book.want(self._evicted(entry, text))
+            elif now_s >= since_s + DISPLACED_TIMEOUT_S and self._may_evict(entry, now_s):
+                self.pod_deleted(uid)
+                self._evict(entry, text, now_s)
 
-    def _may_evict(self, entry: Entry, now_s: float) -> bool:
-        """Return True if the pod's owner makes another elsewhere, and has not just lost one for the same reason."""
+    def _may_evict(self, entry: PodEntry, now_s: float) -> bool:
+        """Return True if the pod's controller creates another on any node, and has not just lost one for want of devices."""
         facts = entry.facts
-        return facts.remade and not facts.tied and self._wishes.shunned.may_evict(facts.owner or facts.uid, now_s)
+        may_evict = self._requests.node_backoff.may_evict
+        return facts.is_recreated and not facts.recreated_on_same_node and may_evict(facts.owner or facts.uid, now_s)
 
-    def _evicted(self, entry: Entry, text: str) -> EvictPod:
-        grace_s = self._wishes.eviction_grace_s(entry)
+    def _evict(self, entry: PodEntry, why: str, now_s: float) -> None:
+        """Evict a pod for want of devices, and lengthen the interval to the next such eviction of its controller."""
+        self._requests.node_backoff.add_eviction(entry.facts.owner or entry.facts.uid, now_s)
+        entry.stage = Stage.EVICTED
+        self._store.add_action(self._eviction(entry, f"{why}; {_REPLACED}"))
+
+    def _eviction(self, entry: PodEntry, text: str) -> EvictPod:
+        grace_s = self._requests.eviction_grace_s(entry)
         return EvictPod(pod=entry.pod, reason=Reason.NO_CAPACITY, message=text, grace_max_s=grace_s)
 
-    def _write(self, entry: Entry) -> None:
+    def _write_plan(self, entry: PodEntry) -> None:
+        """Add the action that writes the pod's plan, once for each plan."""
         assert entry.plan is not None
         if self._writing.get(entry.facts.uid) != entry.plan.id:
             self._writing[entry.facts.uid] = entry.plan.id
-            self._book.want(WritePlan(pod=entry.pod, plan=entry.plan))
+            self._store.add_action(WritePlan(pod=entry.pod, plan=entry.plan))
 
-    # ---- confined to a few nodes ----------------------------------------------------------------------------------
+    # ---- pods with candidate nodes --------------------------------------------------------------------------------
 
-    def _give_up_refused(self, now_s: float) -> None:
-        """kube-scheduler has no room on any of the few nodes: whoever makes the pod again has one that is planned elsewhere."""
-        book, shunned = self._book, self._wishes.shunned
+    def _evict_refused_pods(self, now_s: float) -> None:
+        """Evict pods that kube-scheduler refused on all candidate nodes; the replacement pod is planned on other nodes."""
+        store, node_backoff = self._store, self._requests.node_backoff
         for uid, since_s in list(self._refused_at_s.items()):
-            entry = book.entries.get(uid)
-            if entry is None or now_s < since_s + shunned.patience_s(entry.facts.owner):
+            entry = store.entries.get(uid)
+            if entry is None or now_s < since_s + node_backoff.patience_s(entry.facts.owner):
                 continue
             facts = entry.facts
-            self.forget(uid)
-            shunned.refuse(facts.owner, facts.confined, now_s)
-            book.scheduler.finished(entry.id)
-            book.settle(entry, None)
+            self.pod_deleted(uid)
+            node_backoff.add_refusal(facts.owner, facts.candidate_nodes, now_s)
+            store.scheduler.finished(entry.id)
+            store.set_plan(entry, None)
             entry.stage = Stage.EVICTED
-            whose = ", ".join(facts.confined)
-            text = f"kube-scheduler has no room on {whose}; its owner makes another, which is planned elsewhere"
-            book.want(self._evicted(entry, text))
+            nodes = ", ".join(facts.candidate_nodes)
+            text = (
+                f"kube-scheduler found no room on the candidate nodes {nodes}; {_REPLACED}, which is planned elsewhere"
+            )
+            store.add_action(self._eviction(entry, text))
 
-    def _plan_confined(self, entry: Entry, now_s: float) -> None:
-        book, facts = self._book, entry.facts
-        first = [n for n in (facts.nominated,) if n in facts.confined]
+    def _plan_on_candidate_nodes(self, entry: PodEntry, now_s: float) -> None:
+        """Reserve devices on one of the pod's candidate nodes, the nominated node first; else explain the pod's wait."""
+        store, facts = self._store, entry.facts
+        nominated = [name for name in (facts.nominated,) if name in facts.candidate_nodes]
         start: StartBundle | None = None
         try:
-            request = self._wishes.request(entry, now_s)
-            for nodes in (first, facts.confined):
-                start = start or start_on(book.scheduler, request, nodes, now_s)
+            request = self._requests.bundle_request(entry, now_s)
+            for nodes in (nominated, facts.candidate_nodes):
+                start = start or start_on(store.scheduler, request, nodes, now_s)
         except CalabashError as error:
-            book.tell(entry, error.reason, error.message)
+            store.set_reason(entry, error.reason, error.message)
             return
         if start is None:
-            whose = ", ".join(facts.confined[:NODES_MAX])
-            text = f"it may go to {whose} only, and none of them has {_asked(entry)} now"
-            book.tell(entry, Reason.NO_CAPACITY, text)
+            names = ", ".join(facts.candidate_nodes[:NODES_MAX])
+            text = f"none of the candidate nodes {names} has the devices free; needs {_amounts_text(entry)}"
+            store.set_reason(entry, Reason.NO_CAPACITY, text)
             return
-        del book.late[facts.uid]
-        plan = plan_of(entry, start, book.new_id())
-        book.settle(entry, plan)
+        del store.unplanned[facts.uid]
+        plan = plan_of(entry, start, store.new_id())
+        store.set_plan(entry, plan)
         entry.stage = Stage.RELEASED
         if facts.nominated != plan.node:
-            book.want(Nominate(pod=entry.pod, node=plan.node))
+            store.add_action(Nominate(pod=entry.pod, node=plan.node))
 
 
-def _asked(entry: Entry) -> str:
+def _amounts_text(entry: PodEntry) -> str:
+    """Return the amounts that the pod's containers request, each different amount once."""
     assert entry.bundle is not None
-    parts = [part.request for part in entry.bundle.parts]
-    return " and ".join(dict.fromkeys(_amount(r) for r in parts))
+    requests = [part.request for part in entry.bundle.parts]
+    return " and ".join(dict.fromkeys(_amount_text(request) for request in requests))
 
 
-def _amount(request: GpuRequest) -> str:
+def _amount_text(request: GpuRequest) -> str:
     devices = "device" if request.count == 1 else "devices"
     if request.memory_mib is None and request.core_percent == 100:
         return f"{request.count} whole {devices}"

@@ -1,15 +1,15 @@
-"""Plans that kube-scheduler does not use are given back.
+"""Withdraw plans that kube-scheduler does not use.
 
-Theory of operation. The planner knows devices; CPU, volumes, affinity and the rest are kube-scheduler's. A pod that
+Theory of operation. The planner knows devices; kube-scheduler knows CPU, volumes, affinity and the rest. A pod that
 kube-scheduler refuses (a volume claim that does not exist, a node selector that matches nothing) would hold its planned
-devices for as long as it waits. So a plan is given back when kube-scheduler has refused its pod for ``refused_s``, and when
-the pod was not bound within ``unbound_s``, whatever the cause. The pod is then set aside (``deferrals``), and planned again
-later. A gang that has not begun to be bound loses the plans of all its members with that of one.
+devices for as long as it waits. So a plan is withdrawn when kube-scheduler has refused its pod for ``refused_s``, and
+when the pod was not bound within ``unbound_s``, whatever the cause. The pod is then deferred (``deferrals``) and
+planned again later. A gang without a bound member loses the plans of all its members with that of one.
 
 Three cases need care:
 
-* A refusal may be older than the plan: kube-scheduler does not repeat it. A pod for which kube-scheduler has since found
-  nodes therefore gets more time, ``ASKED_FACTOR`` times ``refused_s``.
+* A refusal may be older than the plan: kube-scheduler does not repeat it. A pod for which kube-scheduler has since
+  found nodes therefore gets more time, ``ASKED_FACTOR`` times ``refused_s``.
 * A pod whose binding is held for its gang is not refused, whatever its condition says.
 * Devices that are allocated to the pod's claims are not the planner's to give to others: such a plan stays.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from calabash.kubernetes.planner.state.claims import is_allocated
 from calabash.kubernetes.planner.state.deferrals import EarlyEnd
-from calabash.kubernetes.planner.state.store import Book, Entry, Stage
+from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
 from calabash.model.errors import Reason
 
 REFUSED_S = 10.0
@@ -37,7 +37,7 @@ class _Watched:
 
 
 class UnusedPlans:
-    """See the module's description.
+    """Watch over plans of unbound pods; see the module's description.
 
     Args:
         refused_s: how long kube-scheduler may refuse a pod that holds planned devices; also the first delay before the
@@ -48,57 +48,57 @@ class UnusedPlans:
 
     def __init__(
         self,
-        book: Book,
+        store: PodStore,
         *,
         refused_s: float = REFUSED_S,
         unbound_s: float = UNBOUND_S,
         delay_max_s: float = DELAY_MAX_S,
     ) -> None:
-        self._book = book
+        self._store = store
         self._refused_s = refused_s
         self._unbound_s = unbound_s
         self._delay_max_s = delay_max_s
         self._watched: dict[str, _Watched] = {}
 
-    def decide(self, now_s: float) -> None:
-        """Give back the plans whose time is over."""
-        book = self._book
-        self._watched = {uid: one for uid, one in self._watched.items() if uid in book.unbound}
-        for uid in list(book.unbound):
-            entry = book.entries[uid]
+    def withdraw(self, now_s: float) -> None:
+        """Withdraw the plans whose time is over."""
+        store = self._store
+        self._watched = {uid: one for uid, one in self._watched.items() if uid in store.unbound}
+        for uid in list(store.unbound):
+            entry = store.entries[uid]
             if entry.stage is Stage.RELEASED and entry.plan is not None and not is_allocated(entry.plan):
-                why = self._look(entry, entry.plan.id, now_s)
+                why = self._withdrawal_reason(entry, entry.plan.id, now_s)
                 if why:
-                    self._give_back(entry, why, now_s)
+                    self._withdraw_plan(entry, why, now_s)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _look(self, entry: Entry, plan_id: str, now_s: float) -> str:
-        """Return why the plan is given back now; "" where it is not."""
+    def _withdrawal_reason(self, entry: PodEntry, plan_id: str, now_s: float) -> str:
+        """Return why the plan is withdrawn now; "" if it is not."""
         uid = entry.facts.uid
         watched = self._watched.get(uid)
         if watched is None or watched.plan_id != plan_id:
             watched = self._watched[uid] = _Watched(plan_id, now_s)
-        held = entry.gang is not None and self._book.permits.holds(uid, entry.gang)
+        held = entry.gang is not None and self._store.permits.holds(uid, entry.gang)
         if not entry.facts.refused or held:
             watched.refused_at_s = None
         elif watched.refused_at_s is None:
             watched.refused_at_s = now_s
-        patience_s = self._refused_s * (ASKED_FACTOR if self._book.deferrals.was_asked(uid) else 1.0)
+        patience_s = self._refused_s * (ASKED_FACTOR if self._store.deferrals.ended_by_kube_scheduler(uid) else 1.0)
         if watched.refused_at_s is not None and now_s >= watched.refused_at_s + patience_s:
-            return f"kube-scheduler has refused it for {patience_s:g} s (see its condition PodScheduled)"
+            return f"kube-scheduler has refused the pod for {patience_s:g} s (see condition PodScheduled)"
         if now_s >= watched.since_s + self._unbound_s:
-            return f"it was not bound within {self._unbound_s:g} s"
+            return f"the pod was not bound within {self._unbound_s:g} s"
         return ""
 
-    def _give_back(self, entry: Entry, why: str, now_s: float) -> None:
-        book = self._book
+    def _withdraw_plan(self, entry: PodEntry, why: str, now_s: float) -> None:
+        store = self._store
         early = EarlyEnd.NEVER if entry.asked else EarlyEnd.ASKED
         node = entry.node
-        delay_s = book.deferrals.defer(
+        delay_s = store.deferrals.defer(
             entry.facts.uid, now_s, first_s=self._refused_s, max_s=self._delay_max_s, early=early
         )
         soon = ", or as soon as kube-scheduler finds a node for it" if early is EarlyEnd.ASKED else ""
         entry.own_condition = True
-        text = f"{why}; its devices on {node} were given back. It is planned again within {delay_s:g} s{soon}"
-        book.give_back(entry, Reason.PLAN_UNUSED, text)
+        text = f"{why}; its planned devices on {node} were released. It is planned again within {delay_s:g} s{soon}"
+        store.withdraw_plan(entry, Reason.PLAN_UNUSED, text)

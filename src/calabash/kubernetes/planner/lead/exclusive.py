@@ -1,8 +1,8 @@
-"""A candidate that leads only while no planner of another lease leads over any of its nodes.
+"""Leadership without overlap: a planner leads only while no planner of another lease leads over any of its nodes.
 
-A lease's name says which nodes it is for. Each writes its own before it looks at those of others: of two that begin at once
-at least one sees the other. Whoever sees one gives its lease back and tries again. One that leads already does not look
-again; whoever comes later does.
+The name of a lease says for which nodes it is. Each candidate writes its own lease before it reads those of others, so
+of two that begin at once at least one sees the other. A candidate that sees an overlapping lease resigns and tries
+again. One that leads already does not check again; a candidate that comes later does.
 """
 
 from __future__ import annotations
@@ -22,63 +22,68 @@ from calabash.model.errors import CalabashError
 log = structlog.get_logger(__name__)
 
 
-class Neighbours:
-    """Leases of planners, and whether somebody holds them: by our own clock, for those of machines are never compared.
+class PlannerLeases:
+    """Leases of planners, and which of them may be held.
+
+    Expiry is measured with the local clock: clocks of machines are never compared.
 
     Args:
-        now_s: a clock that never jumps.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(self, client: KubeClient, *, namespace: str, now_s: Callable[[], float]) -> None:
         self._client = client.within(CALL_S)
         self._namespace = namespace
         self._now_s = now_s
-        self._seen: dict[str, tuple[tuple[str | None, str | None], float]] = {}
+        self._observed: dict[str, tuple[tuple[str | None, str | None], float]] = {}
 
-    def lives(self, lease: str) -> bool:
-        """Whether anybody may hold that lease. Raises CalabashError when it cannot be asked for."""
+    def is_held(self, lease: str) -> bool:
+        """Return True if a planner may hold the lease. Raises CalabashError if the lease cannot be read."""
         found = self._client.get(kube.LEASE, lease, self._namespace)
-        return found is not None and self._lives(found)
+        return found is not None and self._may_be_held(found)
 
-    def others(self, shard: Shard) -> dict[str, Shard]:
-        """Leases that others may hold, and their parts of the cluster. Raises CalabashError when they cannot be asked for."""
+    def other_holders(self, shard: Shard) -> dict[str, Shard]:
+        """Return the leases that other planners may hold, with their parts of the cluster.
+
+        Raises CalabashError if they cannot be listed.
+        """
         found = {}
         for lease in self._client.list(kube.LEASE, self._namespace).items:
             other = Shard.of_lease(lease.metadata.name)
-            if other is not None and other != shard and self._lives(lease):
+            if other is not None and other != shard and self._may_be_held(lease):
                 found[lease.metadata.name] = other
         return found
 
-    def _lives(self, lease: KubeLease) -> bool:
+    def _may_be_held(self, lease: KubeLease) -> bool:
         name, spec = lease.metadata.name, lease.spec
         if not spec.holder_identity:
-            self._seen.pop(name, None)
+            self._observed.pop(name, None)
             return False
         seen, now_s = (spec.holder_identity, spec.renew_time), self._now_s()
-        before, since_s = self._seen.get(name, (None, 0.0))
+        before, since_s = self._observed.get(name, (None, 0.0))
         if seen != before:
-            self._seen[name] = seen, now_s
+            self._observed[name] = seen, now_s
             return True
         return now_s < since_s + max(TERM_S, float(spec.lease_duration_seconds or 0))
 
 
-class ApartFromOthers:
-    """See the module's description."""
+class ExclusiveCandidate:
+    """Candidate that resigns while an overlapping lease is held; see the module's description."""
 
-    def __init__(self, election: Candidate, neighbours: Neighbours, shard: Shard) -> None:
+    def __init__(self, election: Candidate, leases: PlannerLeases, shard: Shard) -> None:
         self._election = election
-        self._neighbours = neighbours
+        self._leases = leases
         self._shard = shard
-        self._cleared = 0  # the term in which nobody else was there
-        self._said = ""
+        self._checked_term = 0  # the term in which no other planner had any of the nodes
+        self._logged = ""
 
     def leads(self) -> bool:
-        return self._election.leads() and self._cleared == self._election.term()
+        return self._election.leads() and self._checked_term == self._election.term()
 
     def step(self) -> bool:
-        """Stand, and look whether anybody else has its nodes."""
-        if self._election.step() and self._cleared != self._election.term():
-            self._look()
+        """Stand for election, and check once per term that no other planner has any of the nodes."""
+        if self._election.step() and self._checked_term != self._election.term():
+            self._check_others()
         return self.leads()
 
     def term(self) -> int:
@@ -93,19 +98,19 @@ class ApartFromOthers:
     def holder(self) -> str:
         return self._election.holder()
 
-    def _look(self) -> None:
+    def _check_others(self) -> None:
         term = self._election.term()
         try:
-            others = self._neighbours.others(self._shard)
+            others = self._leases.other_holders(self._shard)
         except CalabashError as error:
             log.warning("the leases of other planners cannot be read", error=error.message)
             return
         taken = sorted(name for name, other in others.items() if self._shard.overlaps(other))
         if not taken:
-            self._cleared, self._said = term, ""
+            self._checked_term, self._logged = term, ""
             return
         self._election.resign()
-        if self._said != taken[0]:
-            self._said = taken[0]
+        if self._logged != taken[0]:
+            self._logged = taken[0]
             theirs, ours = (shard.selector or "all" for shard in (others[taken[0]], self._shard))
             log.error("another planner has nodes of this one", lease=taken[0], its_nodes=theirs, nodes=ours)

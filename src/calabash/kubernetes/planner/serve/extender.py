@@ -1,7 +1,7 @@
-"""What kube-scheduler asks an extender, in its words: filter, preempt and bind.
+"""HTTP server for kube-scheduler: the extender verbs filter, preempt and bind.
 
-Filter and preempt are answered from memory. A bind is held until the gang's permit, in no thread, and let go, refused, or
-forgotten when kube-scheduler hangs up; then the plan and the binding are written by a thread of a small pool.
+Filter and preempt are answered from memory. A bind waits for its gang's permit without a thread; it is then released,
+refused, or dropped when kube-scheduler hangs up. Plan and binding are written by a thread of a small pool.
 """
 
 from __future__ import annotations
@@ -56,34 +56,34 @@ class _BindingArgs(msgspec.Struct, frozen=True):
 
 
 class Planning(Protocol):
-    """Who knows the answers. Safe for threads; each call is short."""
+    """ExtenderAnswers for kube-scheduler. Safe for threads; each call is short."""
 
     def leads(self) -> bool: ...
 
-    def planned(self, uid: str) -> str | None:
-        """The node of a pod that may go there now, without waiting for anything."""
+    def planned_node(self, uid: str) -> str | None:
+        """Return the node to which the pod may go now; None for none. Does not block."""
         ...
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
-        """None: the pod asks for no devices and may go anywhere."""
+        """Return the answer for a pod; None if it requests no devices and may go anywhere."""
         ...
 
     def preempt(self, uid: str, offered: list[str]) -> list[str]: ...
 
     def bind(self, pod: PodName, node: str) -> BindAnswer: ...
 
-    def bound(self, pod: PodName, node: str, answer: BindAnswer) -> None:
-        """Write the binding. Raises CalabashError when the API server refuses."""
+    def write_binding(self, pod: PodName, node: str, answer: BindAnswer) -> None:
+        """Write the binding. Raises CalabashError if the API server refuses."""
         ...
 
-    def given_up(self, uid: str) -> None: ...
+    def cancel_hold(self, uid: str) -> None: ...
 
 
 class Extender:
-    """Handles the requests of ``http.SmallServer``.
+    """Handles requests of ``SmallServer``.
 
     Args:
-        hold_s: how long a bind is held at most.
+        hold_s: how long a bind is held at most, in seconds.
         writers: bindings that are written at a time.
     """
 
@@ -92,7 +92,7 @@ class Extender:
         self._hold_s = hold_s
         self._held: dict[str, asyncio.Future[str]] = {}
         self._threads = ThreadPoolExecutor(writers, thread_name_prefix="planner-bind")
-        self._looking = ThreadPoolExecutor(1, thread_name_prefix="planner-filter")
+        self._filter_thread = ThreadPoolExecutor(1, thread_name_prefix="planner-filter")
         self._verbs: dict[str, Callable[[bytes], Any]] = {
             "/filter": self._filter,
             "/preempt": self._preempt,
@@ -100,18 +100,18 @@ class Extender:
         }
 
     def close(self) -> None:
-        """Wait for what is being written; the rest is not."""
+        """Wait for the bindings in progress; the others are dropped."""
         self._threads.shutdown(cancel_futures=True)
-        self._looking.shutdown(cancel_futures=True)
+        self._filter_thread.shutdown(cancel_futures=True)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """One request."""
+        """Answer one request."""
         if question.method == "GET":
             ready = question.path != "/readyz" or self._planning.leads()
             return _text(HTTPStatus.OK, "ok") if ready else _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
         verb = self._verbs.get(question.path)
         if verb is None or question.method != "POST":
-            return _text(HTTPStatus.NOT_FOUND, "filter, preempt and bind are answered here")
+            return _text(HTTPStatus.NOT_FOUND, "no such path: filter, preempt and bind are answered here")
         if not self._planning.leads():
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, NOT_LEADING)
         try:
@@ -120,19 +120,22 @@ class Extender:
             return _text(HTTPStatus.BAD_REQUEST, str(error))
         return reply
 
-    def let_go(self, uids: list[str]) -> None:
-        """Their gang is complete; called in the server's loop."""
+    def release_held(self, uids: list[str]) -> None:
+        """Continue held bindings whose gang is complete. Call it in the server's loop."""
         for uid in uids:
             self._answer(uid, "")
 
-    def refuse(self, refused: list[tuple[str, str]]) -> None:
-        """Their gang did not come in time; called in the server's loop."""
+    def refuse_held(self, refused: list[tuple[str, str]]) -> None:
+        """Refuse held bindings, each with its text. Call it in the server's loop."""
         for uid, text in refused:
             self._answer(uid, text)
 
-    def refuse_all(self) -> None:
-        """Nobody here knows them any more: kube-scheduler asks again, whoever leads then; called in the server's loop."""
-        self.refuse([(uid, NOT_LEADING) for uid in self._held])
+    def refuse_all_held(self) -> None:
+        """Refuse all held bindings because leadership was lost; kube-scheduler asks again.
+
+        Call it in the server's loop.
+        """
+        self.refuse_held([(uid, NOT_LEADING) for uid in self._held])
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -141,13 +144,13 @@ class Extender:
         offered = args.node_names or []
         pod = msgspec.json.decode(args.pod, type=_Pod)
         uid = pod.metadata.uid
-        node = self._planning.planned(uid)
+        node = self._planning.planned_node(uid)
         if node is not None and node in offered:
             return _filtered(FilterAnswer(node=node), offered)
         loop = asyncio.get_running_loop()
         nominated = pod.status.nominated_node_name
         answer = await loop.run_in_executor(
-            self._looking, self._planning.filter, uid, offered, nominated, bytes(args.pod)
+            self._filter_thread, self._planning.filter, uid, offered, nominated, bytes(args.pod)
         )
         if answer is None:
             return HttpReply(body=msgspec.json.encode({"NodeNames": offered}))
@@ -158,7 +161,7 @@ class Extender:
         victims = args.node_name_to_meta_victims or {}
         loop = asyncio.get_running_loop()
         uid = args.pod.metadata.uid
-        nodes = await loop.run_in_executor(self._looking, self._planning.preempt, uid, list(victims))
+        nodes = await loop.run_in_executor(self._filter_thread, self._planning.preempt, uid, list(victims))
         kept = {node: victims[node] for node in nodes}
         return HttpReply(body=msgspec.json.encode({"NodeNameToMetaVictims": kept}))
 
@@ -169,19 +172,19 @@ class Extender:
         permit: asyncio.Future[str] = loop.create_future()
         self._held[pod.uid] = permit
         try:
-            answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
+            answer = await loop.run_in_executor(self._threads, self._bind_and_write, pod, args.node)
             if answer.verdict is BindVerdict.HOLD:
                 refused = await asyncio.wait_for(permit, self._hold_s + 5)
                 if refused:
                     return _bound(refused)
-                answer = await loop.run_in_executor(self._threads, self._written, pod, args.node)
+                answer = await loop.run_in_executor(self._threads, self._bind_and_write, pod, args.node)
             if answer.verdict not in (BindVerdict.GO, BindVerdict.DONE):
                 return _bound(answer.text)
         except TimeoutError:
-            self._planning.given_up(pod.uid)
+            self._planning.cancel_hold(pod.uid)
             return _bound("its gang was not complete in time")
         except asyncio.CancelledError:
-            self._planning.given_up(pod.uid)
+            self._planning.cancel_hold(pod.uid)
             raise
         except CalabashError as error:
             return _bound(error.message)
@@ -190,11 +193,14 @@ class Extender:
                 del self._held[pod.uid]
         return _bound("")
 
-    def _written(self, pod: PodName, node: str) -> BindAnswer:
-        """The verdict, and the binding written where it says so; in a thread, which ends it whoever hangs up meanwhile."""
+    def _bind_and_write(self, pod: PodName, node: str) -> BindAnswer:
+        """Return the verdict, after writing the binding if it is GO.
+
+        Runs in a thread, which continues if kube-scheduler hangs up.
+        """
         answer = self._planning.bind(pod, node)
         if answer.verdict is BindVerdict.GO:
-            self._planning.bound(pod, node, answer)
+            self._planning.write_binding(pod, node, answer)
         return answer
 
     def _answer(self, uid: str, text: str) -> None:

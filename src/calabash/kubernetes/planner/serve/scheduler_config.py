@@ -1,14 +1,14 @@
-"""The configuration of the stock kube-scheduler that serves our pods.
+"""Configuration of the unmodified kube-scheduler that serves our pods.
 
-Several entries for one extender: the filter's time-out is short, the bind's long, because a gang is held there. Nothing is
-ignorable: where the planner does not answer, our pods wait.
+There are several entries for one extender: the time-out of filter is short, that of bind long, because a gang is held
+there. No entry is ignorable: where the planner does not answer, our pods wait.
 
-kube-scheduler checks none of the resources that pods ask devices by; an entry that is asked nothing names them. They do not
-stand in the other entries, for an entry with resources is asked about pods with these resources only. Memory and cores are
-no node's capacity. The kubelet does count ``calabash.dev/gpus``, but a pod that kube-scheduler itself refused for too few
-of them would wait for minutes after they have come back (while the agent of a node is replaced there are none):
-NodeResourcesFit then tries the pod again only if all its resources fit on the node, and does not leave out those that it
-otherwise ignores, memory and cores. So the planner refuses the node (``answers``); a pod that an extender has refused is
+kube-scheduler must not check the resources by which pods request devices; an entry without verbs names them. They are
+not in the other entries, because an entry with resources is asked only about pods with these resources. Memory and
+cores are no node's capacity. The kubelet does count ``calabash.dev/gpus``, but a pod that kube-scheduler itself refused
+for too few of them would wait for minutes after they have come back (a node has none while its agent is replaced):
+NodeResourcesFit then tries the pod again only if all its resources fit on the node, including those that it otherwise
+ignores, memory and cores. So the planner refuses the node (``extender_answers``); a pod that an extender has refused is
 tried again at any change of a node or of the pod.
 """
 
@@ -24,10 +24,11 @@ REQUESTS_PER_S = 1000
 
 
 def scheduler_configuration(url: str, *, name: str = SCHEDULER, **more: Any) -> dict[str, Any]:
-    """A KubeSchedulerConfiguration.
+    """Return a KubeSchedulerConfiguration.
 
     Args:
-        url: where the planner's extender is, "http://127.0.0.1:7070".
+        url: URL of the planner's extender, "http://127.0.0.1:7070".
+        name: name of the scheduler profile.
         more: further fields, ``leaderElection`` for example.
     """
     return {

@@ -1,7 +1,7 @@
-"""State of the planner for probes and Prometheus: ``/livez``, ``/readyz`` and ``/metrics``, on a port of their own.
+"""Probes and metrics of the planner: ``/livez``, ``/readyz`` and ``/metrics``, on a port of their own.
 
-kube-scheduler's port is for the loopback alone, because its caller may bind pods. This port may be reached from anywhere in the
-cluster: it answers GET without a body, and says nothing of any tenant.
+The port for kube-scheduler is on the loopback only, because its caller may bind pods. This port may be reached from
+anywhere in the cluster: it answers GET without a body, and shows nothing of any tenant.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from calabash.model.errors import CalabashError
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 
 BOUNDS = Bounds(body_bytes=0, connections=64, idle_s=30.0)
-LOOK_S = 5.0  # how long it is believed that some planner leads
+LEADER_CACHE_S = 5.0  # how long the answer of ``any_leader`` is used
 
 
 class PlannerState(Protocol):
-    """The state of the planner that probes and metrics show."""
+    """State of the planner that probes and metrics show."""
 
     def leads(self) -> bool: ...
 
-    def well(self) -> bool:
-        """Return False if it leads and has not decided for long."""
+    def is_healthy(self) -> bool:
+        """Return False if the planner leads and has not decided for long."""
         ...
 
     def unsynced(self) -> list[str]:
-        """Kinds of which no list is complete yet."""
+        """Return the kinds of which no list is complete yet."""
         ...
 
     def skipped_counts(self) -> Mapping[str, int]: ...
 
     def pods_by_stage(self) -> Mapping[str, int]:
-        """Pods by their stage, while this planner leads."""
+        """Return the number of pods of each stage; empty while this planner does not lead."""
         ...
 
     def nodes(self) -> int:
-        """Nodes on which pods are placed."""
+        """Return the number of nodes on which pods are placed."""
         ...
 
     @property
@@ -53,23 +53,23 @@ class PlannerState(Protocol):
 
 
 class PlannerStatus:
-    """Handles the requests of an ``http.SmallServer``.
+    """Handles requests of a ``SmallServer``.
 
     Args:
-        somebody_leads: asks the API server whether any planner leads the same nodes. Raises CalabashError.
+        any_leader: asks the API server if any planner leads the same nodes. Raises CalabashError.
     """
 
     def __init__(
-        self, planner: PlannerState, somebody_leads: Callable[[], bool], *, now_s: Callable[[], float] = time.monotonic
+        self, planner: PlannerState, any_leader: Callable[[], bool], *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._planner = planner
-        self._somebody_leads = somebody_leads
+        self._any_leader = any_leader
         self._now_s = now_s
-        self._looked_at_s: float | None = None
-        self._seen = ""
+        self._checked_at_s: float | None = None
+        self._leader_fault_seen = ""
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """One request."""
+        """Answer one request."""
         if question.method != "GET":
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "GET is answered here")
         match question.path:
@@ -84,8 +84,8 @@ class PlannerStatus:
         return _text(HTTPStatus.NOT_FOUND, "livez, readyz and metrics are answered here")
 
     def fault(self) -> str:
-        """Return why this planner is not ready; "" when it is."""
-        if not self._planner.well():
+        """Return why this planner is not ready; "" if it is."""
+        if not self._planner.is_healthy():
             return "no decision was made for long"
         if self._planner.leads():
             return ""
@@ -93,14 +93,14 @@ class PlannerStatus:
         if unsynced:
             return f"not read from the API server yet: {', '.join(unsynced)}"
         now_s = self._now_s()
-        if self._looked_at_s is None or now_s >= self._looked_at_s + LOOK_S:
-            self._looked_at_s = now_s
-            self._seen = self._nobody()
-        return self._seen
+        if self._checked_at_s is None or now_s >= self._checked_at_s + LEADER_CACHE_S:
+            self._checked_at_s = now_s
+            self._leader_fault_seen = self._leader_fault()
+        return self._leader_fault_seen
 
-    def _nobody(self) -> str:
+    def _leader_fault(self) -> str:
         try:
-            return "" if self._somebody_leads() else "no planner leads: nothing is planned"
+            return "" if self._any_leader() else "no planner leads: nothing is planned"
         except CalabashError as error:
             return f"whether any planner leads is not known: {error.message}"
 

@@ -1,8 +1,10 @@
-"""Where no kube-scheduler asks the planner: a pod is confined to a few nodes before its gate goes, the planned one first.
+"""Node affinity for the handshake ``affinity``.
 
-Kubernetes lets the affinity of a gated pod only be made narrower: where it demands nodes already, each of its terms is
-narrowed, else there is one term for each node. What was written is read back from the pod, so that whoever plans next
-knows where it may go.
+Restrict an ungated pod to a few candidate nodes, the planned one first.
+
+This handshake serves clusters whose kube-scheduler does not ask the planner. Kubernetes lets the affinity of a gated
+pod only be narrowed: where the pod has required terms, each is narrowed to the candidate nodes; else one term is
+written for each node. A planner that takes over reads the candidate nodes from the pod.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import msgspec
 
 from calabash.adapters.kube.objects.core import NodeSelectorTerm, Pod, SelectorRequirement
 from calabash.binder.cluster.upkeep import nodes_with_room
-from calabash.kubernetes.planner.state.store import Book, Entry
+from calabash.kubernetes.planner.state.store import PodEntry, PodStore
 
 HOSTNAME = "kubernetes.io/hostname"
 NODES_MAX = 4
 _NAME = "metadata.name"
 
 
-def confined(pod: Pod, nodes: Sequence[str]) -> dict[str, Any]:
-    """The ``affinity`` by which a pod may go to these nodes and no others, as a merge patch."""
+def restricted_affinity(pod: Pod, nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the ``affinity`` that restricts a pod to the nodes, as a merge patch."""
     terms = _terms(pod)
     if terms:
         here = SelectorRequirement(key=HOSTNAME, operator="In", values=tuple(nodes))
@@ -37,8 +39,8 @@ def confined(pod: Pod, nodes: Sequence[str]) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def confined_to(pod: Pod) -> tuple[str, ...]:
-    """The nodes that a pod is confined to by their names; none: it is not."""
+def candidate_nodes_of(pod: Pod) -> tuple[str, ...]:
+    """Return the nodes to which the pod's affinity restricts it by name; empty if it does not."""
     found: dict[str, None] = {}
     for term in _terms(pod):
         lists = [
@@ -52,14 +54,16 @@ def confined_to(pod: Pod) -> tuple[str, ...]:
     return tuple(found)
 
 
-def alternatives(book: Book, entry: Entry, node: str) -> tuple[str, ...]:
-    """The planned node, and a few others that would have room, if kube-scheduler has none there. Who comes later is given
-    others, as far as there are some."""
-    names = [str(name) for name in book.scheduler.nodes if name != node]
-    some = random.sample(names, min(len(names), 16 * NODES_MAX))  # chosen without need of a seed: any will do
-    some.sort(key=lambda name: book.listed[name])
-    found = nodes_with_room(book.scheduler, entry.id, some, NODES_MAX - 1)
-    book.listed.update((node, *found))
+def alternatives(store: PodStore, entry: PodEntry, node: str) -> tuple[str, ...]:
+    """Return the planned node and up to NODES_MAX - 1 others that have room for the pod.
+
+    kube-scheduler may have no room on the planned node. Nodes that this function returned seldom are preferred.
+    """
+    names = [str(name) for name in store.scheduler.nodes if name != node]
+    some = random.sample(names, min(len(names), 16 * NODES_MAX))  # needs no seed: any will do
+    some.sort(key=lambda name: store.times_offered[name])
+    found = nodes_with_room(store.scheduler, entry.id, some, NODES_MAX - 1)
+    store.times_offered.update((node, *found))
     return (node, *found)
 
 

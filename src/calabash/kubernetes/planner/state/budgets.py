@@ -1,9 +1,9 @@
-"""Disruption budgets, watched beforehand: a pod that a budget keeps makes way last, and only with what it borrows.
+"""Disruption budgets: pods that a budget protects are evicted last, and only for devices that their queue borrows.
 
-A budget protects a pod within what its queue is guaranteed. Such a pod is no victim: others are chosen, or the pod that wants
-the place waits and is told why. Devices that a kept pod borrows go back to a queue that takes back what it is guaranteed, when
-nothing else frees enough; the executor then overrules the budget. In all other cases a budget that changes between a decision
-and its eviction is the API server's to enforce; see ``Decisions.blocked``.
+A budget protects a pod within its queue's guarantee. The scheduler does not choose such a pod as a victim: it chooses
+others, or the pod that needs devices waits and its condition explains why. Borrowed devices of a protected pod are
+reclaimed if nothing else frees enough; the executor then overrules the budget. In all other cases the API server
+enforces budgets that change between a decision and its eviction; see ``Decisions.eviction_refused``.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass
 
 from calabash.binder.cluster.upkeep import set_evictable
 from calabash.kubernetes.objects.visibility import budget_mention
-from calabash.kubernetes.planner.state.facts import PodSeen
-from calabash.kubernetes.planner.state.store import Book, Entry
+from calabash.kubernetes.planner.state.facts import PodFacts
+from calabash.kubernetes.planner.state.store import PodEntry, PodStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTerm:
-    """``key operator values``, operator one of In, NotIn, Exists, DoesNotExist."""
+    """Requirement on a label: ``key operator values``; the operator is In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return True if the labels meet the requirement; False for an unknown operator."""
         found = labels.get(self.key)
         match self.operator:
             case "In":
@@ -40,80 +41,96 @@ class LabelTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSeen:
-    """A budget. ``terms`` None selects no pod, none of them selects all; ``allowed`` is how many may be stopped now."""
+class BudgetFacts:
+    """A disruption budget.
+
+    ``terms`` None selects no pod, an empty tuple selects all; ``allowed`` is the number of pods that may be evicted
+    now.
+    """
 
     namespace: str
     name: str
     terms: tuple[LabelTerm, ...] | None
     allowed: int
 
-    def covers(self, pod: PodSeen) -> bool:
-        return self.terms is not None and all(term.holds(pod.labels) for term in self.terms)
+    def covers(self, pod: PodFacts) -> bool:
+        return self.terms is not None and all(term.matches(pod.labels) for term in self.terms)
 
 
 class Budgets:
-    """All budgets, and which pods of the book they keep."""
+    """All disruption budgets, and the bound pods that they protect."""
 
     def __init__(self) -> None:
-        self._in: dict[str, dict[str, BudgetSeen]] = {}
+        self._by_namespace: dict[str, dict[str, BudgetFacts]] = {}
         self._stale: set[str] = set()
-        self._kept: dict[str, str] = {}
+        self._protected: dict[str, str] = {}
 
-    def see(self, budget: BudgetSeen) -> None:
-        there = self._in.setdefault(budget.namespace, {})
+    def put(self, budget: BudgetFacts) -> None:
+        """Insert or update a budget.
+
+        Pods are marked again by ``mark_changed`` only if its selector or whether it allows evictions has changed.
+        """
+        there = self._by_namespace.setdefault(budget.namespace, {})
         before = there.get(budget.name)
         there[budget.name] = budget
         if before is None or (before.terms, before.allowed > 0) != (budget.terms, budget.allowed > 0):
             self._stale.add(budget.namespace)
 
-    def gone(self, namespace: str, name: str) -> None:
-        there = self._in.get(namespace, {})
+    def remove(self, namespace: str, name: str) -> None:
+        """Delete a budget."""
+        there = self._by_namespace.get(namespace, {})
         if there.pop(name, None) is not None:
             self._stale.add(namespace)
         if not there:
-            self._in.pop(namespace, None)
+            self._by_namespace.pop(namespace, None)
 
-    def keeps(self, pod: PodSeen) -> str:
-        """What keeps a pod from being stopped now, marked as a mention; "" when nothing does."""
-        there = self._in.get(pod.namespace)
+    def blocking_budget(self, pod: PodFacts) -> str:
+        """Return the budget that forbids to evict the pod now, as a mention for messages; "" if none does.
+
+        The API server evicts no pod that several budgets cover.
+        """
+        there = self._by_namespace.get(pod.namespace)
         if not there:
             return ""
         found = [budget for budget in there.values() if budget.covers(pod)]
         if len(found) > 1:
-            return budget_mention(pod.namespace, "")  # the API server then evicts nobody
+            return budget_mention(pod.namespace, "")  # the API server then evicts none of its pods
         if found and found[0].allowed <= 0:
             return budget_mention(pod.namespace, found[0].name)
         return ""
 
-    # ---- the book -------------------------------------------------------------------------------------------------
+    # ---- the store -------------------------------------------------------------------------------------------------
 
-    def check(self, book: Book, entry: Entry, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
-        """A pod that has its node is otherwise than it was."""
-        if self._in or entry.facts.uid in self._kept:
-            self._mark(book, entry, marks)
+    def pod_changed(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
+        """Update the marks of a bound pod that has changed."""
+        if self._by_namespace or entry.facts.uid in self._protected:
+            self._mark(store, entry, marks)
 
-    def apply(self, book: Book, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
-        """Have the scheduler know what changed."""
+    def mark_changed(self, store: PodStore, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
+        """Update the marks of all bound pods in namespaces whose budgets have changed."""
         if not self._stale:
             return
-        for entry in book.entries.values():
+        for entry in store.entries.values():
             if entry.facts.namespace in self._stale and entry.facts.node:
-                self._mark(book, entry, marks)
+                self._mark(store, entry, marks)
         self._stale.clear()
 
-    def forget(self, uid: str) -> None:
-        self._kept.pop(uid, None)
+    def pod_deleted(self, uid: str) -> None:
+        """Delete what is kept for a deleted pod."""
+        self._protected.pop(uid, None)
 
-    def note(self, book: Book, entry: Entry) -> str:
-        """Which pods could make way for one that waits if budgets allowed it; "" when there are none."""
+    def protected_victims_note(self, store: PodStore, entry: PodEntry) -> str:
+        """Return a sentence that counts the pods which could be evicted for a waiting pod if their budgets allowed it.
+
+        "" for none.
+        """
         bundle = entry.bundle
-        if bundle is None or not self._kept:
+        if bundle is None or not self._protected:
             return ""
-        tree, mine = book.scheduler.scheduler.tree, bundle.request
+        tree, mine = store.scheduler.scheduler.tree, bundle.request
         by: dict[str, int] = {}
-        for uid, text in self._kept.items():
-            other = book.entries.get(uid)
+        for uid, text in self._protected.items():
+            other = store.entries.get(uid)
             if other is None or other.bundle is None:
                 continue
             theirs = other.bundle.request
@@ -129,15 +146,16 @@ class Budgets:
         if not by:
             return ""
         whose = ", ".join(sorted(by))
-        return f". {sum(by.values())} that could make way may not be stopped now: {whose}"
+        return f". {sum(by.values())} pods that could be evicted are protected now: {whose}"
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _mark(self, book: Book, entry: Entry, marks: Callable[[Entry], tuple[bool, bool]]) -> None:
-        kept = self.keeps(entry.facts)
+    def _mark(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
+        """Tell the scheduler whether the pod may be evicted, and whether it is guarded."""
+        kept = self.blocking_budget(entry.facts)
         if kept:
-            self._kept[entry.facts.uid] = kept
+            self._protected[entry.facts.uid] = kept
         else:
-            self._kept.pop(entry.facts.uid, None)
+            self._protected.pop(entry.facts.uid, None)
         evictable, guarded = marks(entry)
-        set_evictable(book.scheduler, entry.id, evictable=evictable, guarded=guarded)
+        set_evictable(store.scheduler, entry.id, evictable=evictable, guarded=guarded)

@@ -1,4 +1,4 @@
-"""A pod's request as a bundle: which of its containers run at the same time."""
+"""Convert a pod's request to a bundle: which containers run at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from calabash.kubernetes.pod_request import ContainerKind, PodRequest
 
 @lru_cache(maxsize=256)
 def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
-    """Each init container runs with the sidecars before it; all main ones with all sidecars."""
+    """Return the phases of a pod, as indexes of its containers.
+
+    Each init container with the sidecars before it, then all main containers with all sidecars.
+    """
     phases: list[tuple[int, ...]] = []
     sidecars: list[int] = []
     main: list[int] = []
@@ -29,7 +32,15 @@ def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=4096)  # pods of one job ask for the same
 def bundle_of(asked: PodRequest, *, tenant: str, queue: str, priority: int, gang_size: int) -> Bundle:
-    """The bundle of a pod, with all that its own words do not decide. Raises CalabashError when the parts disagree."""
+    """Return the bundle of a pod.
+
+    Args:
+        asked: the pod's own request.
+        tenant, queue, priority, gang_size: replace the values of the request.
+
+    Raises:
+        CalabashError: the containers disagree in selector, queue or gang.
+    """
     parts = tuple(
         Part(
             name=c.container,

@@ -1,12 +1,12 @@
-"""Claims, the pods that use them, and for whom of these each counts: what a pod that asks by claims asks for. Pure.
+"""Resource claims and their users: what a pod that requests devices by claims asks for. Pure.
 
-Theory of operation. A claim is one allocation, however many pods use it, so it counts once: for its *holder*, the first of
-them. The holder stands in its queue with everything that it holds and nobody else has. Who only uses claims of others asks
-for nothing; it waits until they are allocated, and Kubernetes' own scheduler keeps it on their node. When a holder is gone
-and the claim is not, the next one holds it.
+Theory of operation. A claim is one allocation, however many pods use it, so it is counted once: for its *holder*, the
+first pod that uses it. The holder waits in its queue with the sum of all claims that it holds. A pod that only uses
+claims of other holders requests nothing; it waits until they are allocated, and kube-scheduler keeps it on their node.
+When a holder is deleted and its claim is not, the next user becomes the holder.
 
-What is asked is read from the claims. What was allocated is the truth from then on: a pod whose claims are all allocated has
-these for its plan, whatever had been planned.
+The request is read from the claims until they are allocated. From then on the allocation counts: a pod whose claims are
+all allocated has these devices as its plan, whatever was planned before.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ import msgspec
 
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
-from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen, PodSeen
+from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
 from calabash.model.request import DEFAULT_QUEUE, GpuRequest, Selector
 
 ClaimKey = tuple[str, str]
 """Namespace and name."""
 
-BY_CLAIM = "claim-"  # begins the id of a plan that was read from allocations
+BY_CLAIM = "claim-"  # prefix of IDs of plans that were read from allocations
 _NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A claim of ours as a pod calls it."""
+    """A claim for our driver, with the pod's name for it."""
 
     name: str
-    claim: ClaimSeen
+    claim: ClaimFacts
 
 
 def is_allocated(plan: PodPlan | None) -> bool:
-    """Whether a plan is what was allocated, not what somebody wants."""
+    """Return True if the plan was read from allocated claims, not made by the planner."""
     return plan is not None and plan.id.startswith(BY_CLAIM)
 
 
 class Claims:
-    """See the module's description."""
+    """Store of claims, their users and their holders; see the module's description."""
 
     def __init__(self) -> None:
-        self.pods: dict[str, PodSeen] = {}  # that name claims, as they were told
-        self._seen: dict[ClaimKey, ClaimSeen] = {}
-        # The claim that was made for a pod: by its namespace and UID, and what the pod calls the claim. The owner reference of
-        # a claim is its creator's word, so it counts for pods of the claim's namespace only.
-        self._made: dict[tuple[str, str, str], ClaimKey] = {}
+        self.pods: dict[str, PodFacts] = {}  # that name claims, before ``resolve``
+        self._claims: dict[ClaimKey, ClaimFacts] = {}
+        # Claims created for pods, by the pod's namespace, its UID, and its name for the claim. The owner reference of a claim
+        # is written by its creator, so it counts for pods of the claim's namespace only.
+        self._made_for: dict[tuple[str, str, str], ClaimKey] = {}
         self._users: dict[ClaimKey, dict[str, None]] = {}
         self._uses: dict[str, set[ClaimKey]] = {}
         self._holders: dict[ClaimKey, str] = {}
-        self._on: dict[str, dict[ClaimKey, None]] = {}
+        self._by_node: dict[str, dict[ClaimKey, None]] = {}
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
-    def see(self, facts: ClaimSeen) -> ClaimSeen | None:
-        """A claim is there, or is otherwise than it was; what it was."""
-        before = self.lose(facts.key)
-        self._seen[facts.key] = facts
+    def put(self, facts: ClaimFacts) -> ClaimFacts | None:
+        """Insert or update a claim; return its previous state."""
+        before = self.remove(facts.key)
+        self._claims[facts.key] = facts
         if facts.owner:
-            self._made[facts.namespace, facts.owner, facts.pod_claim] = facts.key
+            self._made_for[facts.namespace, facts.owner, facts.pod_claim] = facts.key
         if facts.node:
-            self._on.setdefault(facts.node, {})[facts.key] = None
+            self._by_node.setdefault(facts.node, {})[facts.key] = None
         return before
 
-    def lose(self, key: ClaimKey) -> ClaimSeen | None:
-        """It is gone; what it was."""
-        before = self._seen.pop(key, None)
+    def remove(self, key: ClaimKey) -> ClaimFacts | None:
+        """Delete a claim; return its previous state."""
+        before = self._claims.pop(key, None)
         if before is not None:
-            self._made.pop((before.namespace, before.owner, before.pod_claim), None)
-            there = self._on.get(before.node, {})
+            self._made_for.pop((before.namespace, before.owner, before.pod_claim), None)
+            there = self._by_node.get(before.node, {})
             there.pop(key, None)
             if not there:
-                self._on.pop(before.node, None)
+                self._by_node.pop(before.node, None)
         return before
 
-    def forget(self, uid: str) -> None:
-        """A pod is gone: what it held is the next one's."""
+    def pod_deleted(self, uid: str) -> None:
+        """Remove a deleted pod from the users of its claims. The next user becomes the holder of those that it held."""
         self.pods.pop(uid, None)
         for key in self._uses.pop(uid, ()):
             users = self._users[key]
@@ -91,84 +91,94 @@ class Claims:
             if not users:
                 del self._users[key]
 
-    def users(self, key: ClaimKey) -> list[PodSeen]:
-        """Pods that name a claim, the first of them first; the one for which it is made as well."""
-        claim = self._seen.get(key)
+    def users(self, key: ClaimKey) -> list[PodFacts]:
+        """Return the pods that name the claim, in order of arrival, and then the pod for which it was created."""
+        claim = self._claims.get(key)
         owner = [claim.owner] if claim is not None else []
         found = (self.pods.get(uid) for uid in dict.fromkeys([*self._users.get(key, ()), *owner]))
         return [pod for pod in found if pod is not None and pod.namespace == key[0]]
 
     # ---- what pods ask --------------------------------------------------------------------------------------------
 
-    def resolved(self, facts: PodSeen) -> PodSeen | None:
-        """The pod with what its claims say; None when it is nobody's business here."""
+    def resolve(self, facts: PodFacts) -> PodFacts | None:
+        """Return the pod's facts with the request, plan and waiting reason that follow from its claims.
+
+        Returns None if the pod uses no devices of ours, or if another scheduler places it and it has nothing yet.
+        """
         self.pods[facts.uid] = facts
         used, missing = self._used(facts)
         asks = facts.request is not None and facts.request.door is NodeDoor.CLAIMS
         if not (asks or used):
             return facts if facts.request is not None or facts.fault else None
-        if not asks and not facts.node and not facts.own:
-            return None  # whoever places it has not asked, and it has nothing yet
+        if not asks and not facts.node and not facts.uses_our_scheduler:
+            return None  # the pod's scheduler has not allocated anything for it yet
         if used and not asks and facts.request is not None:
-            fault = f"it asks by tokens and by claim {used[0].claim.name}; hint: a node gives devices by one of the two"
+            fault = f"the pod requests devices as resources and by claim {used[0].claim.name}; hint: use one of the two"
             return replace(facts, request=None, fault=fault)
         if missing and not facts.node:
             return replace(facts, waits_for=missing)
         return self._with_devices(facts, used)
 
-    def held_by(self, uid: str) -> list[ClaimSeen]:
-        """Claims that count for a pod."""
+    def held_by(self, uid: str) -> list[ClaimFacts]:
+        """Return the claims of which the pod is the holder."""
         keys = sorted(self._uses.get(uid, ()))
-        return [self._seen[key] for key in keys if self._holders.get(key) == uid and key in self._seen]
+        return [self._claims[key] for key in keys if self._holders.get(key) == uid and key in self._claims]
 
     def sharers(self, uid: str) -> list[str]:
-        """Other pods that use what counts for this one: its devices are free when all of them are gone."""
+        """Return the UIDs of other pods that use claims held by this one.
+
+        The devices are free when all of them are gone.
+        """
         found = (pod.uid for claim in self.held_by(uid) for pod in self.users(claim.key))
         return [other for other in dict.fromkeys(found) if other != uid]
 
-    def is_kept(self, uid: str) -> bool:
-        """Whether anything that counts for it is allocated."""
+    def has_allocated(self, uid: str) -> bool:
+        """Return True if a claim that the pod holds is allocated."""
         return any(claim.node for claim in self.held_by(uid))
 
     # ---- nodes ----------------------------------------------------------------------------------------------------
 
-    def on(self, node: str) -> Iterator[tuple[ClaimSeen, str]]:
-        """Claims that are allocated on a node, and the pod for which each counts; "" for none."""
-        for key in self._on.get(node, ()):
-            yield self._seen[key], self._holders.get(key, "")
+    def allocated_on(self, node: str) -> Iterator[tuple[ClaimFacts, str]]:
+        """Yield the claims that are allocated on the node, each with its holder's UID; "" for none."""
+        for key in self._by_node.get(node, ()):
+            yield self._claims[key], self._holders.get(key, "")
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _used(self, facts: PodSeen) -> tuple[list[_Used], str]:
-        """Its claims of ours; and which are not there."""
+    def _used(self, facts: PodFacts) -> tuple[list[_Used], str]:
+        """Return the claims of the pod that request our devices, and a text that names those which do not exist.
+
+        "" for none.
+        """
         used: list[_Used] = []
         missing: list[str] = []
         for one in facts.claims:
             claim = self._find(facts, one)
             if claim is None:
                 missing.append(one.claim or f"of template {one.template} for its {one.name}")
-                self._name(facts, (facts.namespace, one.claim))
+                self._add_user(facts, (facts.namespace, one.claim))
                 continue
-            self._name(facts, claim.key)
+            self._add_user(facts, claim.key)
             if claim.is_ours:
                 self._holders.setdefault(claim.key, facts.uid)
                 used.append(_Used(one.name, claim))
         names = ", ".join(missing[:_NAMED_MAX])
         return used, f"claim {names} does not exist yet" if missing else ""
 
-    def _name(self, facts: PodSeen, key: ClaimKey) -> None:
+    def _add_user(self, facts: PodFacts, key: ClaimKey) -> None:
         if key[1]:
             self._users.setdefault(key, {})[facts.uid] = None
             self._uses.setdefault(facts.uid, set()).add(key)
 
-    def _find(self, facts: PodSeen, one: PodClaimSeen) -> ClaimSeen | None:
-        key = (facts.namespace, one.claim) if one.claim else self._made.get((facts.namespace, facts.uid, one.name))
-        claim = self._seen.get(key) if key is not None else None
+    def _find(self, facts: PodFacts, one: PodClaimFacts) -> ClaimFacts | None:
+        key = (facts.namespace, one.claim) if one.claim else self._made_for.get((facts.namespace, facts.uid, one.name))
+        claim = self._claims.get(key) if key is not None else None
         if claim is None or (one.template and claim.owner != facts.uid):
-            return None  # of that name there is one of somebody else
+            return None  # the claim of that name was created for another pod
         return claim
 
-    def _with_devices(self, facts: PodSeen, used: list[_Used]) -> PodSeen:
+    def _with_devices(self, facts: PodFacts, used: list[_Used]) -> PodFacts:
+        """Return the facts with what the held claims request, or have; a pod that holds none rides."""
         own = [one for one in used if self._holders.get(one.claim.key) == facts.uid]
         shared = [one for one in used if one not in own]
         fault = next((f"claim {one.claim.name}: {one.claim.fault}" for one in own if one.claim.fault), "")
@@ -177,23 +187,23 @@ class Claims:
         parts = [one for one in own if one.claim.request is not None]
         waits = next((one.claim for one in shared if not one.claim.node), None)
         if waits is not None and not facts.node:
-            return replace(facts, waits_for=self._waits(waits), rides=not parts)
+            return replace(facts, waits_for=self._waiting_reason(waits), rides=not parts)
         if not parts:
             return replace(facts, rides=True, plan=None)
         theirs = [one.claim for one in used if one.claim.owner != facts.uid or not facts.node]
-        pins = {claim.node for claim in theirs if claim.node}  # what was made for it leaves its node with it
+        pins = {claim.node for claim in theirs if claim.node}  # claims created for a bound pod end with it
         return replace(
             facts, request=_joined(facts, parts), plan=_allocated(facts, parts) or facts.plan, pins=tuple(sorted(pins))
         )
 
-    def _waits(self, claim: ClaimSeen) -> str:
+    def _waiting_reason(self, claim: ClaimFacts) -> str:
         holder = self.pods.get(self._holders.get(claim.key, ""))
         whose = f"{holder.namespace}/{holder.name}" if holder is not None else "another pod"
-        return f"claim {claim.name} is shared with pod {whose}, for which it is not allocated yet"
+        return f"claim {claim.name} is held by pod {whose} and not allocated yet"
 
 
-def _joined(facts: PodSeen, parts: list[_Used]) -> PodRequest:
-    """All that counts for the pod, in its own terms."""
+def _joined(facts: PodFacts, parts: list[_Used]) -> PodRequest:
+    """Return the sum of what the pod's held claims request, with the pod's own terms (queue, gang, run time)."""
     said = facts.request
     terms = said.containers[0].request if said is not None else GpuRequest()
     requests = [one.claim.request for one in parts if one.claim.request is not None]
@@ -201,7 +211,7 @@ def _joined(facts: PodSeen, parts: list[_Used]) -> PodRequest:
     containers = tuple(
         ContainerRequest(
             container=one.name,
-            kind=ContainerKind.MAIN,  # a claim is its pod's from beginning to end
+            kind=ContainerKind.MAIN,  # a claim is held for the pod's whole life
             request=replace(
                 request,
                 selector=request.selector if alike else Selector(),
@@ -219,8 +229,8 @@ def _joined(facts: PodSeen, parts: list[_Used]) -> PodRequest:
     return PodRequest(dialect="claims", containers=containers, door=NodeDoor.CLAIMS)
 
 
-def _allocated(facts: PodSeen, parts: list[_Used]) -> PodPlan | None:
-    """What its claims have, when they all have it on one node."""
+def _allocated(facts: PodFacts, parts: list[_Used]) -> PodPlan | None:
+    """Return the plan that the allocated claims amount to; None unless all are allocated on one node and reported."""
     nodes = {one.claim.node for one in parts}
     containers = tuple(
         msgspec.structs.replace(one.claim.held, name=one.name) for one in parts if one.claim.held is not None
@@ -232,5 +242,5 @@ def _allocated(facts: PodSeen, parts: list[_Used]) -> PodPlan | None:
 
 
 def _id(containers: tuple[PlannedContainer, ...]) -> str:
-    """The same for the same devices."""
+    """Return an ID that is equal for equal devices."""
     return BY_CLAIM + blake2b(msgspec.json.encode(containers), digest_size=8).hexdigest()

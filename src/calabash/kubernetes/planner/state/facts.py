@@ -1,11 +1,14 @@
-"""What the planner is told, and what it wants done: frozen values without any shape of the API server."""
+"""Facts that the planner reads from API objects, and actions that it requests.
+
+Frozen values, independent of API shapes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from calabash.binder.cluster.device_kinds import NodeDevice, Wish
+from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
@@ -13,13 +16,18 @@ from calabash.kubernetes.pod_request import PodRequest
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 
-ANYWHERE = Wish()
+ANYWHERE = PlacementConstraints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodClaimSeen:
-    """A claim as a pod calls it. ``claim`` is its own name, "" where it is made of ``template`` and nobody has said how it is
-    called."""
+class PodClaimFacts:
+    """A claim as a pod refers to it.
+
+    Args:
+        name: the pod's name for the claim.
+        claim: name of the claim; "" while the claim of ``template`` has not been created.
+        template: name of the claim template; "" for none.
+    """
 
     name: str
     claim: str = ""
@@ -27,14 +35,15 @@ class PodClaimSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSeen:
-    """A claim.
+class ClaimFacts:
+    """A resource claim.
 
     Args:
-        owner: uid of the pod for which it was made, and whose ``pod_claim`` it is; "": somebody made it for whoever names it.
-        request: what it asks of our driver; None: nothing, or it cannot be said, and ``fault`` why.
-        node: where it is allocated; "": it is not.
-        held: what it has there, as far as its node has told of these devices.
+        owner: UID of the pod for which the claim was created; "" if it was created for any pod that names it.
+        pod_claim: the owner's name for the claim.
+        request: what is requested of our driver; None: nothing, or it cannot be read, as ``fault`` explains.
+        node: node on which the claim is allocated; "" if it is not allocated.
+        held: devices and amounts that the claim has there; None while the node has not reported these devices.
     """
 
     uid: str
@@ -54,32 +63,37 @@ class ClaimSeen:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it asks our driver for devices, or has some."""
+        """Return True if the claim requests devices of our driver, or has some."""
         return bool(self.request is not None or self.fault or self.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
-    """A pod that asks for devices.
+class PodFacts:
+    """A pod that requests devices.
 
     Args:
-        request: what it asks for; None with ``fault`` when that cannot be read.
-        node: where it is bound; "" while it is not. bound_at_s: since when, to the second; 0 when nobody says.
-        nominated: the node that its status names.
-        plan: the plan in its annotation, when it is one and of this pod.
-        gated: our gate holds it. held: somebody else's gate does.
-        refused: kube-scheduler tried and found no node.
-        finished: it ended. leaving: it is being deleted.
-        remade: somebody makes it again when it is deleted. tied: on the same node again, as a DaemonSet does.
-        owner: namespace and uid of the owner that makes it again; "": there is none. Owner references are the pod's own word.
-        movable: it may be stopped so that its owner makes it again elsewhere.
-        own: our kube-scheduler places it, and asks; else somebody does who does not.
-        confined: nodes to which its affinity confines it by their names.
-        refusal: why its kubelet refused it for good; "" when it did not.
-        claims: the claims that it names, whosever devices they ask.
-        waits_for: a claim that must come, or be allocated, before anything can be decided; "" for none.
-        pins: nodes on which claims that it uses are allocated already.
-        rides: all devices that it uses count for others, or it uses none: it has no plan, and its node is not chosen here.
+        request: what the pod requests; None with ``fault`` if it cannot be read.
+        node: node to which the pod is bound; "" if it is not bound.
+        bound_at_s: time of the binding in seconds since 1970, to the second; 0 if not known.
+        nominated: the nominated node of the pod's status.
+        plan: the plan in the pod's annotation, if it is valid and made for this pod.
+        gated: our scheduling gate is set.
+        held_by_other_gate: a scheduling gate of another system is set.
+        refused: kube-scheduler has found no node for the pod.
+        finished: the pod has ended.
+        leaving: the pod is being deleted.
+        is_recreated: the pod's controller creates another when the pod is deleted.
+        recreated_on_same_node: the controller creates it on the same node, as a DaemonSet does.
+        owner: namespace and UID of the controller; "" for none. Owner references are written by the pod's creator.
+        movable: the pod may be evicted so that its controller creates another elsewhere.
+        uses_our_scheduler: our kube-scheduler, which asks the planner, places the pod.
+        candidate_nodes: nodes to which the pod's affinity restricts it by name; empty if it does not.
+        refusal: why the pod's kubelet refused it for good; "" if it did not.
+        claims: the claims that the pod names, of any driver.
+        waits_for: why nothing can be decided yet, because of a claim that is missing or not allocated; "" for no
+            reason.
+        pins: nodes on which claims of the pod are allocated already.
+        rides: the pod needs no plan: all its claims are counted for other pods, or request no devices of ours.
     """
 
     uid: str
@@ -88,25 +102,25 @@ class PodSeen:
     created_at_s: float
     request: PodRequest | None
     fault: str = ""
-    wish: Wish = ANYWHERE
+    constraints: PlacementConstraints = ANYWHERE
     priority: int = 0
     node: str = ""
     bound_at_s: float = 0.0
     nominated: str = ""
     plan: PodPlan | None = None
     gated: bool = False
-    held: bool = False
+    held_by_other_gate: bool = False
     refused: bool = False
     finished: bool = False
     leaving: bool = False
-    remade: bool = False
-    tied: bool = False
+    is_recreated: bool = False
+    recreated_on_same_node: bool = False
     owner: str = ""
     movable: bool = False
-    own: bool = True
-    confined: tuple[str, ...] = ()
+    uses_our_scheduler: bool = True
+    candidate_nodes: tuple[str, ...] = ()
     refusal: str = ""
-    claims: tuple[PodClaimSeen, ...] = ()
+    claims: tuple[PodClaimFacts, ...] = ()
     waits_for: str = ""
     pins: tuple[str, ...] = ()
     rides: bool = False
@@ -114,29 +128,38 @@ class PodSeen:
 
     @property
     def by_claims(self) -> bool:
-        """Return True if the pod names claims, or asks by one that kube-scheduler makes when it places the pod."""
+        """Return True if the pod names claims, or requests by one that kube-scheduler creates when it places the pod."""
         return bool(self.claims) or (self.request is not None and self.request.door is NodeDoor.CLAIMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSeen:
-    """A node. ``taints`` are ``key=value:Effect``; ``offers``: whether its kubelet has tokens for devices to give; ``tokens``:
-    how many it counts, those in use among them, None where that is not known; ``door`` is what its label says, "" where it
-    has none."""
+class NodeFacts:
+    """A node.
+
+    Args:
+        taints: ``key=value:Effect``.
+        offers_device_ids: the kubelet has device IDs.
+        device_ids: how many device IDs the kubelet counts, including those in use; None if not known.
+        allocation_api: value of the node's label; "" for none.
+    """
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[str, ...] = ()
     schedulable: bool = True
-    offers: bool = True
-    tokens: int | None = None
-    door: str = ""
+    offers_device_ids: bool = True
+    device_ids: int | None = None
+    allocation_api: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceSeen:
-    """A slice that a node's agent has given out. ``memory_mib`` is what it is promised there,
-    0 means not capped; ``whole``: nobody may be beside it."""
+class SliceFacts:
+    """A slice that a node's agent has granted.
+
+    Args:
+        memory_mib: guaranteed memory; 0: not limited.
+        whole: no other pod may use the device.
+    """
 
     pod_uid: str
     device: str
@@ -145,22 +168,31 @@ class SliceSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNodeSeen:
-    """The devices of a node, as its agent tells. ``schedulable``: whether an administrator lets pods have them; ``door``:
-    by which they are asked for, where the node's label does not say."""
+class GpuNodeFacts:
+    """The devices of a node, as its agent reports them.
+
+    Args:
+        schedulable: False if an administrator has cordoned the devices.
+        allocation_api: how the devices are requested where the node's label does not say.
+    """
 
     name: str
     devices: tuple[NodeDevice, ...]
-    slices: tuple[SliceSeen, ...] = ()
+    slices: tuple[SliceFacts, ...] = ()
     schedulable: bool = True
-    door: str = ""
+    allocation_api: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSeen:
-    """A queue; amounts are devices, ``limit`` None is unlimited. ``tenant``: whose it is, empty: nobody's; ``pool``: where
-    its pods run, empty: on nodes of no pool; ``eviction_grace_s``: how long its pods may take to end when they are evicted,
-    None: as long as those of the queue above."""
+class QueueFacts:
+    """A queue. Amounts are devices.
+
+    Args:
+        limit: most devices in use; None: unlimited.
+        tenant: tenant that owns the queue; "" for none.
+        pool: pool of the nodes for the queue's pods; "": nodes of no pool.
+        eviction_grace_s: longest termination grace period of an evicted pod; None: as for the queue above.
+    """
 
     name: str
     parent: str = ""
@@ -173,9 +205,12 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceSeen:
-    """Which queue the pods of a namespace are in, and which others they may name. ``isolation`` is the label with the least
-    level of its pods; "" where it has none."""
+class NamespaceFacts:
+    """A namespace: the queue of its pods, and the other queues that they may name.
+
+    Args:
+        isolation: value of the label with the least isolation level of its pods; "" for none.
+    """
 
     name: str
     queue: str = ""
@@ -185,8 +220,10 @@ class NamespaceSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePod:
-    """Nominate the node, then write the plan and take our gate off. With ``nodes`` the pod is confined to these instead, and
-    its plan is written when it is bound."""
+    """Nominate the node, then write the plan and remove our gate.
+
+    With ``nodes``, restrict the pod to these nodes instead of writing the plan, which is written when the pod is bound.
+    """
 
     pod: PodName
     plan: PodPlan
@@ -195,14 +232,14 @@ class ReleasePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UngatePod:
-    """Take our gate off a pod that has no plan and needs none."""
+    """Remove our gate from a pod that needs no plan."""
 
     pod: PodName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """Write the plan of a pod that has its node."""
+    """Write the plan of a bound pod."""
 
     pod: PodName
     plan: PodPlan
@@ -210,7 +247,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nominate:
-    """Name the node in the pod's status: it is tried first and alone."""
+    """Write the nominated node to the pod's status: kube-scheduler tries it first, and alone."""
 
     pod: PodName
     node: str
@@ -218,11 +255,12 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictPod:
-    """Ask for the pod to be taken away, as budgets allow; ``message`` says for whom.
+    """Request the pod's eviction, subject to disruption budgets.
 
     Args:
-        grace_max_s: the longest time that it is given to end; None: its own.
-        owed: its devices are borrowed, and their owner takes them back: a budget that refuses is overruled.
+        message: explains the eviction, and names the pod that gets the devices.
+        grace_max_s: longest termination grace period; None: the pod's own.
+        owed: the devices are borrowed and are being reclaimed: a budget that refuses is overruled.
     """
 
     pod: PodName
@@ -234,8 +272,11 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Report why the pod waits, or (``reason`` None) that it has its place. ``own_condition``: the condition is
-    ``names.PLANNED``, because kube-scheduler writes the other, ``PodScheduled``."""
+    """Report why the pod waits, or (``reason`` None) that it is planned.
+
+    With ``own_condition`` the report is written to the condition ``names.PLANNED``, because kube-scheduler writes
+    ``PodScheduled``.
+    """
 
     pod: PodName
     reason: Reason | None
@@ -245,10 +286,13 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPod:
-    """A pod that will never run: tell people, and where its owner makes it again (``remade``) have it taken away."""
+    """Report a pod that its kubelet has refused for good.
+
+    With ``is_recreated`` the pod is also deleted, so that its controller creates another.
+    """
 
     pod: PodName
-    remade: bool
+    is_recreated: bool
     message: str
 
 

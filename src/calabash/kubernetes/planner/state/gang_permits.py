@@ -1,13 +1,13 @@
-"""The permit at binding: members of a gang are bound together or not at all.
+"""GangPermits for bindings of gangs: members of a gang are bound together or not at all.
 
-Theory of operation. kube-scheduler asks for the binding of each pod in a call of its own and waits for the answer; while
-it waits, the pod holds its place there. So the calls of a gang are held until as many members as it needs are held or
-bound, and then all are let go. Members that were bound and have ended count as bound: they need not come back. A gang
-whose members do not all come in time is refused as a whole, so that two gangs that wait for each other's room do not
-wait for ever; the order in which plans were made decides who comes first again.
+Theory of operation. kube-scheduler requests the binding of each pod in a call of its own and waits for the answer;
+meanwhile it reserves the pod's place on the node. So the calls of a gang are held until as many members as it needs are
+held or bound, and are then answered together. Members that were bound and have ended count as bound: they need not come
+back. A gang whose members do not all come in time is refused as a whole, so that two gangs do not wait for each other
+without end; the order of their plans then decides which goes first.
 
-A held member whose node cannot take it now (its kubelet offers no devices while the node's agent is replaced) is not counted:
-its binding stays held, and with it those of the gang, until the node can take it or the time is over.
+A held member whose node cannot take it now (its kubelet offers no device IDs while the node's agent is replaced) is not
+counted: its binding and those of its gang stay held until the node can take it or the time is over.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ class _Gang:
     held: dict[str, float] = field(default_factory=dict)
 
 
-class Permits:
-    """Who may be bound; pure bookkeeping.
+class GangPermits:
+    """Members, held bindings and bound members of gangs. Pure.
 
     Args:
         hold_s: how long the first member of a gang waits for the last.
-        kept_out: given UIDs of members, returns those whose nodes cannot take them now.
+        on_unready_nodes: given UIDs of members, returns those whose nodes cannot take them now.
     """
 
-    def __init__(self, hold_s: float, kept_out: Callable[[Collection[str]], Collection[str]] = lambda _: ()) -> None:
+    def __init__(
+        self, hold_s: float, on_unready_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    ) -> None:
         self._hold_s = hold_s
-        self._kept_out = kept_out
+        self._on_unready_nodes = on_unready_nodes
         self._gangs: dict[GangName, _Gang] = {}
 
-    def join(self, uid: str, gang: GangName, needed: int) -> None:
-        """A member has come."""
+    def add_member(self, uid: str, gang: GangName, needed: int) -> None:
+        """Add a member. ``needed``: members that must start together; it only grows."""
         found = self._gangs.setdefault(gang, _Gang())
         found.needed = max(found.needed, needed)
         found.members.add(uid)
 
-    def leave(self, uid: str, gang: GangName) -> None:
-        """A member is gone for good."""
+    def remove_member(self, uid: str, gang: GangName) -> None:
+        """Remove a deleted or ended member. A bound one still counts as bound."""
         found = self._gangs.get(gang)
         if found is None:
             return
@@ -60,61 +62,64 @@ class Permits:
         if not found.members:
             del self._gangs[gang]
 
-    def bound(self, uid: str, gang: GangName) -> None:
-        """A member has its node."""
+    def set_bound(self, uid: str, gang: GangName) -> None:
+        """Mark a member as bound."""
         found = self._gangs.get(gang)
         if found is not None:
             found.held.pop(uid, None)
             found.bound.add(uid)
 
-    def unbound(self, uid: str, gang: GangName) -> None:
-        """Its binding was refused by the API server."""
+    def set_unbound(self, uid: str, gang: GangName) -> None:
+        """Mark a member as not bound, because the API server refused its binding."""
         found = self._gangs.get(gang)
         if found is not None:
             found.bound.discard(uid)
 
-    def is_begun(self, gang: GangName) -> bool:
-        """Whether any member has been bound."""
+    def has_bound_member(self, gang: GangName) -> bool:
+        """Return True if a member is or was bound."""
         found = self._gangs.get(gang)
         return found is not None and bool(found.bound or found.ended)
 
     def holds(self, uid: str, gang: GangName) -> bool:
-        """Return True if the binding of this member waits for others."""
+        """Return True if the binding of this member is held for others."""
         found = self._gangs.get(gang)
         return found is not None and uid in found.held
 
     def members(self, gang: GangName) -> set[str]:
-        """All that there are."""
+        """Return the UIDs of all members."""
         found = self._gangs.get(gang)
         return set(found.members) if found else set()
 
-    def missing(self, gang: GangName) -> tuple[int, int]:
-        """(how many are held and could be bound, or are bound; how many are needed)."""
+    def progress(self, gang: GangName) -> tuple[int, int]:
+        """Return how many members are bound, or held and could be bound, and how many are needed."""
         found = self._gangs.get(gang, _Gang())
-        return self._there(found), found.needed
+        return self._count(found), found.needed
 
-    def arrive(self, uid: str, gang: GangName, now_s: float) -> list[str]:
-        """A member asks to be bound; who may be bound now, itself among them or nobody yet."""
+    def request_binding(self, uid: str, gang: GangName, now_s: float) -> list[str]:
+        """Hold a member's binding, and return the held members that may be bound now.
+
+        No member may be bound while the gang is incomplete.
+        """
         found = self._gangs[gang]
         found.held.setdefault(uid, now_s)
-        return self._complete(found)
+        return self._ready(found)
 
-    def complete(self) -> list[str]:
+    def ready_members(self) -> list[str]:
         """Return the held members of all gangs that may be bound now."""
-        return [uid for gang in self._gangs.values() for uid in self._complete(gang)]
+        return [uid for gang in self._gangs.values() for uid in self._ready(gang)]
 
-    def give_up(self, uid: str, gang: GangName) -> None:
-        """Nobody waits for its binding any more."""
+    def cancel_hold(self, uid: str, gang: GangName) -> None:
+        """Stop holding a member's binding."""
         found = self._gangs.get(gang)
         if found is not None:
             found.held.pop(uid, None)
 
-    def expired(self, now_s: float) -> list[str]:
-        """Members that waited too long: none of them is bound."""
+    def take_expired(self, now_s: float) -> list[str]:
+        """Stop holding, and return, the members whose gang was not complete within ``hold_s``."""
         refused: list[str] = []
         for gang in self._gangs.values():
             if gang.held and min(gang.held.values()) + self._hold_s <= now_s:
-                go = set(self._complete(gang))
+                go = set(self._ready(gang))
                 over = [uid for uid in gang.held if uid not in go]
                 if over and min(gang.held[uid] for uid in over) + self._hold_s <= now_s:
                     refused.extend(over)
@@ -124,11 +129,11 @@ class Permits:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _there(self, gang: _Gang) -> int:
-        return gang.ended + len(gang.bound) + len(gang.held) - len(self._kept_out(gang.held))
+    def _count(self, gang: _Gang) -> int:
+        return gang.ended + len(gang.bound) + len(gang.held) - len(self._on_unready_nodes(gang.held))
 
-    def _complete(self, gang: _Gang) -> list[str]:
-        if not gang.held or self._there(gang) < gang.needed:
+    def _ready(self, gang: _Gang) -> list[str]:
+        if not gang.held or self._count(gang) < gang.needed:
             return []
-        kept_out = self._kept_out(gang.held)
-        return [uid for uid in gang.held if uid not in kept_out]
+        unready = self._on_unready_nodes(gang.held)
+        return [uid for uid in gang.held if uid not in unready]

@@ -1,8 +1,10 @@
-"""Nodes that kube-scheduler refused to the pods of an owner: the next ones that it makes are planned elsewhere for a while.
+"""Back-off of nodes on which kube-scheduler refused pods of a controller.
 
-The planner knows devices; CPU, volumes and the rest are kube-scheduler's. Where that does not ask, a refusal is the only
-word of it. Each further refusal within a while lasts twice as long, so that an owner whose pods fit nowhere is not
-busy making them.
+The controller's next pods are planned elsewhere.
+
+The planner knows devices; kube-scheduler knows CPU, volumes and the rest. Where kube-scheduler does not ask the
+planner, its refusal is the only sign that a node is unsuitable. Each further refusal doubles the waiting time, so that
+a controller whose pods fit nowhere does not create them without pause.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from dataclasses import dataclass, field
 
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
 
-PATIENCE_S = 5.0  # so long is a pod left alone that kube-scheduler has refused
+PATIENCE_S = 5.0  # how long a refused pod is left alone
 PATIENCE_MAX_S = 300.0
-SHUN_S = 120.0
+BACKOFF_S = 120.0
 _NODES_MAX = 64
 _OWNERS_MAX = 10_000
 
@@ -27,46 +29,52 @@ class _Refusals:
     evicted_until_s: float = 0.0
 
 
-class Shunned:
-    """By owner: nodes to be left out, for a while."""
+class NodeBackoff:
+    """Excluded nodes and eviction intervals, by controller."""
 
     def __init__(self) -> None:
         self._by_owner: dict[str, _Refusals] = {}
 
     def patience_s(self, owner: str) -> float:
-        """How long to wait before the next refusal counts."""
+        """Return how long a pod of the controller must have been refused before it is evicted.
+
+        PATIENCE_S, doubled for each earlier refusal.
+        """
         found = self._by_owner.get(owner)
         return PATIENCE_S if found is None else min(PATIENCE_S * 2.0**found.times, PATIENCE_MAX_S)
 
-    def refuse(self, owner: str, nodes: Iterable[str], now_s: float) -> None:
-        """kube-scheduler found no room on these."""
+    def add_refusal(self, owner: str, nodes: Iterable[str], now_s: float) -> None:
+        """Exclude nodes for pods of the controller, for BACKOFF_S after the next refusal could count."""
         if len(self._by_owner) >= _OWNERS_MAX:
             self._by_owner.clear()
         found = self._by_owner.setdefault(owner, _Refusals())
         found.nodes |= dict.fromkeys(nodes)
         for name in list(found.nodes)[:-_NODES_MAX]:
             del found.nodes[name]
-        found.until_s = now_s + SHUN_S + self.patience_s(owner)
+        found.until_s = now_s + BACKOFF_S + self.patience_s(owner)
         found.times = min(found.times + 1, 10)
 
-    def evict(self, owner: str, now_s: float) -> None:
-        """A pod of the owner is evicted for want of room: the next one may be after a pause, each twice as long."""
+    def add_eviction(self, owner: str, now_s: float) -> None:
+        """Note an eviction for want of devices.
+
+        The controller's next may follow after a pause, which doubles each time.
+        """
         pause_s = self.patience_s(owner)
-        self.refuse(owner, (), now_s)
+        self.add_refusal(owner, (), now_s)
         self._by_owner[owner].evicted_until_s = now_s + pause_s
 
     def may_evict(self, owner: str, now_s: float) -> bool:
-        """Return True if no pod of the owner was evicted for want of room a moment ago."""
+        """Return True if the pause after the controller's last eviction is over."""
         found = self._by_owner.get(owner)
         return found is None or found.evicted_until_s <= now_s
 
     def selector(self, owner: str) -> tuple[str, ...]:
-        """What keeps a pod of the owner from them."""
+        """Return the node selector that excludes the controller's nodes; empty for none."""
         found = self._by_owner.get(owner)
         return (f"{HOSTNAME} notin ({','.join(found.nodes)})",) if found is not None and found.nodes else ()
 
-    def expired(self, now_s: float) -> list[str]:
-        """Owners for whom all nodes are to be tried again."""
+    def take_expired(self, now_s: float) -> list[str]:
+        """Remove and return the controllers whose nodes may be tried again."""
         over = [owner for owner, found in self._by_owner.items() if found.until_s <= now_s]
         for owner in over:
             del self._by_owner[owner]

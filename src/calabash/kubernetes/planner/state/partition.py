@@ -1,7 +1,7 @@
-"""The nodes of a planner's part of the cluster, as its core was told of them: what ``handover`` asks.
+"""Nodes of a planner's part of the cluster: pool membership, labels, and which nodes are open.
 
-All sets change under the planner's lock, in the same step in which the core is told: whoever finds a node gone here knows
-that nothing more is decided for it.
+All sets change under the planner's lock, in the step in which the core gets the event: once a node is not open here,
+nothing more is decided for it.
 """
 
 from __future__ import annotations
@@ -17,79 +17,82 @@ from calabash.kubernetes.objects.names import PLANNED_BY, TAKEN_FROM
 from calabash.kubernetes.objects.shards import Shard
 from calabash.kubernetes.planner.lead.handover import Labelled
 
-_LOOKED_ONE_BY_ONE = 64  # for more nodes at once it is less to list all pods again
+_SINGLE_LISTS_MAX = 64  # for more nodes at once, one list of all pods costs less
 
 
-class PartNodes:
-    """See the module's description, and ``handover.NodesSeen``.
+class PartitionNodes:
+    """Nodes of the planner's part of the cluster; implements ``handover.NodeView``.
 
     Args:
-        tell: tells the core of the devices of a node; whether they are there.
+        emit_devices: gives the core the devices of a node; returns False if they are unknown.
     """
 
-    def __init__(self, shard: Shard, lock: threading.RLock, *, tell: Callable[[str], bool]) -> None:
+    def __init__(self, shard: Shard, lock: threading.RLock, *, emit_devices: Callable[[str], bool]) -> None:
         self._shard = shard
         self._lock = lock
-        self._tell = tell
+        self._emit_devices = emit_devices
         self._pool: set[str] = set()
         self._labelled: dict[str, Labelled] = {}
         self._free: dict[str, str] = {}
         self._open: set[str] = set()
-        self._looked: dict[str, int] = {}
-        self.pods: WideningMirror[Pod] | None = None  # of others, which hold those of these nodes only
-        self.moved: Callable[[], object] = lambda: None  # called when a node has come or gone
+        self._listings: dict[str, int] = {}
+        self.pods: WideningMirror[Pod] | None = None  # mirror of other schedulers' pods, restricted to these nodes
+        self.on_move: Callable[[], object] = lambda: None  # called when a node was added or removed
 
     @property
     def selector(self) -> str:
-        """Labels of its GpuNodes."""
+        """Label selector of the part's GpuNodes; "" for all."""
         return "" if self._shard.everything else f"{PLANNED_BY}={self._shard.lease}"
 
-    def has(self, node: str) -> bool:
-        """Whether the core is told of its devices."""
+    def is_open(self, node: str) -> bool:
+        """Return True if the core gets the node's devices."""
         return self._shard.everything or node in self._open
 
     # ---- what the mirrors say, under the lock ---------------------------------------------------------------------
 
-    def came(self, node: str) -> None:
+    def node_added(self, node: str) -> None:
+        """Note that a node came into the pool."""
         self._pool.add(node)
-        self.moved()
+        self.on_move()
 
-    def left(self, node: str) -> None:
+    def node_removed(self, node: str) -> None:
+        """Note that a node left the pool, or was deleted."""
         self._pool.discard(node)
         self._close(node)
 
-    def label_seen(self, meta: ObjectMeta) -> None:
-        """A GpuNode has our label, in this version."""
+    def label_changed(self, meta: ObjectMeta) -> None:
+        """Note the version of a GpuNode that has our label."""
         if not self._shard.everything:
             before = self._labelled.get(meta.name)
             now = Labelled(meta.resource_version, meta.labels.get(TAKEN_FROM, ""))
             self._labelled[meta.name] = now
             if before is None or before.taken_from != now.taken_from:
-                self.moved()
+                self.on_move()
 
-    def label_gone(self, node: str) -> None:
+    def label_removed(self, node: str) -> None:
+        """Note that a GpuNode has our label no more, or was deleted."""
         self._labelled.pop(node, None)
         self._close(node)
 
-    def free_seen(self, change: MirrorChange[GpuNode]) -> None:
-        """A GpuNode has nobody's label, or comes to have one."""
+    def free_changed(self, change: MirrorChange[GpuNode]) -> None:
+        """Note that a GpuNode has no planner's label, or has one now."""
         found = change.after or change.before
         with self._lock:
             if change.after is not None:
                 self._free[change.after.metadata.name] = change.after.metadata.resource_version
             elif found is not None:
                 self._free.pop(found.metadata.name, None)
-        self.moved()
+        self.on_move()
 
-    def begin(self) -> None:
-        """A term begins: pods are listed after this, so what is ours by now is open."""
+    def begin_term(self) -> None:
+        """Open the nodes that are ours. Pods are listed after this call."""
         self._open = {node for node, one in self._labelled.items() if node in self._pool and not one.taken_from}
-        self._looked.clear()
+        self._listings.clear()
 
     def _close(self, node: str) -> None:
         self._open.discard(node)
-        self._looked.pop(node, None)
-        self.moved()
+        self._listings.pop(node, None)
+        self.on_move()
 
     # ---- what is asked --------------------------------------------------------------------------------------------
 
@@ -109,19 +112,24 @@ class PartNodes:
         with self._lock:
             return set(self._open)
 
-    def look(self, nodes: set[str]) -> set[str]:
-        """Have the pods on these listed, which were left out so far: each node's by itself, or all where they are many."""
+    def list_pods(self, nodes: set[str]) -> set[str]:
+        """Have the pods on these nodes listed, unless they were.
+
+        One list for each node, or one of all pods for many nodes.
+
+        Returns all nodes of this and earlier calls whose pods are listed by now.
+        """
         pods = self.pods
         assert pods is not None
         with self._lock:
-            new = sorted(nodes - self._looked.keys())
-            if len(new) > _LOOKED_ONE_BY_ONE:
-                self._looked |= dict.fromkeys(new, pods.include(""))
+            new = sorted(nodes - self._listings.keys())
+            if len(new) > _SINGLE_LISTS_MAX:
+                self._listings |= dict.fromkeys(new, pods.include(""))
             else:
-                self._looked |= {name: pods.include(f"spec.nodeName={name}") for name in new}
-            return {name for name, number in self._looked.items() if pods.included(number)}
+                self._listings |= {name: pods.include(f"spec.nodeName={name}") for name in new}
+            return {name for name, number in self._listings.items() if pods.included(number)}
 
     def open(self, node: str) -> None:
         with self._lock:
-            if node in self._looked and self._tell(node):  # else it went meanwhile
+            if node in self._listings and self._emit_devices(node):  # else the node was removed meanwhile
                 self._open.add(node)

@@ -1,12 +1,12 @@
-"""The tree of queues as the API server has it, and which queue a pod is in."""
+"""Queue tree of the API server, and the queue of each pod."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
 from calabash.kubernetes.objects.shards import ALL, Shard
-from calabash.kubernetes.planner.state.facts import NamespaceSeen, PodSeen, QueueSeen
-from calabash.kubernetes.planner.state.store import Book, Stage
+from calabash.kubernetes.planner.state.facts import NamespaceFacts, PodFacts, QueueFacts
+from calabash.kubernetes.planner.state.store import PodStore, Stage
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 from calabash.sched import QUEUE_DEPTH_MAX, UNLIMITED, Amount, QueueSpec, queue_levels, queue_too_deep
@@ -16,65 +16,67 @@ DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
 class KubeQueues:
-    """KubeQueues and namespaces. A queue whose object is gone stays, without rights, until nothing of it runs.
+    """KubeQueues and namespaces. A deleted queue stays in the scheduler's tree, without quota, while pods of it run.
 
-    Queues below QUEUE_DEPTH_MAX levels are in ``set_aside`` with the error, and are not in the scheduler's tree.
+    Queues below QUEUE_DEPTH_MAX levels are in ``too_deep`` with the error, and are not in the scheduler's tree.
 
     Args:
-        shard: the part of the cluster; queues of others are known by name only.
+        shard: the planner's part of the cluster; queues of other parts are known by name only.
     """
 
     def __init__(self, shard: Shard = ALL) -> None:
         self._shard = shard
-        self._elsewhere: dict[str, QueueSeen] = {}
-        self.wanted: dict[str, QueueSeen] = {}
-        self.set_aside: dict[str, CalabashError] = {}
-        self.namespaces: dict[str, NamespaceSeen] = {}
+        self._of_other_planners: dict[str, QueueFacts] = {}
+        self.own: dict[str, QueueFacts] = {}
+        self.too_deep: dict[str, CalabashError] = {}
+        self.namespaces: dict[str, NamespaceFacts] = {}
         self.fault = ""
 
-    def see(self, queues: Iterable[QueueSeen]) -> None:
-        """All queues that there are."""
-        self.wanted, self._elsewhere, self.set_aside = {}, {}, {}
+    def set_queues(self, queues: Iterable[QueueFacts]) -> None:
+        """Replace all queues."""
+        self.own, self._of_other_planners, self.too_deep = {}, {}, {}
         found = list(queues)
         level = queue_levels({queue.name: queue.parent for queue in found})
         for queue in found:
             if level[queue.name] > QUEUE_DEPTH_MAX:
-                self.set_aside[queue.name] = queue_too_deep(queue.name, level[queue.name])
+                self.too_deep[queue.name] = queue_too_deep(queue.name, level[queue.name])
             elif self._shard.has_queue_of(queue.pool):
-                self.wanted[queue.name] = queue
+                self.own[queue.name] = queue
             else:
-                self._elsewhere[queue.name] = queue
+                self._of_other_planners[queue.name] = queue
 
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
-        """The tree; ``in_use`` names queues that must be in it."""
-        specs = {name: spec_of(facts) for name, facts in self.wanted.items()}
+        """Return the queue tree for the scheduler. ``in_use``: queues that must be in it although they are deleted."""
+        specs = {name: spec_of(facts) for name, facts in self.own.items()}
         specs.setdefault(DEFAULT_QUEUE, DEFAULT)
         for name in in_use:
             specs.setdefault(name, QueueSpec(name=name, over_quota_weight=0.0))
         return list(specs.values())
 
-    def apply(self, book: Book, kept: Collection[str] = ()) -> None:
-        """Give the scheduler the tree; what stands in a queue that is gone is put aside. A tree that cannot be keeps the
-        old one, and ``fault`` says why. Queues in ``kept`` are in use as well."""
-        waiting = [e for e in book.entries.values() if e.stage is Stage.WAITING and e.bundle]
-        gone = [e for e in waiting if e.bundle and not self.is_there(e.bundle.request.queue)]
+    def apply(self, store: PodStore, kept: Collection[str] = ()) -> None:
+        """Replace the scheduler's queue tree, and set pods aside that wait in a deleted queue.
+
+        If the new tree is invalid, the old one stays and ``fault`` says why. ``kept``: further queues that are in use.
+        """
+        waiting = [e for e in store.entries.values() if e.stage is Stage.WAITING and e.bundle]
+        gone = [e for e in waiting if e.bundle and not self.is_known(e.bundle.request.queue)]
         for entry in gone:
-            book.scheduler.finished(entry.id)
-            book.newcomers.pop(entry.id, None)
-            error = self.set_aside.get(entry.bundle.request.queue) if entry.bundle else None
-            book.put_aside(entry, Reason.NOT_FOUND, error.message if error else "its queue is gone")
-        used = {e.bundle.request.queue for e in book.entries.values() if e.bundle and e.id in book.scheduler.known}
+            store.scheduler.finished(entry.id)
+            store.newcomers.pop(entry.id, None)
+            error = self.too_deep.get(entry.bundle.request.queue) if entry.bundle else None
+            store.set_aside(entry, Reason.NOT_FOUND, error.message if error else "the queue of the pod was deleted")
+        used = {e.bundle.request.queue for e in store.entries.values() if e.bundle and e.id in store.scheduler.known}
         try:
-            book.scheduler.set_queues(self.specs({*used, *kept}))
+            store.scheduler.set_queues(self.specs({*used, *kept}))
         except CalabashError as error:
             self.fault = error.message
         else:
             self.fault = ""
 
     def eviction_grace_s(self, name: str) -> int:
-        """Return the longest time that an evicted pod of a queue has to end."""
+        """Return the longest termination grace period of evicted pods of a queue, in seconds."""
         for _ in range(QUEUE_DEPTH_MAX):
-            queue = self.wanted.get(name)
+            queue = self.own.get(name)
             if queue is None:
                 break
             if queue.eviction_grace_s is not None:
@@ -82,15 +84,20 @@ class KubeQueues:
             name = queue.parent
         return EVICTION_GRACE_S
 
-    def is_there(self, name: str) -> bool:
-        """Return True if the planner decides about pods of the queue."""
-        return name in self.wanted or (
-            name == DEFAULT_QUEUE and name not in self._elsewhere and name not in self.set_aside
+    def is_known(self, name: str) -> bool:
+        """Return True if this planner decides about pods of the queue."""
+        return name in self.own or (
+            name == DEFAULT_QUEUE and name not in self._of_other_planners and name not in self.too_deep
         )
 
-    def of(self, pod: PodSeen) -> str:
-        """The queue of a pod. Raises CalabashError: it is not there, or the namespace does not allow it."""
-        namespace = self.namespaces.get(pod.namespace) or NamespaceSeen(name=pod.namespace)
+    def queue_of(self, pod: PodFacts) -> str:
+        """Return the queue of a pod.
+
+        Raises:
+            CalabashError: the queue does not exist, is too deep or of another planner, or the pod's namespace may not
+                use it.
+        """
+        namespace = self.namespaces.get(pod.namespace) or NamespaceFacts(name=pod.namespace)
         own = pod.request.queue if pod.request else ""
         given = namespace.queue or DEFAULT_QUEUE
         if own and own != given and namespace.allowed.isdisjoint((own, "*")):
@@ -100,16 +107,16 @@ class KubeQueues:
                 hint=f"leave the queue out, or have the namespace allow {own}",
             )
         name = own or given
-        if name in self.set_aside:
-            raise self.set_aside[name]
-        if name in self._elsewhere:
-            pool = self._elsewhere[name].pool
+        if name in self.too_deep:
+            raise self.too_deep[name]
+        if name in self._of_other_planners:
+            pool = self._of_other_planners[name].pool
             raise CalabashError(
                 f"queue {name} is of {f'pool {pool}' if pool else 'no pool'}, this planner has nodes {self._shard.selector}",
                 reason=Reason.CONFLICT,
-                hint="make the pod anew: it is then given to the planner of its queue",
+                hint="recreate the pod: it is then assigned to the planner of its queue",
             )
-        if not self.is_there(name):
+        if not self.is_known(name):
             raise CalabashError(f"queue {name} does not exist", reason=Reason.NOT_FOUND, hint="kubectl get queues")
         tenant = self._tenant(name)
         if tenant and tenant != self._tenant(given):
@@ -121,12 +128,12 @@ class KubeQueues:
         return name
 
     def _tenant(self, queue: str) -> str:
-        found = self.wanted.get(queue) or self._elsewhere.get(queue)
+        found = self.own.get(queue) or self._of_other_planners.get(queue)
         return found.tenant if found is not None else ""
 
 
-def spec_of(queue: QueueSeen) -> QueueSpec:
-    """In the scheduler's words."""
+def spec_of(queue: QueueFacts) -> QueueSpec:
+    """Return the queue as the scheduler takes it."""
     limit = UNLIMITED if queue.limit is None else UNLIMITED._replace(gpu_milli=round(queue.limit * 1000))
     return QueueSpec(
         name=queue.name,

@@ -1,4 +1,4 @@
-"""What a pod asks for in the binder's words: its bundle, its queue, its gang, where it may go."""
+"""Convert pods to requests of the binder: bundle, queue, gang, priority and placement constraints."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from calabash.kubernetes.dialects.translate import with_least_isolation
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
 from calabash.kubernetes.planner.state.budgets import Budgets
 from calabash.kubernetes.planner.state.bundles import bundle_of
-from calabash.kubernetes.planner.state.facts import PodSeen
+from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.gang_permits import GangName
-from calabash.kubernetes.planner.state.node_backoff import Shunned
+from calabash.kubernetes.planner.state.node_backoff import NodeBackoff
 from calabash.kubernetes.planner.state.queues import KubeQueues
-from calabash.kubernetes.planner.state.store import Book, Entry, Stage
+from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
 from calabash.kubernetes.pod_request import GangSource, PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
-SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never stopped for others
+SYSTEM_PRIORITY_MIN = 2_000_000_000  # system-cluster-critical and above are never evicted for others
 SYSTEM_NAMESPACES = frozenset(("kube-system", "calabash-system"))
 
 _at_least_kept = lru_cache(maxsize=4096)(with_least_isolation)  # requests of one job are the same
@@ -30,8 +30,8 @@ def _at_least(asked: PodRequest, word: str) -> PodRequest:
     return _at_least_kept(asked, isolation_named(word))
 
 
-def has_begun(facts: PodSeen) -> bool:
-    """Return True if the pod is on a node with a plan for it: what it holds is counted as it is."""
+def has_begun(facts: PodFacts) -> bool:
+    """Return True if the pod is bound with a plan for its node; its devices are then counted as the plan says."""
     return bool(facts.node) and facts.plan is not None and facts.plan.node == facts.node
 
 
@@ -39,38 +39,41 @@ GroupName = tuple[str, str, str]
 """Source, namespace and name."""
 
 
-class Wishes:
-    """See the module's description.
+class PodRequests:
+    """Requests of pods, as the binder takes them.
 
     Attributes:
-        groups: members that each gang object asks for.
-        budgets: whom disruption budgets keep.
-        riders: members of gangs that ask for nothing themselves.
-        resized: gangs of which the scheduler is to wait for more or fewer members than it was told.
-        shunned: nodes that kube-scheduler refused to an owner's pods.
+        groups: size of each gang group object.
+        budgets: disruption budgets, and the pods that they protect.
+        riders: members of gangs that request no devices (stage RIDING).
+        resized_gangs: gangs for which the scheduler must wait for another number of members than it was told.
+        node_backoff: nodes on which kube-scheduler refused pods of a controller.
     """
 
-    def __init__(self, book: Book, queues: KubeQueues, system_namespaces: frozenset[str]) -> None:
-        self._book = book
+    def __init__(self, store: PodStore, queues: KubeQueues, system_namespaces: frozenset[str]) -> None:
+        self._store = store
         self._queues = queues
         self._system_namespaces = system_namespaces
         self.groups: dict[GroupName, int] = {}
         self.budgets = Budgets()
-        self.shunned = Shunned()
+        self.node_backoff = NodeBackoff()
         self.riders: dict[GangName, set[str]] = {}
-        self.resized: set[GangName] = set()
+        self.resized_gangs: set[GangName] = set()
 
-    def describe(self, entry: Entry) -> bool:
-        """What it asks for, in the binder's words; False when it was put aside for want of it."""
-        book, facts = self._book, entry.facts
+    def set_bundle(self, entry: PodEntry) -> bool:
+        """Set the entry's bundle from the pod's request.
+
+        Returns False if the pod has none; a pod that cannot be decided is set aside.
+        """
+        store, facts = self._store, entry.facts
         if facts.request is None and not facts.rides:
-            book.put_aside(entry, Reason.BAD_REQUEST, facts.fault)
+            store.set_aside(entry, Reason.BAD_REQUEST, facts.fault)
             return False
         size = self._size(entry)
         if size is None:
             return False
         if facts.waits_for:
-            book.put_aside(entry, Reason.NOT_FOUND, facts.waits_for)
+            store.set_aside(entry, Reason.NOT_FOUND, facts.waits_for)
             return False
         if facts.request is None or facts.rides:
             entry.bundle = None
@@ -84,13 +87,16 @@ class Wishes:
                 gang_size=size,
             )
         except CalabashError as error:
-            book.put_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
+            store.set_aside(entry, error.reason, f"{error.message}; {error.hint}" if error.hint else error.message)
             return False
         return True
 
-    def _size(self, entry: Entry) -> int | None:
-        """How many members of its gang the scheduler waits for; None when it was put aside for want of the gang."""
-        book, facts = self._book, entry.facts
+    def _size(self, entry: PodEntry) -> int | None:
+        """Return for how many members of the pod's gang the scheduler waits.
+
+        None if the gang group does not exist, and the pod was set aside.
+        """
+        store, facts = self._store, entry.facts
         if facts.request is None:
             return 1
         first = facts.request.containers[0].request
@@ -98,8 +104,8 @@ class Wishes:
         if facts.request.gang_source not in (GangSource.NONE, GangSource.ANNOTATION):
             known = self.groups.get((facts.request.gang_source, facts.namespace, first.gang))
             if known is None and not facts.node:
-                book.put_aside(
-                    entry, Reason.GANG_INCOMPLETE, f"there is no {facts.request.gang_source} group {first.gang}"
+                store.set_aside(
+                    entry, Reason.GANG_INCOMPLETE, f"{facts.request.gang_source} group {first.gang} does not exist"
                 )
                 return None
             size = known or 1
@@ -109,39 +115,44 @@ class Wishes:
         self._join(entry, gang, size)
         return max(1, size - len(self.riders.get(gang, ())))
 
-    def _join(self, entry: Entry, gang: GangName, size: int) -> None:
-        """It is a member. One that rides asks the scheduler for nothing, which must not wait for it."""
+    def _join(self, entry: PodEntry, gang: GangName, size: int) -> None:
+        """Add the pod to its gang. The scheduler does not wait for riding members, which request nothing."""
         entry.gang = gang
-        self._book.permits.join(entry.facts.uid, gang, size)
+        self._store.permits.add_member(entry.facts.uid, gang, size)
         riders = self.riders.setdefault(gang, set()) if entry.facts.rides else self.riders.get(gang)
         if riders is None or (entry.facts.uid in riders) is entry.facts.rides:
             return
         riders ^= {entry.facts.uid}
-        self.resized.add(gang)
+        self.resized_gangs.add(gang)
 
-    def forget(self, entry: Entry) -> None:
-        """It is gone."""
+    def pod_deleted(self, entry: PodEntry) -> None:
+        """Remove a deleted pod from the riding members of its gang."""
         riders = self.riders.get(entry.gang) if entry.gang is not None else None
         if riders is not None and entry.gang is not None and entry.facts.uid in riders:
             riders.discard(entry.facts.uid)
-            self.resized.add(entry.gang)
+            self.resized_gangs.add(entry.gang)
 
-    def _queue(self, facts: PodSeen) -> str:
-        """Its queue. A pod that has its plan is counted, whatever became of its queue; one that others bound past the planner
-        needs a queue that it may use.
+    def _queue(self, facts: PodFacts) -> str:
+        """Return the pod's queue.
+
+        A pod that has begun is counted in the default queue if its own queue is gone. Raises CalabashError if the pod
+        has not begun and its namespace may not use the queue.
         """
         try:
-            queue = self._queues.of(facts)
+            queue = self._queues.queue_of(facts)
         except CalabashError:
             if not has_begun(facts):
                 raise
             queue = DEFAULT_QUEUE
-        if has_begun(facts) and queue not in self._book.scheduler.scheduler.tree.form.leaves:
+        if has_begun(facts) and queue not in self._store.scheduler.scheduler.tree.form.leaves:
             queue = DEFAULT_QUEUE
         return queue
 
-    def _isolated(self, facts: PodSeen) -> PodRequest:
-        """The request at the least level of its namespace. What has its plan keeps the level that it was given."""
+    def _isolated(self, facts: PodFacts) -> PodRequest:
+        """Return the request with at least the isolation level of the pod's namespace.
+
+        A pod that has begun keeps its level. Raises CalabashError if the request excludes the level.
+        """
         assert facts.request is not None
         namespace = self._queues.namespaces.get(facts.namespace)
         if namespace is None or not namespace.isolation or has_begun(facts):
@@ -155,53 +166,63 @@ class Wishes:
                 hint=error.hint,
             ) from error
 
-    def request(self, entry: Entry, now_s: float = 0.0) -> BundleRequest:
+    def bundle_request(self, entry: PodEntry, now_s: float = 0.0) -> BundleRequest:
+        """Return the request that is submitted to the scheduler. The entry must have a bundle."""
         facts = entry.facts
         assert entry.bundle is not None
-        shunned = () if facts.own or facts.confined else self.shunned.selector(facts.owner)
-        pinned = (
-            (f"{HOSTNAME} in ({','.join(self._book.hostnames.get(n, n) for n in facts.pins)})",) if facts.pins else ()
+        node_backoff = (
+            () if facts.uses_our_scheduler or facts.candidate_nodes else self.node_backoff.selector(facts.owner)
         )
-        more = (*shunned, *pinned)
-        wish = replace(facts.wish, selector=(*facts.wish.selector, *more)) if more else facts.wish
+        pinned = (
+            (f"{HOSTNAME} in ({','.join(self._store.hostnames.get(n, n) for n in facts.pins)})",) if facts.pins else ()
+        )
+        more = (*node_backoff, *pinned)
+        constraints = (
+            replace(facts.constraints, selector=(*facts.constraints.selector, *more)) if more else facts.constraints
+        )
         return BundleRequest(
             id=entry.id,
             bundle=entry.bundle,
-            wish=wish,
+            constraints=constraints,
             submitted_at_s=facts.created_at_s,
             owner=facts.namespace,
             evictable=self.evictable(entry, now_s),
             guarded=self.guarded(entry),
         )
 
-    def evictable(self, entry: Entry, now_s: float) -> bool:
-        """Return True if it may be stopped for others now, at least where it borrows (``guarded``)."""
+    def evictable(self, entry: PodEntry, now_s: float) -> bool:
+        """Return True if the pod may be evicted for others now, at least where it borrows (``guarded``)."""
         return not (self.priority(entry.facts) >= SYSTEM_PRIORITY_MIN or entry.protected_until_s > now_s)
 
-    def guarded(self, entry: Entry) -> bool:
-        """Return True if a disruption budget keeps it, as far as it is within what its queue is guaranteed."""
-        return bool(self.budgets.keeps(entry.facts))
+    def guarded(self, entry: PodEntry) -> bool:
+        """Return True if a disruption budget protects the pod while it is within its queue's guarantee."""
+        return bool(self.budgets.blocking_budget(entry.facts))
 
-    def marks(self, entry: Entry, now_s: float) -> tuple[bool, bool]:
+    def eviction_marks(self, entry: PodEntry, now_s: float) -> tuple[bool, bool]:
         """Return ``evictable`` and ``guarded``."""
         return self.evictable(entry, now_s), self.guarded(entry)
 
-    def priority(self, facts: PodSeen) -> int:
-        """Return the pod's priority. Every user may name a class of the system's: it counts in the system's namespaces only."""
+    def priority(self, facts: PodFacts) -> int:
+        """Return the pod's priority.
+
+        System priorities, which any user may name, count in system namespaces only, and are 0 elsewhere.
+        """
         if facts.priority >= SYSTEM_PRIORITY_MIN and facts.namespace not in self._system_namespaces:
             return 0
         return facts.priority
 
-    def eviction_grace_s(self, entry: Entry) -> int:
-        """Return the longest time that the pod has to end when it is evicted: its queue's."""
+    def eviction_grace_s(self, entry: PodEntry) -> int:
+        """Return the longest termination grace period for the pod's eviction, as its queue sets it."""
         return self._queues.eviction_grace_s(entry.bundle.request.queue if entry.bundle is not None else DEFAULT_QUEUE)
 
-    def mark_movable(self, entry: Entry) -> None:
-        """Whether it may be stopped to start elsewhere: it runs, and is no member of a gang, which would have to go as a
-        whole."""
+    def mark_movable(self, entry: PodEntry) -> None:
+        """Tell the scheduler whether a movable pod may be moved now.
+
+        It is bound and alone, because a gang or the users of a shared claim would have to be moved together.
+        """
         facts = entry.facts
         if facts.movable:
-            alone = entry.gang is None and not self._book.claims.sharers(facts.uid)
+            alone = entry.gang is None and not self._store.claims.sharers(facts.uid)
             movable = entry.stage is Stage.BOUND and not facts.leaving and alone and entry.bundle is not None
-            wish = self.request(entry).wish if movable else facts.wish
-            set_movable(self._book.scheduler, entry.id, movable=movable, wish=wish)
+            constraints = self.bundle_request(entry).constraints if movable else facts.constraints
+            set_movable(self._store.scheduler, entry.id, movable=movable, constraints=constraints)

@@ -1,19 +1,19 @@
-"""What the planner knows of every pod, and what it wants done: the state that its parts share.
+"""Pod states of the planner, the indexes over them, and the actions to be carried out.
 
-| stage | the pod |
+| stage | state of the pod |
 |---|---|
-| ASIDE | cannot be decided: its queue is not there, its gang is not known, no device could serve it, another's gate holds it |
-| WAITING | stands in its queue |
-| PLACED | has its devices and waits for those who must leave them |
+| ASIDE | cannot be decided: its queue or gang group does not exist, no device could serve it, or another gate holds it |
+| WAITING | waits in its queue for devices |
+| PLACED | has devices, and waits for the evicted pods that still hold them to end |
 | RELEASING | its plan is being written |
-| RELEASED | kube-scheduler may place it where the plan says |
+| RELEASED | kube-scheduler may place it on the planned node |
 | BINDING | its binding is being written |
-| BOUND | has its node |
-| EVICTED | has its node, and was asked to leave |
-| RIDING | has no plan and needs none: its claims count for others, or ask nothing of ours |
+| BOUND | is bound to its node |
+| EVICTED | is bound to its node, and its eviction was requested |
+| RIDING | has no plan and needs none: its claims are counted for other pods, or request no devices of ours |
 
-``holds`` says whether the scheduler counts devices for it: from PLACED on, except where its node is gone or its devices
-are not known.
+``ClusterScheduler.holds`` is true for pods whose devices the scheduler counts: from PLACED on, except where the pod's
+node is gone or its devices are not known.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.visibility import for_namespace
 from calabash.kubernetes.planner.state.claims import Claims
 from calabash.kubernetes.planner.state.deferrals import Deferrals
-from calabash.kubernetes.planner.state.facts import Action, EvictPod, PodSeen, Report, SweepPod, UngatePod
-from calabash.kubernetes.planner.state.gang_permits import GangName, Permits
+from calabash.kubernetes.planner.state.facts import Action, EvictPod, PodFacts, Report, SweepPod, UngatePod
+from calabash.kubernetes.planner.state.gang_permits import GangName, GangPermits
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
 
 
 class Stage(StrEnum):
-    """See the module's description."""
+    """Stage of a pod; see the module's description."""
 
     ASIDE = "aside"
     WAITING = "waiting"
@@ -51,20 +51,30 @@ class Stage(StrEnum):
     RIDING = "riding"
 
 
-REPORT_AFTER_S = 1.0  # who waits shorter than that is not told about
-REPORT_AGAIN_S = 10.0  # so often the numbers of one reason are renewed
-GONE_MAX = 4096  # pods that have gone and are remembered for a while
+REPORT_AFTER_S = 1.0  # shorter waits are not reported
+REPORT_AGAIN_S = 10.0  # between reports with the same reason
+DELETED_PODS_MAX = 4096  # deleted pods whose UIDs are kept
 UNBOUND = frozenset((Stage.PLACED, Stage.RELEASING, Stage.RELEASED))
 SETTLED = frozenset((Stage.BINDING, Stage.BOUND, Stage.EVICTED))
 
 
 @dataclass(slots=True)
-class Entry:
-    """One pod. ``written`` is the id of the plan that its annotation holds, as far as is known; ``releases`` are the ids of
-    the plans that were to take its gate off. ``told`` is why it waits (None: it does not), ``said`` what people were last
-    told of that, and ``own_condition`` whether in a condition of our own. ``asked``: kube-scheduler was told its plan."""
+class PodEntry:
+    """State of one pod.
 
-    facts: PodSeen
+    Attributes:
+        written: ID of the plan in the pod's annotation, as far as known.
+        releases: IDs of the plans with which the removal of the pod's gate was requested.
+        after: UIDs of evicted pods that still hold the planned devices.
+        reason: why the pod waits; None: it does not wait.
+        message: explanation that belongs to ``reason``.
+        reported: the reason that was last reported.
+        stale_refused: the offer of an old nomination alone was refused once for this plan.
+        own_condition: report in the condition ``names.PLANNED`` instead of ``PodScheduled``.
+        asked: kube-scheduler was given the planned node.
+    """
+
+    facts: PodFacts
     stage: Stage = Stage.ASIDE
     bundle: Bundle | None = None
     plan: PodPlan | None = None
@@ -72,8 +82,9 @@ class Entry:
     releases: tuple[str, ...] = ()
     after: frozenset[str] = frozenset()
     gang: GangName | None = None
-    told: tuple[Reason | None, str] = (None, "")
-    said: Reason | None = None
+    reason: Reason | None = None
+    message: str = ""
+    reported: Reason | None = None
     protected_until_s: float = 0.0
     stale_refused: bool = False
     own_condition: bool = False
@@ -81,8 +92,11 @@ class Entry:
 
     @property
     def is_written(self) -> bool:
-        """Whether its annotation holds its plan. A gate goes only with the plan, so a pod that others see without it, and
-        for which there was one plan, has that one, whatever has been heard of it here."""
+        """Return True if the pod's annotation holds the current plan.
+
+        The gate is removed only together with a plan. So an ungated pod whose only release was with the current plan
+        has it, even if the mirror has not shown the annotation yet.
+        """
         if self.plan is None:
             return False
         return self.written == self.plan.id or (self.facts.gated and self.releases == (self.plan.id,))
@@ -97,195 +111,213 @@ class Entry:
 
     @property
     def node(self) -> str:
-        """Where it is, or is to be."""
+        """Name of the node to which the pod is bound or planned; "" for none."""
         return self.facts.node or (self.plan.node if self.plan else "")
 
 
 def devices_of(plan: PodPlan) -> set[str]:
-    """The devices that a plan names, all of its node."""
+    """Return the UUIDs of the devices that a plan names; all are on the plan's node."""
     return {part.device for container in plan.containers for part in container.slices}
 
 
-class Book:
-    """See the module's description.
+class PodStore:
+    """All pods, the indexes over them, and the queue of actions; see the module's description.
 
     Args:
-        new_id: makes the id of a plan.
+        new_id: returns a new ID for a plan.
+        hold_s: how long the binding of a gang's first member is held for the last.
     """
 
     def __init__(self, scheduler: ClusterScheduler, *, new_id: Callable[[], str], hold_s: float) -> None:
         self.scheduler = scheduler
         self.new_id = new_id
-        self.permits = Permits(hold_s, self.kept_out)
+        self.permits = GangPermits(hold_s, self.on_unready_nodes)
         self.claims = Claims()
-        self.hostnames: dict[str, str] = {}  # as nodes are labelled, by their names
-        self.entries: dict[str, Entry] = {}
+        self.hostnames: dict[str, str] = {}  # host-name labels, by node name
+        self.entries: dict[str, PodEntry] = {}
         self.on_node: dict[str, set[str]] = {}
         self.newcomers: dict[AllocationId, None] = {}
         self.aside: dict[str, None] = {}
         self.placed: dict[str, None] = {}
-        self.broken: set[GangName] = set()
-        self.late: dict[str, None] = {}  # whose node others chose, without a plan; see ``late``
-        self.late_news = False
-        self.listed: Counter[str] = Counter()  # how often a node was given to choose
-        self.allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims now, by pods
+        self.broken_gangs: set[GangName] = set()
+        self.unplanned: dict[str, None] = {}  # see ``decide.unplanned_pods``
+        self.unplanned_added = False
+        self.times_offered: Counter[str] = Counter()  # how often each node was returned by ``affinity.alternatives``
+        self.allocating: dict[str, str] = {}  # nodes on which kube-scheduler may be allocating claims, by pod
         self.deferrals = Deferrals()
-        self.unbound: dict[str, None] = {}  # pods that have a plan and no node
-        self.refusals: list[tuple[str, str]] = []  # pods whose held binding is to be refused, with the text
+        self.unbound: dict[str, None] = {}  # pods with a plan that are not bound
+        self.refusals: list[tuple[str, str]] = []  # held bindings to be refused: UID, text
         self.unready: set[str] = set()  # nodes whose kubelet offers no devices
-        self._unsaid: dict[str, float] = {}  # who is to be told about, and when
+        self._unreported: dict[str, float] = {}  # when the pod's reason is to be reported, by UID
         self.started = False
         self._actions: list[Action] = []
-        self._gone: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
 
-    def want(self, action: Action) -> None:
-        """Have an action carried out. Users of the pod's namespace read its message."""
+    def add_action(self, action: Action) -> None:
+        """Append an action. Messages of evictions and deletions are redacted for users of the pod's namespace."""
         if isinstance(action, EvictPod | SweepPod):
             action = replace(action, message=self._readable(action.pod, action.message))
         self._actions.append(action)
 
     def take_actions(self) -> list[Action]:
-        """What is to be done, in order; asked once."""
+        """Return and remove all actions, in order."""
         actions, self._actions = self._actions, []
         return actions
 
-    def add(self, facts: PodSeen) -> Entry:
-        entry = self.entries[facts.uid] = Entry(facts)
+    def add(self, facts: PodFacts) -> PodEntry:
+        """Add a pod and return its entry."""
+        entry = self.entries[facts.uid] = PodEntry(facts)
         return entry
 
-    def settle(self, entry: Entry, plan: PodPlan | None) -> None:
-        """Its plan is this from now on."""
-        self._leave(entry)
+    def set_plan(self, entry: PodEntry, plan: PodPlan | None) -> None:
+        """Replace the pod's plan; None removes it."""
+        self._unindex(entry)
         entry.plan = plan
         entry.asked = False
-        self._stand(entry)
+        self._index(entry)
 
-    def see(self, entry: Entry, facts: PodSeen) -> None:
-        """It looks like this now."""
-        self._leave(entry)
+    def update_facts(self, entry: PodEntry, facts: PodFacts) -> None:
+        """Replace what was read of the pod."""
+        self._unindex(entry)
         entry.facts = facts
-        self._stand(entry)
+        self._index(entry)
 
-    def binds_to(self, node: str) -> bool:
-        """Whether a binding to that node is being written, or claims may be being allocated there."""
+    def has_pending_binding(self, node: str) -> bool:
+        """Return True if a binding to the node is being written, or kube-scheduler may be allocating claims there."""
         if node in self.allocating.values():
             return True
         return any(self.entries[uid].stage is Stage.BINDING for uid in self.on_node.get(node, ()))
 
-    def kept_out(self, uids: Collection[str]) -> frozenset[str]:
+    def on_unready_nodes(self, uids: Collection[str]) -> frozenset[str]:
         """Return those of the pods whose planned nodes offer no device IDs now: their kubelets would fail the pods."""
         if not self.unready:
             return frozenset()
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Return True if there is such a pod and it names claims, or kube-scheduler makes one for it."""
+        """Return True if the pod exists and names claims, or kube-scheduler creates one for it."""
         entry = self.entries.get(uid)
         return entry is not None and entry.facts.by_claims
 
-    def knew(self, uid: str) -> bool:
-        """Whether there is such a pod, or was a while ago: its node may still tell of what it had."""
-        return uid in self.entries or uid in self._gone
+    def is_or_was_known(self, uid: str) -> bool:
+        """Return True if the pod exists or was among the last DELETED_PODS_MAX deleted ones.
 
-    def forget(self, entry: Entry) -> None:
-        self._gone[entry.facts.uid] = None
-        if len(self._gone) > GONE_MAX:
-            del self._gone[next(iter(self._gone))]
-        self._leave(entry)
+        Its node may still report its slices.
+        """
+        return uid in self.entries or uid in self._deleted
+
+    def remove(self, entry: PodEntry) -> None:
+        """Remove the pod from all indexes."""
+        self._deleted[entry.facts.uid] = None
+        if len(self._deleted) > DELETED_PODS_MAX:
+            del self._deleted[next(iter(self._deleted))]
+        self._unindex(entry)
         self.newcomers.pop(entry.id, None)
         self.aside.pop(entry.facts.uid, None)
         self.placed.pop(entry.facts.uid, None)
-        self.late.pop(entry.facts.uid, None)
-        self._unsaid.pop(entry.facts.uid, None)
+        self.unplanned.pop(entry.facts.uid, None)
+        self._unreported.pop(entry.facts.uid, None)
         self.allocating.pop(entry.facts.uid, None)
         self.unbound.pop(entry.facts.uid, None)
-        self.deferrals.forget(entry.facts.uid)
+        self.deferrals.reset(entry.facts.uid)
         if entry.gang is not None:
-            self.permits.leave(entry.facts.uid, entry.gang)
+            self.permits.remove_member(entry.facts.uid, entry.gang)
         self.entries.pop(entry.facts.uid, None)
 
-    def put_aside(self, entry: Entry, reason: Reason, message: str) -> None:
-        """It cannot be decided until something else changes."""
+    def set_aside(self, entry: PodEntry, reason: Reason, message: str) -> None:
+        """Set the stage ASIDE: the pod is not decided until something else changes."""
         entry.stage = Stage.ASIDE
         entry.after = frozenset()
         self.aside[entry.facts.uid] = None
         if not entry.facts.leaving:
-            self.tell(entry, reason, message)
+            self.set_reason(entry, reason, message)
 
-    def give_back(self, entry: Entry, reason: Reason, message: str) -> None:
-        """Its plan cannot be used: its devices are free, and it is set aside. A gang that has not begun to be bound loses the
-        plans of its other members as well (``broken``)."""
+    def withdraw_plan(self, entry: PodEntry, reason: Reason, message: str) -> None:
+        """Withdraw a plan that cannot be used: free its devices and set the pod aside.
+
+        A gang without a bound member then loses the plans of its other members as well (``broken_gangs``).
+        """
         if entry.gang is not None:
-            self.broken.add(entry.gang)
-        self.refuse_held(entry, message)
+            self.broken_gangs.add(entry.gang)
+        self.refuse_held_binding(entry, message)
         if self.scheduler.holds(entry.id):
-            self.scheduler.unbind(entry.id)  # else a member of a gang would count as one that has ended
+            self.scheduler.unbind(entry.id)  # else a member of a gang would count as ended
         self.scheduler.finished(entry.id)
         self.newcomers.pop(entry.id, None)
         self.placed.pop(entry.facts.uid, None)
-        self.late.pop(entry.facts.uid, None)
-        self.settle(entry, None)
-        self.put_aside(entry, reason, message)
+        self.unplanned.pop(entry.facts.uid, None)
+        self.set_plan(entry, None)
+        self.set_aside(entry, reason, message)
 
-    def refuse_held(self, entry: Entry, message: str) -> None:
-        """Have kube-scheduler told that the binding which is held for the pod's gang does not come."""
+    def refuse_held_binding(self, entry: PodEntry, message: str) -> None:
+        """Have kube-scheduler told that the pod's binding, which is held for its gang, does not come.
+
+        Does nothing if none is held.
+        """
         if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
-            self.permits.give_up(entry.facts.uid, entry.gang)
+            self.permits.cancel_hold(entry.facts.uid, entry.gang)
             self.refusals.append((entry.facts.uid, message))
 
-    def ride(self, entry: Entry) -> None:
-        """Nothing is decided for it: Kubernetes' own scheduler knows where its claims are."""
+    def set_riding(self, entry: PodEntry) -> None:
+        """Set the stage RIDING and have the gate removed: kube-scheduler knows where the pod's claims are allocated."""
         entry.stage = Stage.RIDING
         self.aside.pop(entry.facts.uid, None)
-        self.tell(entry, None, "its claims are allocated")
+        self.set_reason(entry, None, "its claims are allocated")
         if entry.facts.gated:
-            self.want(UngatePod(pod=entry.pod))
+            self.add_action(UngatePod(pod=entry.pod))
 
-    def wait(self, entry: Entry) -> None:
-        """The scheduler has it in its queue; it is looked at next."""
+    def set_waiting(self, entry: PodEntry) -> None:
+        """Remove the pod's plan and set the stage WAITING; the next decision includes the pod.
+
+        An ungated pod of another scheduler that has candidate nodes becomes an unplanned pod instead.
+        """
         if entry.gang is not None and entry.stage in UNBOUND:
-            self.broken.add(entry.gang)
-        self.settle(entry, None)
+            self.broken_gangs.add(entry.gang)
+        self.set_plan(entry, None)
         entry.after = frozenset()
-        if entry.facts.confined and not (entry.facts.own or entry.facts.gated):
-            self.scheduler.finished(entry.id)  # nobody chooses any node for it any more
+        if entry.facts.candidate_nodes and not (entry.facts.uses_our_scheduler or entry.facts.gated):
+            self.scheduler.finished(entry.id)  # its candidate nodes cannot be changed any more
             entry.stage = Stage.ASIDE
-            self.late[entry.facts.uid] = None
-            self.late_news = True
+            self.unplanned[entry.facts.uid] = None
+            self.unplanned_added = True
             return
         entry.stage = Stage.WAITING
         self.aside.pop(entry.facts.uid, None)
         self.newcomers[entry.id] = None
 
-    def tell(self, entry: Entry, reason: Reason | None, message: str) -> None:
-        """Have it reported, unless that has been said; ``say`` does it when it has been so for a while. Users of the pod's
-        namespace read the message."""
-        message = self._readable(entry.pod, message)
-        if entry.told != (reason, message):
-            entry.told = (reason, message)
-            if reason is not None or entry.said is not None:
-                self._unsaid.setdefault(entry.facts.uid, math.inf)
-            else:
-                self._unsaid.pop(entry.facts.uid, None)
+    def set_reason(self, entry: PodEntry, reason: Reason | None, message: str) -> None:
+        """Set why the pod waits (None: it does not wait), to be reported by ``add_due_reports``.
 
-    def say(self, now_s: float) -> None:
-        """Report why pods wait that have waited for a while, and of those the end of it: most are planned at once, and a
-        write for each would cost the API server more than their plans."""
-        for uid, before_s in list(self._unsaid.items()):
+        The message is redacted for users of the pod's namespace.
+        """
+        message = self._readable(entry.pod, message)
+        if (entry.reason, entry.message) != (reason, message):
+            entry.reason, entry.message = reason, message
+            if reason is not None or entry.reported is not None:
+                self._unreported.setdefault(entry.facts.uid, math.inf)
+            else:
+                self._unreported.pop(entry.facts.uid, None)
+
+    def add_due_reports(self, now_s: float) -> None:
+        """Add reports for pods that have waited for REPORT_AFTER_S, and for reported pods that wait no longer.
+
+        Most pods are planned at once; a report for each would cost the API server more than their plans.
+        """
+        for uid, before_s in list(self._unreported.items()):
             entry = self.entries[uid]
-            reason, message = entry.told
+            reason, message = entry.reason, entry.message
             if reason is not None:
-                due_s = min(before_s, now_s + (REPORT_AGAIN_S if reason is entry.said else REPORT_AFTER_S))
+                due_s = min(before_s, now_s + (REPORT_AGAIN_S if reason is entry.reported else REPORT_AFTER_S))
                 if due_s > now_s:
-                    self._unsaid[uid] = due_s
+                    self._unreported[uid] = due_s
                     continue
-            del self._unsaid[uid]
-            entry.said = reason
+            del self._unreported[uid]
+            entry.reported = reason
             own = bool(entry.facts.node) or entry.own_condition
-            self.want(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
+            self.add_action(Report(pod=entry.pod, reason=reason, message=message, own_condition=own))
 
     def _readable(self, pod: PodName, message: str) -> str:
-        """Return the message without names that users of the pod's namespace may not see."""
+        """Return the message without names that users of the pod's namespace may not read."""
 
         def pod_of(uid: str) -> PodName | None:
             found = self.entries.get(uid)
@@ -294,20 +326,20 @@ class Book:
         return for_namespace(message, pod.namespace, queues=lambda: self._queues_of(pod.uid), pod_of=pod_of)
 
     def _queues_of(self, uid: str) -> set[str]:
-        """Return the queue of a pod and those above it."""
+        """Return the pod's queue and the queues above it."""
         entry, form = self.entries.get(uid), self.scheduler.scheduler.tree.form
         number = form.index.get(entry.bundle.request.queue) if entry is not None and entry.bundle is not None else None
         path = form.paths[number] if number is not None else ()
         return {name for name, one in form.index.items() if one in path}
 
-    def _leave(self, entry: Entry) -> None:
+    def _unindex(self, entry: PodEntry) -> None:
         there = self.on_node.get(entry.node)
         if there is not None:
             there.discard(entry.facts.uid)
             if not there:
                 del self.on_node[entry.node]
 
-    def _stand(self, entry: Entry) -> None:
+    def _index(self, entry: PodEntry) -> None:
         if entry.node and entry.facts.uid in self.entries:
             self.on_node.setdefault(entry.node, set()).add(entry.facts.uid)
         if entry.plan is not None and not entry.facts.node:

@@ -1,4 +1,4 @@
-"""What the planner knows of claims: from claims, their classes and the devices of nodes to events of the core."""
+"""Convert changes of claims, device classes and node devices to claim events of the core."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from calabash.model.device import Device
 
 CLAIM_KINDS = (("classes", DEVICE_CLASS), ("claims", RESOURCE_CLAIM))
 
-Tell = Callable[[Callable[[Core], object]], None]
+Emit = Callable[[Callable[[Core], object]], None]
 LeaveOut = Callable[[Kind[Any], Any], AbstractContextManager[None]]
-"""Begins a block whose failure concerns one object of a kind."""
+"""Return a context manager that skips an object, of the given kind, on which its block fails."""
 
 
-class KnownClaims:
-    """Turns changes into events. What claims ask follows their classes; what they have, the devices of their nodes.
+class ClaimEvents:
+    """Claims and device classes as last seen.
+
+    What a claim requests depends on its classes, what it has on its node's devices.
 
     Args:
-        lock: guards what is known; that of the core, for which it is read.
-        tell: has the core told, when there is one.
-        node: a node's devices as they were last told.
+        lock: the core's lock; also guards the claims.
+        emit: passes an event to the core, while there is one.
+        node: returns a GpuNode as last seen.
     """
 
     def __init__(
         self,
         lock: threading.RLock,
-        tell: Tell,
+        emit: Emit,
         node: Callable[[str], GpuNode | None],
         now_s: Callable[[], float],
     ) -> None:
         self._lock = lock
-        self._tell = tell
-        self._node = node
+        self._emit = emit
+        self._gpu_node = node
         self._now_s = now_s
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[tuple[str, str], ResourceClaim] = {}
-        self._on: dict[str, dict[tuple[str, str], None]] = {}
+        self._by_node: dict[str, dict[tuple[str, str], None]] = {}
 
-    def device_class(self, change: MirrorChange[DeviceClass]) -> None:
-        """A class came, changed or went: its claims may ask for something else."""
+    def class_changed(self, change: MirrorChange[DeviceClass]) -> None:
+        """Update a device class, and emit the claims that name it."""
         found = change.after or change.before
         if found is None:
             return
@@ -59,53 +61,55 @@ class KnownClaims:
             else:
                 self._classes[name] = found
             for claim in [one for one in self._claims.values() if name in _classes_of(one)]:
-                self._told(claim)
+                self._emit_claim(claim)
 
-    def claim(self, change: MirrorChange[ResourceClaim]) -> None:
-        """A claim came, changed or went."""
+    def claim_changed(self, change: MirrorChange[ResourceClaim]) -> None:
+        """Update a claim and emit it."""
         before, after = change.before, change.after
         with self._lock:
             if before is not None:
                 key = (before.metadata.namespace, before.metadata.name)
                 self._claims.pop(key, None)
-                self._stand(before, there=False)
+                self._index(before, there=False)
                 if after is None:
-                    self._tell(lambda core: core.claim_gone(*key, self._now_s()))
+                    self._emit(lambda core: core.claim_deleted(*key, self._now_s()))
             if after is not None:
                 self._claims[after.metadata.namespace, after.metadata.name] = after
-                self._stand(after, there=True)
-                self._told(after)
+                self._index(after, there=True)
+                self._emit_claim(after)
 
-    def devices(self, node: str) -> None:
-        """A node's devices were told: what claims have of them can be said."""
+    def devices_changed(self, node: str) -> None:
+        """Emit the claims that are allocated on a node whose devices have changed."""
         with self._lock:
-            for key in list(self._on.get(node, ())):
-                self._told(self._claims[key])
+            for key in list(self._by_node.get(node, ())):
+                self._emit_claim(self._claims[key])
 
-    def tell_all(self, core: Core, leave_out: LeaveOut) -> None:
-        """Tell a new core everything but claims on which this fails: each is told within ``leave_out``. The caller holds the
-        lock."""
+    def emit_all(self, core: Core, leave_out: LeaveOut) -> None:
+        """Give a new core all claims; each is converted within ``leave_out``, which skips those on which that fails.
+
+        The caller holds the lock.
+        """
         for claim in list(self._claims.values()):
             with leave_out(RESOURCE_CLAIM, claim):
-                core.claim(claim_facts(claim, self._classes, self._devices_of), self._now_s())
+                core.claim_changed(claim_facts(claim, self._classes, self._devices_of), self._now_s())
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _told(self, claim: ResourceClaim) -> None:
-        self._tell(lambda core: core.claim(claim_facts(claim, self._classes, self._devices_of), self._now_s()))
+    def _emit_claim(self, claim: ResourceClaim) -> None:
+        self._emit(lambda core: core.claim_changed(claim_facts(claim, self._classes, self._devices_of), self._now_s()))
 
     def _devices_of(self, node: str) -> Sequence[Device]:
-        found = self._node(node)
+        found = self._gpu_node(node)
         return [one.device for one in gpu_node_facts(found).devices] if found is not None else []
 
-    def _stand(self, claim: ResourceClaim, *, there: bool) -> None:
+    def _index(self, claim: ResourceClaim, *, there: bool) -> None:
         allocation = claim.status.allocation
         key = (claim.metadata.namespace, claim.metadata.name)
         for result in allocation.devices.results if allocation is not None else ():
             if result.driver == DRIVER and there:
-                self._on.setdefault(result.pool, {})[key] = None
+                self._by_node.setdefault(result.pool, {})[key] = None
             elif result.driver == DRIVER:
-                self._on.get(result.pool, {}).pop(key, None)
+                self._by_node.get(result.pool, {}).pop(key, None)
 
 
 def _classes_of(claim: ResourceClaim) -> set[str]:

@@ -1,4 +1,4 @@
-"""From claims of the API server, and what pods say of theirs, to what the planner is told."""
+"""Convert resource claims, and the claims that pods name, to facts of the planner."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from calabash.kubernetes.claims.nvidia import NVIDIA_DRIVER
 from calabash.kubernetes.claims.requests import request_of
 from calabash.kubernetes.object_limits import REST_BYTES_MAX, TEXT_MAX
 from calabash.kubernetes.objects.plan import PlannedContainer
-from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen
+from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 CLAIMS_MAX = 64
-OVERSIZED = "calabash.dev/oversized"  # annotation of a claim as it is held, with its size; no user's annotation is held
+OVERSIZED = "calabash.dev/oversized"  # annotation of a pruned claim, with its size; users' annotations are dropped
 _RESULTS_MAX = 32  # as the API server allows
 _ENCODE = msgspec.json.Encoder().encode
 
 DevicesOf = Callable[[str], Sequence[Device]]
 
 
-def pod_claims(pod: Pod) -> tuple[PodClaimSeen, ...]:
-    """The claims that a pod names, with those that were made for it by their names; also the one that a scheduler made for
-    what its containers ask by names of resources."""
+def pod_claims(pod: Pod) -> tuple[PodClaimFacts, ...]:
+    """Return the claims that a pod names, with the names of those created for it from templates.
+
+    The claim that kube-scheduler created for extended resources of the containers is included.
+    """
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     found = [
-        PodClaimSeen(
+        PodClaimFacts(
             name=one.name,
             claim=one.resource_claim_name or made.get(one.name) or "",
             template=one.resource_claim_template_name or "",
         )
         for one in pod.spec.resource_claims[:CLAIMS_MAX]
-        if made.get(one.name, "") is not None  # else none is needed
+        if made.get(one.name, "") is not None  # else the pod needs none
     ]
     extended = pod.status.extended_resource_claim_status
     if extended is not None and extended.resource_claim_name:
-        found.append(PodClaimSeen(name=EXTENDED, claim=extended.resource_claim_name))
+        found.append(PodClaimFacts(name=EXTENDED, claim=extended.resource_claim_name))
     return tuple(found)
 
 
 def keep_claim(claim: ResourceClaim) -> ResourceClaim:
-    """``keep`` of a mirror of claims: what is asked of our driver, what was allocated, and which pod the claim is for.
+    """Return the part of a claim that the planner reads: requests to our driver, the allocation, and the claim's pod.
 
-    Parameters for other drivers are not held. A claim whose rest is too large to be held has ``OVERSIZED`` instead of it.
+    Parameters for other drivers are dropped. A claim that is still too large has ``OVERSIZED`` instead of its requests.
     """
     meta = claim.metadata
     annotations = {name: text[:TEXT_MAX] for name, text in meta.annotations.items() if name == POD_CLAIM}
@@ -101,18 +103,19 @@ def _is_read(opaque: OpaqueConfig | None) -> bool:
 
 
 def _size(*parts: object) -> int:
-    """Return the bytes of the parts; of a part that is nested too deep to be measured more than any limit."""
+    """Return the encoded size of the parts in bytes; more than any limit for one that is nested too deep to be encoded."""
     try:
         return sum(len(_ENCODE(part)) for part in parts)
     except (RecursionError, ValueError):
         return REST_BYTES_MAX + 1
 
 
-def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], devices_of: DevicesOf) -> ClaimSeen:
-    """What the planner is told of a claim.
+def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], devices_of: DevicesOf) -> ClaimFacts:
+    """Return the facts of a claim.
 
     Args:
-        devices_of: the devices of a node, as far as its agent has told.
+        classes: device classes by name.
+        devices_of: returns the devices of a node that its agent has reported.
     """
     meta = claim.metadata
     owner = meta.controller if meta.controller is not None and meta.controller.kind == "Pod" else None
@@ -127,7 +130,7 @@ def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], device
         except CalabashError as error:
             fault = str(error).replace("\n", "; ")
     node, held = _held(claim, devices_of)
-    return ClaimSeen(
+    return ClaimFacts(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
@@ -142,7 +145,10 @@ def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], device
 
 
 def _held(claim: ResourceClaim, devices_of: DevicesOf) -> tuple[str, PlannedContainer | None]:
-    """Where it is allocated, and what it has there; the latter None where that cannot be said, or is nothing."""
+    """Return the node on which the claim is allocated, and what it has there.
+
+    The latter is None if nothing or not known.
+    """
     allocation = claim.status.allocation
     pools = [one.pool for one in allocation.devices.results if one.driver == DRIVER] if allocation is not None else []
     if not pools:

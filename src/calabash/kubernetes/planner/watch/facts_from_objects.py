@@ -1,4 +1,4 @@
-"""From objects of the API server to what the planner is told."""
+"""Convert API objects (pods, nodes, queues, namespaces, budgets, gang groups) to facts of the planner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.adapters.kube.objects.core import (
 from calabash.adapters.kube.objects.groups import MemberGroup, PodGroup
 from calabash.adapters.kube.objects.meta import OwnerReference
 from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeMigInstance, GpuNodeMigProfile, KubeQueue
-from calabash.binder.cluster.device_kinds import NodeDevice, Wish
+from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
 from calabash.kubernetes.objects.allocation_api import NodeDoor
@@ -42,15 +42,15 @@ from calabash.kubernetes.objects.names import (
 )
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan, read_plan
 from calabash.kubernetes.objects.shards import is_ours, pool_of_queue
-from calabash.kubernetes.planner.state.affinity import confined_to
-from calabash.kubernetes.planner.state.budgets import BudgetSeen, LabelTerm
+from calabash.kubernetes.planner.state.affinity import candidate_nodes_of
+from calabash.kubernetes.planner.state.budgets import BudgetFacts, LabelTerm
 from calabash.kubernetes.planner.state.facts import (
-    GpuNodeSeen,
-    NamespaceSeen,
-    NodeSeen,
-    PodSeen,
-    QueueSeen,
-    SliceSeen,
+    GpuNodeFacts,
+    NamespaceFacts,
+    NodeFacts,
+    PodFacts,
+    QueueFacts,
+    SliceFacts,
 )
 from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
 from calabash.kubernetes.pod_request import PodRequest, read_request
@@ -70,8 +70,11 @@ _NOT_SCHEDULED = ("Unschedulable", "SchedulerError")  # reasons that kube-schedu
 _TIED_TO_NODES = ("DaemonSet", "Node")
 
 
-def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
-    """What the planner is told of a pod; None when it asks for no devices. ``scheduler``: the name of who asks it."""
+def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
+    """Return the facts of a pod; None if it requests no devices.
+
+    ``scheduler``: name of the kube-scheduler that asks this planner.
+    """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     fault = ""
     try:
@@ -84,30 +87,30 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
     by_claims = request.door is NodeDoor.CLAIMS if request is not None else bool(claims)
     gates = {gate.name for gate in spec.scheduling_gates}
     scheduled = next((c for c in status.conditions if c.type == "PodScheduled"), None)
-    return PodSeen(
+    return PodFacts(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
         created_at_s=seconds(meta.creation_timestamp),
         request=request,
         fault=fault,
-        wish=wish_of(pod, NodeDoor.CLAIMS if by_claims else NodeDoor.TOKENS),
+        constraints=constraints_of(pod, NodeDoor.CLAIMS if by_claims else NodeDoor.TOKENS),
         priority=spec.priority or 0,
         node=spec.node_name,
         bound_at_s=_since(scheduled) if spec.node_name else 0.0,
         nominated=status.nominated_node_name,
         plan=plan_in(pod),
         gated=PLAN_GATE in gates,
-        held=bool(gates - {PLAN_GATE}),
+        held_by_other_gate=bool(gates - {PLAN_GATE}),
         refused=scheduled is not None and scheduled.status == "False" and scheduled.reason in _NOT_SCHEDULED,
         finished=status.phase in _ENDED,
         leaving=meta.deletion_timestamp is not None,
-        remade=meta.controller is not None,
-        tied=meta.controller is not None and not is_made_elsewhere(meta.controller),
+        is_recreated=meta.controller is not None,
+        recreated_on_same_node=meta.controller is not None and not is_made_elsewhere(meta.controller),
         owner=f"{meta.namespace}/{meta.controller.uid}" if meta.controller else "",
         movable=request is not None and request.movable and is_made_elsewhere(meta.controller),
-        own=spec.scheduler_name == scheduler,
-        confined=() if is_ours(spec.scheduler_name) else confined_to(pod),
+        uses_our_scheduler=spec.scheduler_name == scheduler,
+        candidate_nodes=() if is_ours(spec.scheduler_name) else candidate_nodes_of(pod),
         refusal=refusal_of(pod),
         claims=claims,
         labels=meta.labels,
@@ -115,12 +118,15 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodSeen | None:
 
 
 def _since(scheduled: Condition | None) -> float:
-    """Since when a pod is scheduled; 0 when it is not said."""
+    """Return when a pod was scheduled, in seconds since 1970; 0 if not known."""
     return seconds(scheduled.last_transition_time) if scheduled is not None and scheduled.status == "True" else 0.0
 
 
 def may_concern_us(pod: Pod) -> bool:
-    """Whether a pod of another scheduler may use devices: it asks for our tokens, names claims, or was let in by us."""
+    """Return True if a pod of another scheduler may use devices.
+
+    It requests our resources, names claims, or has our request annotation.
+    """
     extended = pod.status.extended_resource_claim_status is not None
     if REQUEST in pod.metadata.annotations or pod.spec.resource_claims or extended:
         return True
@@ -128,12 +134,12 @@ def may_concern_us(pod: Pod) -> bool:
 
 
 def is_made_elsewhere(controller: OwnerReference | None) -> bool:
-    """Whether it makes the pod again, on whatever node."""
+    """Return True if the controller recreates its pods, on any node."""
     return controller is not None and controller.kind not in _TIED_TO_NODES
 
 
 def refusal_of(pod: Pod) -> str:
-    """Why the kubelet refused a pod that was bound to it, which ends the pod for good."""
+    """Return why the kubelet refused a pod that was bound to its node, which ends the pod; "" if it did not."""
     status = pod.status
     if status.phase != "Failed" or not status.reason.startswith(_REFUSED):
         return ""
@@ -141,7 +147,7 @@ def refusal_of(pod: Pod) -> str:
 
 
 def plan_in(pod: Pod) -> PodPlan | None:
-    """The plan in the annotation, when it is one and of this very pod."""
+    """Return the plan in the pod's annotation; None if there is none, or it is invalid or of another pod."""
     text = pod.metadata.annotations.get(PLAN)
     if text is None:
         return None
@@ -153,7 +159,7 @@ def plan_in(pod: Pod) -> PodPlan | None:
 
 
 def _shared(plan: PodPlan, uid: str) -> PodPlan:
-    """The same, with the names that others have as well held once."""
+    """Return an equal plan whose strings are interned."""
     containers = tuple(
         PlannedContainer(
             name=intern(c.name),
@@ -166,8 +172,8 @@ def _shared(plan: PodPlan, uid: str) -> PodPlan:
     return PodPlan(id=plan.id, pod_uid=uid, node=intern(plan.node), containers=containers)
 
 
-_CACHED_MAX = 4096  # characters of what is cached: users decide how many there are
-_cached_request = lru_cache(maxsize=4096)(read_request)  # those of one job are the same
+_CACHED_MAX = 4096  # longest cached value: users choose the size
+_cached_request = lru_cache(maxsize=4096)(read_request)  # pods of one job have equal ones
 
 
 def _read_request(text: str) -> PodRequest:
@@ -175,7 +181,10 @@ def _read_request(text: str) -> PodRequest:
 
 
 def _request(pod: Pod) -> PodRequest | None:
-    """What it asks for: as admission wrote it, else as its words mean."""
+    """Return the pod's request: from the annotation that admission wrote, else from its spec.
+
+    None if it requests no devices.
+    """
     text = pod.metadata.annotations.get(REQUEST)
     if text is not None:
         return _read_request(text)
@@ -189,9 +198,11 @@ def _request(pod: Pod) -> PodRequest | None:
 # ---- where a pod may go -------------------------------------------------------------------------------------------
 
 
-def wish_of(pod: Pod, door: NodeDoor = NodeDoor.TOKENS) -> Wish:
-    """Which nodes its spec accepts, as far as it can be said here; the rest is kube-scheduler's. Of another door than its
-    own it accepts none."""
+def constraints_of(pod: Pod, allocation_api: NodeDoor = NodeDoor.TOKENS) -> PlacementConstraints:
+    """Return which nodes the pod's spec accepts, as far as it can be expressed here; kube-scheduler checks the rest.
+
+    ``allocation_api``: the one that the nodes must offer.
+    """
     spec = pod.spec
     wanted = [f"{key}={value}" for key, value in sorted(spec.node_selector.items())]
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
@@ -200,14 +211,16 @@ def wish_of(pod: Pod, door: NodeDoor = NodeDoor.TOKENS) -> Wish:
         wanted += [text for one in term.match_expressions if (text := _expression(one))]
     tolerated = frozenset(t for one in spec.tolerations for t in _tolerated(one))
     small = sum(map(len, wanted)) + sum(map(len, tolerated)) <= _CACHED_MAX
-    return (_cached_wish if small else _one_wish)(tuple(wanted), tolerated, door)
+    return (_cached_constraints if small else _new_constraints)(tuple(wanted), tolerated, allocation_api)
 
 
-def _one_wish(selector: tuple[str, ...], tolerations: frozenset[str], door: NodeDoor) -> Wish:
-    return Wish(selector=selector, tolerations=tolerations, door=door)
+def _new_constraints(
+    selector: tuple[str, ...], tolerations: frozenset[str], allocation_api: NodeDoor
+) -> PlacementConstraints:
+    return PlacementConstraints(selector=selector, tolerations=tolerations, allocation_api=allocation_api)
 
 
-_cached_wish = lru_cache(maxsize=4096)(_one_wish)  # those of one job are the same
+_cached_constraints = lru_cache(maxsize=4096)(_new_constraints)  # pods of one job have equal ones
 
 
 def _expression(one: SelectorRequirement) -> str:
@@ -221,7 +234,7 @@ def _expression(one: SelectorRequirement) -> str:
             return one.key
         case "DoesNotExist":
             return f"!{one.key}"
-    return ""  # Gt and Lt: kube-scheduler sees to them
+    return ""  # Gt and Lt: kube-scheduler checks them
 
 
 def _tolerated(one: Toleration) -> Iterator[str]:
@@ -235,16 +248,17 @@ def _tolerated(one: Toleration) -> Iterator[str]:
 # ---- everything else ----------------------------------------------------------------------------------------------
 
 
-def node_facts(node: Node) -> NodeSeen:
+def node_facts(node: Node) -> NodeFacts:
+    """Return the facts of a node."""
     tokens = node.status.allocatable.get(GPUS, "0")
-    return NodeSeen(
+    return NodeFacts(
         name=node.metadata.name,
         labels=node.metadata.labels,
         taints=tuple(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints),
         schedulable=not node.spec.unschedulable,
-        offers=tokens != "0",
-        tokens=int(tokens) if len(tokens) <= _DIGITS_MAX and tokens.isdecimal() else None,
-        door=node.metadata.labels.get(DOOR, ""),
+        offers_device_ids=tokens != "0",
+        device_ids=int(tokens) if len(tokens) <= _DIGITS_MAX and tokens.isdecimal() else None,
+        allocation_api=node.metadata.labels.get(DOOR, ""),
     )
 
 
@@ -255,7 +269,7 @@ def _modes(names: tuple[str, ...]) -> frozenset[ModeName]:
 
 @lru_cache(maxsize=256)
 def _geometry(profiles: tuple[GpuNodeMigProfile, ...]) -> MigGeometry | None:
-    """How a card can be cut; None where its agent tells of no way."""
+    """Return how a device can be partitioned; None if its agent reports no profiles."""
     if not profiles:
         return None
     return MigGeometry(
@@ -281,10 +295,13 @@ def _instance(one: GpuNodeMigInstance) -> MigInstance:
     return MigInstance(profile=one.profile, start=one.start, fixed=one.fixed, foreign=one.foreign, parts=parts)
 
 
-def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
-    """A device that an administrator drains is counted as ill from that moment, not only when its agent has heard of it. One
-    that is told of twice is there once: the API server lets it pass."""
-    drained = {uuid for uuid, care in node.spec.devices.items() if care.drained}
+def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
+    """Return the devices of a node as its agent reports them.
+
+    A device that an administrator drains is unhealthy at once, not only when its agent has read that. A device that is
+    listed twice counts once.
+    """
+    drained = {uuid for uuid, spec in node.spec.devices.items() if spec.drained}
     told = list({d.uuid: d for d in reversed(node.status.devices)}.values())
     devices = tuple(
         NodeDevice(
@@ -310,7 +327,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         for d in sorted(told, key=lambda d: d.index)
     )
     slices = tuple(
-        SliceSeen(
+        SliceFacts(
             pod_uid=s.pod_uid, device=d.uuid, memory_mib=s.memory_mib - s.spill_mib, whole=s.mode == EXCLUSIVE.name
         )
         for d in told
@@ -318,21 +335,26 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeSeen:
         if not is_of_claim(AllocationId(s.allocation))  # these are known from the claims
     )
     schedulable = not node.spec.unschedulable
-    door = node.status.door
-    return GpuNodeSeen(name=node.metadata.name, devices=devices, slices=slices, schedulable=schedulable, door=door)
+    return GpuNodeFacts(
+        name=node.metadata.name,
+        devices=devices,
+        slices=slices,
+        schedulable=schedulable,
+        allocation_api=node.status.door,
+    )
 
 
-def all_queues(queues: Iterable[KubeQueue]) -> list[QueueSeen]:
-    """All queues that there are, each with the pool that its tree is in."""
+def all_queues(queues: Iterable[KubeQueue]) -> list[QueueFacts]:
+    """Return all queues, each with the pool of its tree."""
     found = [queue_facts(queue) for queue in queues]
     tree = {one.name: (one.parent, one.pool) for one in found}
     return [one if one.pool == (pool := pool_of_queue(one.name, tree)) else replace(one, pool=pool) for one in found]
 
 
-def queue_facts(queue: KubeQueue) -> QueueSeen:
-    """With the pool that its own label names."""
+def queue_facts(queue: KubeQueue) -> QueueFacts:
+    """Return a queue, with the pool that its own label names."""
     spec = queue.spec
-    return QueueSeen(
+    return QueueFacts(
         name=queue.metadata.name,
         parent=spec.parent,
         deserved=spec.deserved,
@@ -344,10 +366,11 @@ def queue_facts(queue: KubeQueue) -> QueueSeen:
     )
 
 
-def namespace_facts(namespace: Namespace) -> NamespaceSeen:
+def namespace_facts(namespace: Namespace) -> NamespaceFacts:
+    """Return the facts of a namespace."""
     meta = namespace.metadata
     allowed = frozenset(word.strip() for word in meta.annotations.get(QUEUES, "").split(",") if word.strip())
-    return NamespaceSeen(
+    return NamespaceFacts(
         name=meta.name,
         queue=meta.labels.get(QUEUE, ""),
         allowed=allowed,
@@ -355,7 +378,8 @@ def namespace_facts(namespace: Namespace) -> NamespaceSeen:
     )
 
 
-def budget_facts(budget: PodDisruptionBudget) -> BudgetSeen:
+def budget_facts(budget: PodDisruptionBudget) -> BudgetFacts:
+    """Return the facts of a disruption budget."""
     selector = budget.spec.selector
     terms = None
     if selector is not None:
@@ -364,11 +388,11 @@ def budget_facts(budget: PodDisruptionBudget) -> BudgetSeen:
         terms = (*labels, *more)
     meta = budget.metadata
     allowed = budget.status.disruptions_allowed
-    return BudgetSeen(namespace=meta.namespace, name=meta.name, terms=terms, allowed=allowed)
+    return BudgetFacts(namespace=meta.namespace, name=meta.name, terms=terms, allowed=allowed)
 
 
 def group_size(group: PodGroup | MemberGroup) -> int:
-    """How many members must start together."""
+    """Return how many members of a gang group must start together."""
     if isinstance(group, MemberGroup):
         return max(1, group.spec.min_member)
     gang = group.spec.scheduling_policy.gang
@@ -376,7 +400,7 @@ def group_size(group: PodGroup | MemberGroup) -> int:
 
 
 def seconds(when: str | None) -> float:
-    """RFC 3339 as seconds since 1970; 0 when it is not a time."""
+    """Return an RFC 3339 time as seconds since 1970; 0 if it is not a time."""
     try:
         return datetime.fromisoformat(when).timestamp() if when else 0.0
     except ValueError:

@@ -1,4 +1,4 @@
-"""Mirrors of kinds that need not be installed (pod groups, claims), each from when it is."""
+"""Mirrors of kinds that may not be installed (gang groups, claims), each started once its kind is."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _ASK_AGAIN_S = 0.5
 
 
 class GroupMirrors:
-    """See the module's description.
+    """Mirrors of optional kinds; see the module's description.
 
     Args:
-        told: called for every change of such an object, with what its kind is called here, from its mirror's thread.
+        on_change: called for every change with the name of the kind in SERVED, from the mirror's thread.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        told: Callable[[str, MirrorChange[Any]], None],
+        on_change: Callable[[str, MirrorChange[Any]], None],
         on_error: Callable[[Exception], None],
         on_skipped: Callable[[SkippedObject], None],
     ) -> None:
         self._client = client
-        self._told = told
+        self._on_change = on_change
         self._on_error = on_error
         self._on_skipped = on_skipped
         self._mirrors: dict[str, Mirror[Any]] = {}
@@ -64,15 +64,15 @@ class GroupMirrors:
             mirror.stop()
 
     def mirrors(self) -> list[Mirror[Any]]:
-        """Of the kinds that are installed, as far as is known."""
+        """Return the mirrors of the kinds that are known to be installed."""
         return list(self._mirrors.values())
 
     def synced(self) -> bool:
-        """Whether it is known of every kind whether it is installed, and all objects of those that are have been told."""
+        """Return True if it is known which kinds are installed, and their lists are complete."""
         return len(self._asked) == len(SERVED) and all(mirror.synced() for mirror in self.mirrors())
 
     def snapshot(self) -> Iterator[tuple[GangSource, Any]]:
-        """Every group, and the kind it is of."""
+        """Yield every gang group with its source."""
         for source, _ in GROUPS:
             mirror = self._mirrors.get(source)
             for group in mirror.snapshot().values() if mirror is not None else ():
@@ -85,23 +85,23 @@ class GroupMirrors:
             answered = True
             for source, kind in SERVED:
                 if source not in self._mirrors and not self._stopping.is_set():
-                    answered = self._look_for(source, kind) and answered
+                    answered = self._watch_if_served(source, kind) and answered
             if self._stopping.wait(ASK_EVERY_S if answered else _ASK_AGAIN_S):
                 return
 
-    def _look_for(self, source: str, kind: Kind[Any]) -> bool:
-        """Watch a kind if it is installed; whether that could be found out."""
+    def _watch_if_served(self, source: str, kind: Kind[Any]) -> bool:
+        """Watch a kind if it is installed. Returns False if the API server did not answer."""
         try:
             served = self._client.serves(kind)
         except CalabashError as error:
             log.warning("cannot ask for a kind of object", kind=kind.plural, error=error.message)
             return False
         if served:
-            told = partial(self._told, source)
+            on_change = partial(self._on_change, source)
             self._mirrors[source] = mirror = Mirror(
                 self._client,
                 kind,
-                on_change=told,
+                on_change=on_change,
                 on_error=self._on_error,
                 on_skipped=self._on_skipped,
                 keep=KEEP.get(source),

@@ -1,4 +1,4 @@
-"""The planner's mirrors of the API server: every change becomes an event of the core, when there is one."""
+"""Mirrors of the API server for the planner: convert every change to an event of the core, while there is one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from calabash.kubernetes.objects.names import PLANNED_BY
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.decide.core import Core
 from calabash.kubernetes.planner.state.component import COMPONENT
-from calabash.kubernetes.planner.state.partition import PartNodes
-from calabash.kubernetes.planner.watch.claims import KnownClaims
+from calabash.kubernetes.planner.state.partition import PartitionNodes
+from calabash.kubernetes.planner.watch.claims import ClaimEvents
 from calabash.kubernetes.planner.watch.facts_from_objects import (
     gpu_node_facts,
     may_concern_us,
     node_facts,
     pod_facts,
 )
-from calabash.kubernetes.planner.watch.pruning import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.watch.pruning import GpuNodePruner, PodPruner, keep_node
 from calabash.kubernetes.planner.watch.rules import RuleMirrors
 from calabash.kubernetes.skipped_objects import SkippedObjects
 
@@ -32,14 +32,16 @@ log = structlog.get_logger(__name__)
 
 
 class Mirrors:
-    """All that the planner watches. Of a part of the cluster these are its nodes and what is on them: devices of a node are
-    told to the core from when it is open (``part``).
+    """All objects that the planner watches.
+
+    A planner of a part of the cluster watches its own nodes and the pods on them. The core gets the devices of a node
+    once the node is open (``lead.partition``).
 
     Args:
-        shard: the part of the cluster.
-        skipped: is told of objects that are left out.
-        lock: held while the core is told.
-        changed: called after the core was told.
+        lock: held while the core gets an event.
+        changed: called after the core got an event.
+        shard: the planner's part of the cluster.
+        skipped: collects objects that are left out.
     """
 
     def __init__(
@@ -56,21 +58,23 @@ class Mirrors:
         self.skipped = skipped or SkippedObjects(COMPONENT)
         note = self.skipped.note
         self._shard = shard
-        self.part = PartNodes(shard, lock, tell=self._opened)
+        self.partition = PartitionNodes(shard, lock, emit_devices=self._emit_devices)
         self._lock = lock
-        self._told = changed
+        self._on_change = changed
         self._now_s = now_s
         self.core: Core | None = None
         self._term = self._asked_term = 0
-        self.aside: dict[str, tuple[PodSpec, Mapping[str, str]]] = {}  # pods that no core is told of, as they were
-        self.telling = False  # whether anybody leads here: else nothing need be read
+        self.set_aside_pods: dict[
+            str, tuple[PodSpec, Mapping[str, str]]
+        ] = {}  # pods kept from the core: spec, annotations
+        self.is_leading = False  # if not, pods need not be converted
         ours = f"spec.schedulerName={shard.scheduler}"
-        self.keep_pod = PodKeeping()
+        self.keep_pod = PodPruner()
         self.pods: Mirror[Pod] = Mirror(
             client,
             POD,
-            on_change=self._pod,
-            on_error=_lost,
+            on_change=self._pod_changed,
+            on_error=_log_lost_watch,
             on_skipped=note,
             keep=self.keep_pod,
             field_selector=ours,
@@ -79,8 +83,8 @@ class Mirrors:
         self._nodes: Mirror[Node] = Mirror(
             client,
             NODE,
-            on_change=self._node,
-            on_error=_lost,
+            on_change=self._node_changed,
+            on_error=_log_lost_watch,
             on_skipped=note,
             keep=keep_node,
             label_selector=shard.selector,
@@ -88,70 +92,82 @@ class Mirrors:
         self._gpu_nodes: Mirror[GpuNode] = Mirror(
             client,
             GPU_NODE,
-            on_change=self._gpu_node,
-            on_error=_lost,
+            on_change=self._gpu_node_changed,
+            on_error=_log_lost_watch,
             on_skipped=note,
-            keep=GpuNodeKeeping(),
-            label_selector=self.part.selector,
+            keep=GpuNodePruner(),
+            label_selector=self.partition.selector,
         )
-        self._free: list[Mirror[GpuNode]] = []  # of a part: GpuNodes that no planner has
+        self._free: list[Mirror[GpuNode]] = []  # GpuNodes without a planner's label
         if not shard.everything:
             free = Mirror(
                 client,
                 GPU_NODE,
-                on_change=self.part.free_seen,
-                on_error=_lost,
+                on_change=self.partition.free_changed,
+                on_error=_log_lost_watch,
                 on_skipped=note,
                 keep=lambda node: GpuNode(metadata=node.metadata),
                 label_selector=f"!{PLANNED_BY}",
             )
             self._free.append(free)
-        self._claims = KnownClaims(lock, self._tell, self._gpu_nodes.get, now_s)
-        self._rules = RuleMirrors(client, self._tell, self._claims, _lost, note)
+        self._claims = ClaimEvents(lock, self._emit, self._gpu_nodes.get, now_s)
+        self._rules = RuleMirrors(client, self._emit, self._claims, _log_lost_watch, note)
 
     def watch_others(self, *, unbound: bool) -> None:
-        """Before ``start``: pods of other schedulers that use devices as well; without ``unbound`` only those with a node."""
+        """Also watch pods of other schedulers that use devices; without ``unbound`` only bound ones.
+
+        Call it before ``start``.
+        """
         theirs = f"spec.schedulerName!={self._shard.scheduler}" + ("" if unbound else ",spec.nodeName!=")
-        self._others = self.part.pods = WideningMirror(
+        self._others = self.partition.pods = WideningMirror(
             self._client,
             POD,
-            on_change=self._pod,
-            on_error=_lost,
+            on_change=self._pod_changed,
+            on_error=_log_lost_watch,
             on_skipped=self.skipped.note,
             keep=self.keep_pod,
-            only=self._concerns_us,
+            only=self._is_relevant,
             field_selector=theirs,
         )
 
     def start(self) -> None:
-        """Watch; kinds of groups from when they are installed."""
-        for mirror in self._all():
+        """Start all watches; kinds of gang groups are watched from when they are installed."""
+        for mirror in self._all_mirrors():
             mirror.start()
         self._rules.groups.start()
 
     def stop(self) -> None:
+        """Stop all watches."""
         self._rules.groups.stop()
-        for mirror in self._all():
+        for mirror in self._all_mirrors():
             mirror.stop()
 
-    def pod(self, name: str, namespace: str) -> Pod | None:
-        """A pod as it was last seen."""
-        return next((pod for mirror in self._pods() if (pod := mirror.get(name, namespace)) is not None), None)
+    def get_pod(self, name: str, namespace: str) -> Pod | None:
+        """Return the pod as last seen; None if it is unknown."""
+        return next((pod for mirror in self._pod_mirrors() if (pod := mirror.get(name, namespace)) is not None), None)
 
-    def untold(self) -> list[str]:
-        """Kinds of which not everything has been told yet, of pods all that was written before the last ``renew``."""
-        pods = {mirror.plural for mirror in self._pods() if not mirror.renewed() or self._term != self._asked_term}
-        others = {mirror.plural for mirror in self._all() if not mirror.synced()}
+    def incomplete_kinds(self) -> list[str]:
+        """Return the kinds of which not all objects are known.
+
+        Pods count only once what was written to them before the last ``renew`` is known.
+        """
+        pods = {
+            mirror.plural for mirror in self._pod_mirrors() if not mirror.renewed() or self._term != self._asked_term
+        }
+        others = {mirror.plural for mirror in self._all_mirrors() if not mirror.synced()}
         return sorted({*pods, *others, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
     def unsynced(self) -> list[str]:
-        """Kinds of which no list is complete yet."""
-        found = {mirror.plural for mirror in self._all() if not mirror.synced()}
+        """Return the kinds of which no list is complete yet."""
+        found = {mirror.plural for mirror in self._all_mirrors() if not mirror.synced()}
         return sorted({*found, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
     def renew(self, term: int) -> None:
-        """Another may have led before this term: what it wrote to pods must be known before anything is decided. Of a part of
-        the cluster the nodes that are its own must be known before that."""
+        """List pods again for a new term, because another planner may have written to them before it.
+
+        A planner of a part of the cluster first lists its nodes again. Does nothing if the pods were listed for this
+        term already.
+        """
         if self._asked_term != term:
             self._asked_term = term
             if not self._shard.everything:
@@ -159,142 +175,144 @@ class Mirrors:
         if self._term == term or not (self._shard.everything or (self._nodes.synced() and self._gpu_nodes.renewed())):
             return
         with self._lock:
-            self.part.begin()
+            self.partition.begin_term()
         self._term = term
-        for mirror in self._pods():
+        for mirror in self._pod_mirrors():
             mirror.renew()
 
-    def begin_anew(self) -> None:
+    def require_relist(self) -> None:
         """Have the next ``renew`` list pods again, also within the same term."""
         self._term = self._asked_term = 0
 
-    def hurry(self) -> None:
-        """The API server answers again."""
-        for mirror in (*self._all(), *self._rules.groups.mirrors()):
+    def retry_now(self) -> None:
+        """End the pauses of all watches, because the API server answers again."""
+        for mirror in (*self._all_mirrors(), *self._rules.groups.mirrors()):
             mirror.hurry()
 
-    def tell_all(self, core: Core, without: Collection[str] | None = None) -> None:
-        """Tell a new core everything; the caller holds the lock. An object that the core or its reader fails on is left out.
+    def emit_all(self, core: Core, without: Collection[str] | None = None) -> None:
+        """Give a new core all objects, except those on which the core or the conversion fails.
+
+        The caller holds the lock.
 
         Args:
-            without: UIDs of pods that the core is not told of; None: those that were set aside.
+            without: UIDs of pods to leave out; None: those that were set aside.
         """
         now_s = self._now_s()
-        without = self.aside if without is None else without
-        self._rules.tell_all(core, self._leave_out)
+        without = self.set_aside_pods if without is None else without
+        self._rules.emit_all(core, self._leave_out)
         for node in self._nodes.snapshot().values():
             with self._leave_out(NODE, node):
-                core.node(node_facts(node), now_s)
+                core.node_changed(node_facts(node), now_s)
         for devices in self._gpu_nodes.snapshot().values():
-            if self.part.has(devices.metadata.name):
+            if self.partition.is_open(devices.metadata.name):
                 with self._leave_out(GPU_NODE, devices):
-                    core.devices(gpu_node_facts(devices), now_s)
-        self._claims.tell_all(core, self._leave_out)
+                    core.devices_changed(gpu_node_facts(devices), now_s)
+        self._claims.emit_all(core, self._leave_out)
         for pod in self._all_pods():
             if pod.metadata.uid not in without:
                 with self._leave_out(POD, pod):
                     facts = pod_facts(pod, self._shard.scheduler)
                     if facts is not None:
-                        core.pod(facts, now_s)
+                        core.pod_changed(facts, now_s)
 
-    def unbound(self) -> list[Pod]:
-        """Return the pods without a node, in a fixed order."""
+    def unbound_pods(self) -> list[Pod]:
+        """Return the pods without a node, in the order of their UIDs."""
         return sorted((pod for pod in self._all_pods() if not pod.spec.node_name), key=lambda pod: pod.metadata.uid)
 
     def set_aside(self, pod: Pod, error: Exception) -> None:
-        """Tell no core of a pod until the pod asks for something else, because decisions fail with it."""
-        self.aside[pod.metadata.uid] = pod.spec, pod.metadata.annotations
+        """Keep a pod on which decisions fail from the core until its spec or annotations change."""
+        self.set_aside_pods[pod.metadata.uid] = pod.spec, pod.metadata.annotations
         self.skipped.note(unusable(POD, pod, error))
 
     @contextmanager
     def _leave_out(self, kind: Kind[Any], obj: Any) -> Iterator[None]:
-        """Report an object on which the planner fails, and go on without it."""
+        """Report an object on which the enclosed block fails, and continue without it."""
         try:
             yield
         except Exception as error:
             log.exception("an object is left out")
             self.skipped.note(unusable(kind, obj, error))
 
-    def _opened(self, node: str) -> bool:
-        """Tell of the devices of a node, and of what claims have of them; whether they are there."""
+    def _emit_devices(self, node: str) -> bool:
+        """Give the core the devices of a node and their claims. Returns False if the devices are unknown."""
         devices = self._gpu_nodes.get(node)
         if devices is not None:
             facts = gpu_node_facts(devices)
-            self._tell(lambda core: core.devices(facts, self._now_s()))
-            self._claims.devices(node)
+            self._emit(lambda core: core.devices_changed(facts, self._now_s()))
+            self._claims.devices_changed(node)
         return devices is not None
 
-    def _concerns_us(self, pod: Pod) -> bool:
+    def _is_relevant(self, pod: Pod) -> bool:
         on_ours = self._shard.everything or self._nodes.get(pod.spec.node_name) is not None
         return on_ours and may_concern_us(pod)
 
     # ---- changes --------------------------------------------------------------------------------------------------
 
     def _all_pods(self) -> list[Pod]:
-        return [pod for mirror in self._pods() for pod in mirror.snapshot().values()]
+        return [pod for mirror in self._pod_mirrors() for pod in mirror.snapshot().values()]
 
-    def _pods(self) -> list[Mirror[Pod]]:
+    def _pod_mirrors(self) -> list[Mirror[Pod]]:
         return [self.pods] if self._others is None else [self.pods, self._others]
 
-    def _all(self) -> list[Mirror[Any]]:
-        return [*self._pods(), self._nodes, self._gpu_nodes, *self._free, *self._rules.mirrors()]
+    def _all_mirrors(self) -> list[Mirror[Any]]:
+        return [*self._pod_mirrors(), self._nodes, self._gpu_nodes, *self._free, *self._rules.mirrors()]
 
-    def _tell(self, event: Callable[[Core], object]) -> None:
+    def _emit(self, event: Callable[[Core], object]) -> None:
         with self._lock:
             if self.core is None:
                 return
             event(self.core)
-        self._told()
+        self._on_change()
 
-    def _pod(self, change: MirrorChange[Pod]) -> None:
+    def _pod_changed(self, change: MirrorChange[Pod]) -> None:
         now, before = change.after, change.before
         if now is None:
             if before is not None:
                 uid = before.metadata.uid
-                self.aside.pop(uid, None)
-                self._tell(lambda core: core.pod_gone(uid))
+                self.set_aside_pods.pop(uid, None)
+                self._emit(lambda core: core.pod_deleted(uid))
             return
-        if not self.telling:
+        if not self.is_leading:
             return
-        if self.aside.get(now.metadata.uid) == (now.spec, now.metadata.annotations):
+        if self.set_aside_pods.get(now.metadata.uid) == (now.spec, now.metadata.annotations):
             return
-        self.aside.pop(now.metadata.uid, None)
+        self.set_aside_pods.pop(now.metadata.uid, None)
         facts = pod_facts(now, self._shard.scheduler)
         if facts is not None:
-            self._tell(lambda core: core.pod(facts, self._now_s()))
+            self._emit(lambda core: core.pod_changed(facts, self._now_s()))
 
-    def _node(self, change: MirrorChange[Node]) -> None:
+    def _node_changed(self, change: MirrorChange[Node]) -> None:
         now, before = change.after, change.before
         if now is not None:
             facts = node_facts(now)
-            if before is None or node_facts(before) != facts:  # heartbeats change nothing here
-                self._tell(lambda core: core.node(facts, self._now_s()))
+            if before is None or node_facts(before) != facts:  # else it was a heartbeat
+                self._emit(lambda core: core.node_changed(facts, self._now_s()))
             if before is None:
                 with self._lock:
-                    self.part.came(now.metadata.name)
+                    self.partition.node_added(now.metadata.name)
         elif before is not None:
             name = before.metadata.name
             with self._lock:
-                self._tell(lambda core: core.node_gone(name))
-                self.part.left(name)
+                self._emit(lambda core: core.node_deleted(name))
+                self.partition.node_removed(name)
 
-    def _gpu_node(self, change: MirrorChange[GpuNode]) -> None:
+    def _gpu_node_changed(self, change: MirrorChange[GpuNode]) -> None:
         now, before = change.after, change.before
         if now is None:
             if before is not None:
                 name = before.metadata.name
                 with self._lock:
-                    self._tell(lambda core: core.devices_gone(name))
-                    self.part.label_gone(name)
+                    self._emit(lambda core: core.devices_deleted(name))
+                    self.partition.label_removed(name)
             return
         with self._lock:
-            self.part.label_seen(now.metadata)
-            if not self.part.has(now.metadata.name):
+            self.partition.label_changed(now.metadata)
+            if not self.partition.is_open(now.metadata.name):
                 return
             if before is not None and (before.spec, before.status) == (now.spec, now.status):
-                return  # what is used of the devices is not kept: most that agents tell is only that
-            self._opened(now.metadata.name)
+                return  # only the use of the devices has changed, which is pruned
+            self._emit_devices(now.metadata.name)
 
 
-def _lost(error: Exception) -> None:
-    log.info("a watch was lost and is begun again", error=str(error))
+def _log_lost_watch(error: Exception) -> None:
+    log.info("a watch ended and is restarted", error=str(error))

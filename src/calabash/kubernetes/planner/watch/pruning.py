@@ -1,7 +1,7 @@
-"""What of objects the planner holds: what it reads, and once what many of them have in common.
+"""Pruning of mirrored objects: keep only what the planner reads, and share equal values.
 
-A cluster of 5,000 nodes has 40,000 devices and as many pods; an object as the API server sends it takes twice to four times
-what the planner needs of it.
+A cluster of 5,000 nodes has 40,000 devices and as many pods; an object as the API server sends it takes twice to four
+times the memory that the planner needs for it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ENCODE = msgspec.json.Encoder().encode
 Group = TypeVar("Group", PodGroup, MemberGroup)
 
 
-class PodKeeping:
-    """``keep`` of a mirror of pods. What its containers ask for is read from them only where admission wrote no request."""
+class PodPruner:
+    """``keep`` of a mirror of pods. Containers are kept only if admission wrote no request annotation."""
 
     def __init__(self) -> None:
         self._share = PodSharing()
@@ -78,8 +78,10 @@ class PodKeeping:
 
 
 def keep_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
-    """``keep`` of a mirror of disruption budgets. One whose selector is too large to be held selects no pod here; the API
-    server still applies it to every eviction."""
+    """Return the part of a disruption budget that the planner reads.
+
+    A budget whose selector is too large selects no pod here; the API server still applies it to every eviction.
+    """
     selector = budget.spec.selector
     if selector is not None and len(_ENCODE(selector)) > REST_BYTES_MAX:
         selector = None
@@ -91,7 +93,7 @@ def keep_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
 
 
 def keep_group(group: Group) -> Group:
-    """``keep`` of a mirror of groups of pods: how large they are."""
+    """Return the part of a gang group that the planner reads: its size."""
     meta = _bare(group.metadata, namespace=group.metadata.namespace)
     if isinstance(group, MemberGroup):
         return MemberGroup(metadata=meta, spec=MemberGroupSpec(min_member=group.spec.min_member))
@@ -99,7 +101,7 @@ def keep_group(group: Group) -> Group:
 
 
 def keep_namespace(namespace: Namespace) -> Namespace:
-    """``keep`` of a mirror of namespaces: which queues its pods may name, and their isolation."""
+    """Return the part of a namespace that the planner reads: its queues and isolation level."""
     meta = namespace.metadata
     kept = _bare(meta)
     labels = {name: text for name, text in meta.labels.items() if name in (QUEUE, ISOLATION)}
@@ -108,7 +110,7 @@ def keep_namespace(namespace: Namespace) -> Namespace:
 
 
 def keep_node(node: Node) -> Node:
-    """``keep`` of a mirror of nodes: who it is, its labels and taints, and what its kubelet offers of ours."""
+    """Return the part of a node that the planner reads: labels, spec, and the number of device IDs."""
     offered = {GPUS: intern(count)} if (count := node.status.allocatable.get(GPUS)) is not None else {}
     labels = {intern(name): intern(value) for name, value in node.metadata.labels.items()}
     return Node(
@@ -119,8 +121,8 @@ def keep_node(node: Node) -> Node:
 T = TypeVar("T")
 
 
-class GpuNodeKeeping:
-    """``keep`` of a mirror of GpuNodes: its devices, and which pods have how much memory of them."""
+class GpuNodePruner:
+    """``keep`` of a mirror of GpuNodes: devices, and the memory that each pod has of them."""
 
     def __init__(self) -> None:
         self._pool: dict[Any, Any] = {}
@@ -145,16 +147,16 @@ class GpuNodeKeeping:
             numa_node=device.numa_node,
             pci_bus_id=intern(device.pci_bus_id),
             nvlink_peers=tuple(map(intern, device.nvlink_peers)),
-            modes=self._one(device.modes),
+            modes=self._interned(device.modes),
             slices=tuple(_slice(one) for one in device.slices if not is_of_claim(AllocationId(one.allocation))),
             foreign_mib=device.foreign_mib,
             spill_mib=device.spill_mib,
             replicas=device.replicas,
-            mig_profiles=self._one(device.mig_profiles),
+            mig_profiles=self._interned(device.mig_profiles),
             mig_instances=device.mig_instances,
         )
 
-    def _one(self, same: tuple[T, ...]) -> tuple[T, ...]:
+    def _interned(self, same: tuple[T, ...]) -> tuple[T, ...]:
         if len(self._pool) >= _POOL_MAX:
             self._pool.clear()
         found: tuple[T, ...] = self._pool.setdefault(same, same)

@@ -1,4 +1,4 @@
-"""Mirrors of what binds pods besides nodes: queues, namespaces, disruption budgets, claims, and how large gangs are."""
+"""Mirrors of queues, namespaces, disruption budgets, gang groups and claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.adapters.kube.objects.core import NAMESPACE, PDB, Namespace, PodDi
 from calabash.adapters.kube.objects.groups import MemberGroup, PodGroup
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue
 from calabash.kubernetes.planner.decide.core import Core
-from calabash.kubernetes.planner.watch.claims import KnownClaims, LeaveOut, Tell
+from calabash.kubernetes.planner.watch.claims import ClaimEvents, Emit, LeaveOut
 from calabash.kubernetes.planner.watch.facts_from_objects import (
     all_queues,
     budget_facts,
@@ -24,84 +24,84 @@ from calabash.kubernetes.pod_request import GangSource
 
 
 class RuleMirrors:
-    """See the module's description.
+    """Mirrors of everything besides pods and nodes; see the module's description.
 
     Args:
-        tell: tells the core, when there is one.
-        claims: is told of claims and their classes.
-        lost: told of every failure of a watch.
-        skipped: told of every object that is left out.
+        emit: passes an event to the core, while there is one.
+        claims: gets changes of claims and device classes.
+        lost: called for every failure of a watch.
+        skipped: called for every object that is left out.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        tell: Tell,
-        claims: KnownClaims,
+        emit: Emit,
+        claims: ClaimEvents,
         lost: Callable[[Exception], None],
         skipped: Callable[[SkippedObject], None],
     ) -> None:
-        self._tell = tell
+        self._emit = emit
         self._queues: Mirror[KubeQueue] = Mirror(
-            client, QUEUE, on_change=self._queue, on_error=lost, on_skipped=skipped
+            client, QUEUE, on_change=self._queue_changed, on_error=lost, on_skipped=skipped
         )
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_change=self._namespace, on_error=lost, on_skipped=skipped, keep=keep_namespace
+            client, NAMESPACE, on_change=self._namespace_changed, on_error=lost, on_skipped=skipped, keep=keep_namespace
         )
         self._budgets: Mirror[PodDisruptionBudget] = Mirror(
-            client, PDB, on_change=self._budget, on_error=lost, on_skipped=skipped, keep=keep_budget
+            client, PDB, on_change=self._budget_changed, on_error=lost, on_skipped=skipped, keep=keep_budget
         )
         self._claims = claims
-        self.groups = GroupMirrors(client, self._installed, lost, skipped)
+        self.groups = GroupMirrors(client, self._optional_changed, lost, skipped)
 
     def mirrors(self) -> list[Mirror[Any]]:
-        """All but those of groups, which come when their kinds are installed."""
+        """Return all mirrors but those of optional kinds, which start when their kinds are installed."""
         return [self._queues, self._namespaces, self._budgets]
 
-    def tell_all(self, core: Core, leave_out: LeaveOut) -> None:
-        """Tell a new core everything but objects on which this fails: each is told within ``leave_out``."""
+    def emit_all(self, core: Core, leave_out: LeaveOut) -> None:
+        """Give a new core all objects; each is converted within ``leave_out``, which skips those on which that fails."""
         for namespace in self._namespaces.snapshot().values():
             with leave_out(NAMESPACE, namespace):
-                core.namespace(namespace_facts(namespace))
+                core.namespace_changed(namespace_facts(namespace))
         core.set_queues(all_queues(self._queues.snapshot().values()))
         kinds = dict(GROUPS)
         for source, group in self.groups.snapshot():
             with leave_out(kinds[source], group):
-                core.group((source, group.metadata.namespace, group.metadata.name), group_size(group))
+                core.group_changed((source, group.metadata.namespace, group.metadata.name), group_size(group))
         for budget in self._budgets.snapshot().values():
             with leave_out(PDB, budget):
-                core.budget(budget_facts(budget))
+                core.budget_changed(budget_facts(budget))
 
-    def _queue(self, change: MirrorChange[KubeQueue]) -> None:
+    def _queue_changed(self, change: MirrorChange[KubeQueue]) -> None:
         now, before = change.after, change.before
         if now is not None and before is not None and queue_facts(now) == queue_facts(before):
-            return  # our own writing of its status
+            return  # only its status has changed, which we write
         facts = all_queues(self._queues.snapshot().values())
-        self._tell(lambda core: core.set_queues(facts))
+        self._emit(lambda core: core.set_queues(facts))
 
-    def _namespace(self, change: MirrorChange[Namespace]) -> None:
+    def _namespace_changed(self, change: MirrorChange[Namespace]) -> None:
         if change.after is not None:
             facts = namespace_facts(change.after)
-            self._tell(lambda core: core.namespace(facts))
+            self._emit(lambda core: core.namespace_changed(facts))
 
-    def _budget(self, change: MirrorChange[PodDisruptionBudget]) -> None:
+    def _budget_changed(self, change: MirrorChange[PodDisruptionBudget]) -> None:
         budget = change.after or change.before
         if budget is None:
             return
         facts, there = budget_facts(budget), change.after is not None
-        self._tell(lambda core: core.budget(facts, there=there))
+        self._emit(lambda core: core.budget_changed(facts, there=there))
 
-    def _installed(self, source: str, change: MirrorChange[Any]) -> None:
+    def _optional_changed(self, source: str, change: MirrorChange[Any]) -> None:
         if source == "claims":
-            self._claims.claim(change)
+            self._claims.claim_changed(change)
         elif source == "classes":
-            self._claims.device_class(change)
+            self._claims.class_changed(change)
         else:
-            self._group(GangSource(source), change)
+            self._group_changed(GangSource(source), change)
 
-    def _group(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
+    def _group_changed(self, source: GangSource, change: MirrorChange[PodGroup | MemberGroup]) -> None:
         group = change.after or change.before
         if group is not None:
             name = (source, group.metadata.namespace, group.metadata.name)
             needed = group_size(group) if change.after is not None else None
-            self._tell(lambda core: core.group(name, needed))
+            self._emit(lambda core: core.group_changed(name, needed))

@@ -15,7 +15,7 @@ from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
 from calabash.kubernetes.objects.names import PLAN_GATE
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply import executor as module
-from calabash.kubernetes.planner.apply.api_writes import Orders
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites
 from calabash.kubernetes.planner.apply.executor import Executor
 from calabash.kubernetes.planner.apply.queue_status import QueueStatuses
 from calabash.kubernetes.planner.state.facts import (
@@ -38,7 +38,7 @@ KINDS: dict[str, Callable[[PodName], Action]] = {
     "plan": lambda pod: WritePlan(pod=pod, plan=PLAN),
     "nominate": lambda pod: Nominate(pod=pod, node="a"),
     "evict": lambda pod: EvictPod(pod=pod, reason=Reason.PREEMPT, message="for another"),
-    "sweep": lambda pod: SweepPod(pod=pod, remade=True, message="refused"),
+    "sweep": lambda pod: SweepPod(pod=pod, is_recreated=True, message="refused"),
     "report": lambda pod: Report(pod=pod, reason=Reason.NO_MEMORY, message="no"),
 }
 REFUSALS = [400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 451, 500, 501, 502, 504]
@@ -61,7 +61,7 @@ class Writer:
         for namespace in (HOSTILE, QUIET):
             memory.create(NAMESPACE, {"metadata": {"name": namespace}})
         self.memory = memory
-        self.executor = Executor(Orders(self.kube), Outcomes(), workers=2)
+        self.executor = Executor(ApiWrites(self.kube), Outcomes(), workers=2)
         self.executor.start()
 
     def actions(self, kind: str, namespace: str) -> list[Action]:
@@ -100,9 +100,7 @@ def test_a_refused_write_ends_and_delays_no_other_namespace(writer: Writer, kind
 
 @pytest.mark.parametrize("status", PATIENCE)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_write_is_made_in_the_end_when_the_api_server_asked_for_patience(
-    writer: Writer, kind: str, status: int
-) -> None:
+def test_write_is_made_after_the_api_server_was_overloaded(writer: Writer, kind: str, status: int) -> None:
     writer.status = status
     writer.executor.put(writer.actions(kind, HOSTILE))
     until(lambda: writer.writes(HOSTILE) > 1)

@@ -13,7 +13,7 @@ from calabash.adapters.kube.objects.core import NAMESPACE, POD, Pod
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.apply import executor as module
-from calabash.kubernetes.planner.apply.api_writes import LeadsNoLonger, Orders
+from calabash.kubernetes.planner.apply.api_writes import ApiWrites, LeadsNoLonger
 from calabash.kubernetes.planner.apply.executor import Executor
 from calabash.kubernetes.planner.state.facts import Action, ReleasePod, Report
 from calabash.model.errors import CalabashError, Reason
@@ -37,28 +37,28 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
-        self.is_wanted = True
+        self.wants_all = True
 
-    def seen(self, pod: PodName) -> Pod | None:
+    def last_seen(self, pod: PodName) -> Pod | None:
         return None
 
-    def wanted(self, action: Action) -> bool:
-        return self.is_wanted
+    def is_wanted(self, action: Action) -> bool:
+        return self.wants_all
 
-    def released(self, uid: str, plan_id: str, *, ok: bool) -> None:
+    def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None:
         self.told.append(("released", uid))
 
-    def gone(self, pod: PodName) -> None:
+    def pod_deleted(self, pod: PodName) -> None:
         self.told.append(("gone", pod.uid))
 
-    def blocked(self, uid: str, message: str) -> None:
+    def eviction_refused(self, uid: str, message: str) -> None:
         self.told.append(("blocked", uid))
 
-    def refused(self, action: Action, message: str) -> None:
+    def write_refused(self, action: Action, message: str) -> None:
         self.told.append(("refused", action.pod.uid))
 
 
-class Failing(Orders):
+class Failing(ApiWrites):
     """Refuses in this way until it is told otherwise."""
 
     def __init__(self, error: CalabashError | None) -> None:
@@ -86,9 +86,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Failing], tup
     monkeypatch.setattr(module, "_PAUSE_MAX_S", 50.0)
     running: list[Executor] = []
 
-    def start(orders: Failing) -> tuple[Executor, Outcomes]:
+    def start(writes: Failing) -> tuple[Executor, Outcomes]:
         outcomes = Outcomes()
-        running.append(Executor(orders, outcomes, workers=1))
+        running.append(Executor(writes, outcomes, workers=1))
         running[-1].start()
         return running[-1], outcomes
 
@@ -101,94 +101,94 @@ DOWN = CalabashError("away", reason=Reason.API_DOWN)
 Start = Callable[[Failing], tuple[Executor, Outcomes]]
 
 
-def test_what_waits_for_the_api_server_is_done_when_somebody_noticed_that_it_is_back(started: Start) -> None:
-    orders = Failing(DOWN)
-    executor, outcomes = started(orders)
+def test_waiting_writes_are_made_at_once_after_retry_now(started: Start) -> None:
+    writes = Failing(DOWN)
+    executor, outcomes = started(writes)
     executor.put([ReleasePod(pod=POD_NAME, plan=PLAN)])
-    until(lambda: orders.asked == 1)
-    orders.error = None
+    until(lambda: writes.asked == 1)
+    writes.error = None
 
     def hurried() -> bool:
-        executor.hurry()  # it may not have begun to wait yet
+        executor.retry_now()  # it may not have begun to wait yet
         return outcomes.told == [("released", "u")]
 
     until(hurried)
 
 
-def test_a_report_that_met_no_api_server_is_told_later_and_only_the_last_one(started: Start) -> None:
-    orders = Failing(DOWN)
-    executor, _ = started(orders)
+def test_report_without_an_answer_is_written_later_and_only_the_last_one(started: Start) -> None:
+    writes = Failing(DOWN)
+    executor, _ = started(writes)
     executor.put([Report(pod=POD_NAME, reason=Reason.NO_MEMORY, message="first")])
-    until(lambda: orders.asked == 1)
+    until(lambda: writes.asked == 1)
     executor.put([Report(pod=POD_NAME, reason=Reason.NO_MEMORY, message="second")])
-    orders.error = None
+    writes.error = None
 
     def hurried() -> bool:
-        executor.hurry()
-        return bool(orders.reports)
+        executor.retry_now()
+        return bool(writes.reports)
 
     until(hurried)
-    assert orders.reports == ["second"]
+    assert writes.reports == ["second"]
 
 
-def test_a_pod_that_the_api_server_does_not_know_is_gone_though_no_watch_says_so(started: Start) -> None:
+def test_pod_unknown_to_the_api_server_is_deleted_without_a_watch_event(started: Start) -> None:
     executor, outcomes = started(Failing(CalabashError("no such pod", reason=Reason.NOT_FOUND)))
     executor.put([ReleasePod(pod=POD_NAME, plan=PLAN)])
     until(lambda: outcomes.told == [("gone", "u")])
 
 
-def test_what_was_wanted_in_a_term_that_has_ended_is_left(started: Start) -> None:
-    orders = Failing(LeadsNoLonger())
-    executor, outcomes = started(orders)
+def test_actions_of_an_ended_term_are_not_carried_out(started: Start) -> None:
+    writes = Failing(LeadsNoLonger())
+    executor, outcomes = started(writes)
     executor.put([ReleasePod(pod=POD_NAME, plan=PLAN)])
-    until(lambda: orders.asked == 1)
-    orders.error = None
+    until(lambda: writes.asked == 1)
+    writes.error = None
     executor.put([ReleasePod(pod=PodName(uid="v", namespace="team", name="q"), plan=PLAN)])
     until(lambda: outcomes.told == [("released", "v")])
-    assert orders.asked == 2
+    assert writes.asked == 2
 
 
-def test_who_does_not_lead_writes_nothing_at_all() -> None:
+def test_planner_that_does_not_lead_writes_nothing() -> None:
     kube = MemoryKube()
     kube.create(NAMESPACE, {"metadata": {"name": "team"}})
     made = kube.create(POD, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}, "team")
     pod = PodName(uid=made.metadata.uid, namespace="team", name="p")
     leads = threading.Event()
-    orders = Orders(kube, may_write=leads.is_set)
+    writes = ApiWrites(kube, may_write=leads.is_set)
     report = Report(pod=pod, reason=Reason.NO_MEMORY, message="no")
-    writes: list[Callable[[], object]] = [
-        lambda: orders.nominate(pod, "a"),
-        lambda: orders.release(pod, PLAN, made),
-        lambda: orders.bind(pod, "a", PLAN),
-        lambda: orders.evict(pod),
-        lambda: orders.report(report),
+    calls: list[Callable[[], object]] = [
+        lambda: writes.nominate(pod, "a"),
+        lambda: writes.release(pod, PLAN, made),
+        lambda: writes.bind(pod, "a", PLAN),
+        lambda: writes.evict(pod),
+        lambda: writes.report(report),
     ]
-    for write in writes:
+    for call in calls:
         with pytest.raises(LeadsNoLonger):
-            write()
+            call()
     assert kube.get(POD, "p", "team") == made
     leads.set()
-    orders.bind(pod, "a", PLAN)
+    writes.bind(pod, "a", PLAN)
     bound = kube.get(POD, "p", "team")
     assert bound is not None
     assert bound.spec.node_name == "a"
 
 
-def test_a_binding_whose_answer_was_lost_is_a_binding() -> None:
+def test_binding_with_a_lost_answer_counts_as_made() -> None:
     kube = MemoryKube()
     kube.create(NAMESPACE, {"metadata": {"name": "team"}})
     made = kube.create(POD, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}, "team")
     kube.faults.mute = 1
-    Orders(kube).bind(PodName(uid=made.metadata.uid, namespace="team", name="p"), "a", PLAN)
+    ApiWrites(kube).bind(PodName(uid=made.metadata.uid, namespace="team", name="p"), "a", PLAN)
     found = kube.get(POD, "p", "team")
     assert found is not None
     assert found.spec.node_name == "a"
 
 
-def test_a_binding_by_another_plan_is_no_binding_of_this_one() -> None:
+def test_binding_with_another_plan_does_not_count_as_made() -> None:
     kube = MemoryKube()
     kube.create(NAMESPACE, {"metadata": {"name": "team"}})
     made = kube.create(POD, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}, "team")
     kube.bind("team", "p", made.metadata.uid, "a", annotations={"calabash.dev/plan": "another"})
     with pytest.raises(CalabashError):
-        Orders(kube).bind(PodName(uid=made.metadata.uid, namespace="team", name="p"), "a", PLAN)
+        ApiWrites(kube).bind(PodName(uid=made.metadata.uid, namespace="team", name="p"), "a", PLAN)

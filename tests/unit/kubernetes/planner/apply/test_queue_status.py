@@ -12,26 +12,26 @@ from tests.unit.kubernetes.planner.world import World, until
 
 from calabash.adapters.kube.objects.resources import QUEUE, KubeQueueStatus
 from calabash.kubernetes.planner.apply.queue_status import QueueStatuses, queue_statuses
-from calabash.kubernetes.planner.state.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.state.facts import NamespaceFacts, QueueFacts
 from calabash.model.request import GpuRequest
 
 
-def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_parent_says_the_sum() -> None:
+def test_queue_status_has_used_guaranteed_and_borrowed_devices_and_parents_have_the_sum() -> None:
     cluster = Cluster(
         {"a": 4},
         [
-            QueueSeen(name="org", deserved=1.0),
-            QueueSeen(name="lab", parent="org", deserved=1.0),
-            QueueSeen(name="idle"),
+            QueueFacts(name="org", deserved=1.0),
+            QueueFacts(name="lab", parent="org", deserved=1.0),
+            QueueFacts(name="idle"),
         ],
     )
-    cluster.core.namespace(NamespaceSeen(name="team", queue="lab"))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="lab"))
     for _ in range(2):
         cluster.create(GpuRequest())
     cluster.create(GpuRequest(memory_mib=8192, core_percent=25))
     cluster.create(GpuRequest(count=4))
     cluster.settle()
-    found = queue_statuses(cluster.core.book)
+    found = queue_statuses(cluster.core.store)
     memory_mib = found["lab"].memory_mib
     assert 0 <= memory_mib - 2 * MEMORY_MIB - 8192 < 64, "two cards and a slice with what its mode adds"
     lab = KubeQueueStatus(
@@ -41,7 +41,7 @@ def test_a_queue_says_what_it_has_what_is_its_own_and_what_it_borrowed_and_its_p
     assert found["idle"] == KubeQueueStatus()
 
 
-def test_queue_below_the_last_level_says_so_in_its_status_until_it_is_moved_up(world: World) -> None:
+def test_status_of_a_queue_below_the_last_level_has_the_error_until_it_is_moved_up(world: World) -> None:
     client = world.client
     world.node("a")
     for i in range(1, 34):
@@ -62,7 +62,7 @@ def test_queue_below_the_last_level_says_so_in_its_status_until_it_is_moved_up(w
     until(lambda: message("c33") == "", "the message to be gone")
 
 
-def test_the_status_is_written_when_it_changed_and_not_otherwise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_status_is_written_only_when_it_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     client = world.client
     world.node("a")
     client.create(QUEUE, {"metadata": {"name": "default"}})

@@ -63,7 +63,7 @@ class Refused:
             core = self.service._core
             assert core is not None
             return sum(
-                core.book.scheduler.holds(e.id) for e in core.book.entries.values() if e.facts.namespace == namespace
+                core.store.scheduler.holds(e.id) for e in core.store.entries.values() if e.facts.namespace == namespace
             )
 
     def condition(self, namespace: str, name: str, type_: str = "PodScheduled") -> Any:
@@ -115,7 +115,7 @@ def test_a_refused_plan_is_a_condition_and_an_event_that_name_the_cause(refused:
 
 def test_the_cause_is_an_event_where_the_condition_is_refused_as_well(refused: Refused) -> None:
     refused.status, refused.writes = 422, ("patch", "patch status")
-    refused.service._orders.nominates = False
+    refused.service._writes.nominates = False
     refused.start()
     refused.pods(HOSTILE, 1)
     (event,) = until(lambda: _events(refused, "WriteRefused"), "an event")
@@ -173,7 +173,7 @@ def test_an_eviction_that_the_api_server_cannot_make_is_given_up(refused: Refuse
     def protected() -> bool:
         with service._lock:
             assert service._core is not None
-            return service._core.book.entries[victim.metadata.uid].protected_until_s > 0
+            return service._core.store.entries[victim.metadata.uid].protected_until_s > 0
 
     until(protected, "the victim stays")
     until(service._executor.idle, "no write is tried again")
@@ -203,7 +203,7 @@ def test_an_overloaded_api_server_delays_all_and_loses_nothing(refused: Refused,
     until(lambda: refused.kube.tried["patch status", "pods", QUIET] > 0, "refused")
     until(lambda: refused.kube.tried["patch status", "pods", HOSTILE] > 0, "refused")
     overloaded.clear()
-    service._executor.hurry()
+    service._executor.retry_now()
     until(lambda: sorted(refused.released(QUIET)) == sorted(names[0]), "planned")
     if status in (429, 503):
         until(lambda: sorted(refused.released(HOSTILE)) == sorted(names[1]), "planned")

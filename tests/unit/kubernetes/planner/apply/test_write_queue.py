@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.kubernetes.objects.pod_name import PodName
-from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, Backlog
+from calabash.kubernetes.planner.apply.write_queue import AttemptedWrite, WriteQueue
 from calabash.kubernetes.planner.state.facts import Action, Nominate, SweepPod, UngatePod
 
 
@@ -20,7 +20,7 @@ def nominate(namespace: str, name: str, node: str = "a") -> Nominate:
     return Nominate(pod=pod(namespace, name), node=node)
 
 
-def taken(backlog: Backlog[Action], now_s: float = 0.0) -> list[AttemptedWrite[Action]]:
+def taken(backlog: WriteQueue[Action], now_s: float = 0.0) -> list[AttemptedWrite[Action]]:
     found = []
     while (write := backlog.take(now_s)) is not None:
         found.append(write)
@@ -28,7 +28,7 @@ def taken(backlog: Backlog[Action], now_s: float = 0.0) -> list[AttemptedWrite[A
 
 
 def test_namespaces_take_turns_however_many_writes_each_has() -> None:
-    backlog = Backlog[Action](100)
+    backlog = WriteQueue[Action](100)
     for i in range(50):
         backlog.put(nominate("many", f"p{i}"))
     backlog.put(nominate("few", "p"))
@@ -39,7 +39,7 @@ def test_namespaces_take_turns_however_many_writes_each_has() -> None:
 
 
 def test_a_namespace_has_no_more_than_its_share_of_writes_in_progress() -> None:
-    backlog = Backlog[Action](2)
+    backlog = WriteQueue[Action](2)
     for i in range(5):
         backlog.put(nominate("slow", f"p{i}"))
     first = taken(backlog)
@@ -52,7 +52,7 @@ def test_a_namespace_has_no_more_than_its_share_of_writes_in_progress() -> None:
 
 
 def test_the_writes_of_a_pod_are_made_in_order_one_at_a_time_and_the_last_of_each_kind() -> None:
-    backlog = Backlog[Action](10)
+    backlog = WriteQueue[Action](10)
     for node in ("a", "b", "c"):
         backlog.put(nominate("team", "p", node))
     backlog.put(UngatePod(pod=pod("team", "p")))
@@ -69,11 +69,11 @@ def test_the_writes_of_a_pod_are_made_in_order_one_at_a_time_and_the_last_of_eac
 
 
 def test_a_write_that_failed_waits_alone_and_is_replaced_by_a_later_one() -> None:
-    backlog = Backlog[Action](10)
+    backlog = WriteQueue[Action](10)
     backlog.put(nominate("team", "p"))
     backlog.put(nominate("team", "q"))
     first, second = taken(backlog)
-    backlog.again(first, 10.0)
+    backlog.retry(first, 10.0)
     backlog.done(second)
     assert backlog.next_s(0.0) == 10.0
     backlog.put(nominate("team", "p", "b"))
@@ -81,7 +81,7 @@ def test_a_write_that_failed_waits_alone_and_is_replaced_by_a_later_one() -> Non
     (again,) = taken(backlog, 10.0)
     assert again.action == nominate("team", "p", "b")
     backlog.put(nominate("team", "p", "c"))
-    backlog.again(again, 20.0)
+    backlog.retry(again, 20.0)
     (last,) = taken(backlog, 20.0)
     assert last.action == nominate("team", "p", "c")
     backlog.done(last)
@@ -89,10 +89,10 @@ def test_a_write_that_failed_waits_alone_and_is_replaced_by_a_later_one() -> Non
     assert backlog.next_s(20.0) == math.inf
 
 
-def test_no_write_begins_while_the_api_server_asks_for_patience() -> None:
-    backlog = Backlog[Action](10)
+def test_no_write_begins_during_a_pause() -> None:
+    backlog = WriteQueue[Action](10)
     backlog.put(nominate("team", "p"))
-    backlog.hold(5.0)
+    backlog.pause(5.0)
     assert taken(backlog, 4.9) == []
     assert backlog.next_s(4.9) == 5.0
     assert len(taken(backlog, 5.0)) == 1
@@ -110,7 +110,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_every_pods_last_write_of_each_kind_is_made_in_the_end(steps: list[tuple[str, int, int, int]]) -> None:
-    backlog, now_s = Backlog[Action](2), 0.0
+    backlog, now_s = WriteQueue[Action](2), 0.0
     wanted: set[tuple[str, type]] = set()
     made: set[tuple[str, type]] = set()
     open_: list[AttemptedWrite[Action]] = []
@@ -121,7 +121,7 @@ def test_every_pods_last_write_of_each_kind_is_made_in_the_end(steps: list[tuple
             action: Action = (
                 Nominate(pod=one, node="a"),
                 UngatePod(pod=one),
-                SweepPod(pod=one, remade=False, message=""),
+                SweepPod(pod=one, is_recreated=False, message=""),
             )[third]
             backlog.put(action)
             wanted.add((action.pod.uid, type(action)))
@@ -137,7 +137,7 @@ def test_every_pods_last_write_of_each_kind_is_made_in_the_end(steps: list[tuple
                 backlog.done(write)
                 made.add((write.action.pod.uid, type(write.action)))
             else:
-                backlog.again(write, now_s + third)
+                backlog.retry(write, now_s + third)
 
     for words in steps:
         now_s += 1.0

@@ -9,25 +9,23 @@ from calabash.adapters.clock import VirtualClock
 from calabash.adapters.kube.objects.core import POD
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.state.store import Entry
+from calabash.kubernetes.planner.state.store import PodEntry
 from calabash.model.request import GpuRequest
 
 
-def entry_of(service: PlannerService, uid: str) -> Entry:
+def entry_of(service: PlannerService, uid: str) -> PodEntry:
     core = service._core
     assert core is not None
-    return core.book.entries[uid]
+    return core.store.entries[uid]
 
 
 def is_known(service: PlannerService, uid: str) -> bool:
     core = service._core
-    return core is not None and uid in core.book.entries
+    return core is not None and uid in core.store.entries
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_pod_whose_plan_was_given_back_is_planned_again_in_time_though_the_calendar_was_set(
-    world: World, jump_s: float
-) -> None:
+def test_deferral_ends_in_time_although_the_system_clock_was_set(world: World, jump_s: float) -> None:
     world.node("a")
     clock = VirtualClock()
     service = PlannerService(world.client, SETTINGS, clock=clock)

@@ -19,30 +19,30 @@ def sweeps(cluster: Cluster) -> list[SweepPod]:
     return [action for action in cluster.core.take_actions() if isinstance(action, SweepPod)]
 
 
-def test_a_pod_that_its_kubelet_refused_is_swept_once_and_its_devices_are_free_at_once() -> None:
+def test_refused_pod_is_swept_once_and_its_devices_are_free_at_once() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(GpuRequest())
     cluster.settle()
     failed = replace(cluster.pods.pop(uid), finished=True, refusal="OutOfcpu: no room")
     for _ in range(2):
-        cluster.core.pod(failed, cluster.now_s)
-    assert [(s.pod.uid, s.remade) for s in sweeps(cluster)] == [(uid, True)]
+        cluster.core.pod_changed(failed, cluster.now_s)
+    assert [(s.pod.uid, s.is_recreated) for s in sweeps(cluster)] == [(uid, True)]
     heir = cluster.create(GpuRequest())
     cluster.settle()
     assert cluster.bound() == {heir: "a"}
 
 
-def test_a_pod_that_ended_by_itself_or_is_leaving_is_not_swept() -> None:
+def test_ended_or_terminating_pod_is_not_swept() -> None:
     cluster = Cluster({"a": 2})
     for more in ({}, {"refusal": "OutOfcpu", "leaving": True}):
         uid = cluster.create(GpuRequest())
         cluster.settle()
-        cluster.core.pod(replace(cluster.pods.pop(uid), finished=True, **more), cluster.now_s)  # type: ignore[arg-type]
+        cluster.core.pod_changed(replace(cluster.pods.pop(uid), finished=True, **more), cluster.now_s)  # type: ignore[arg-type]
     assert sweeps(cluster) == []
 
 
 @pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfmemory", "OutOfcalabash.dev/gpus"])
-def test_who_is_made_again_is_deleted_and_who_is_not_stays_with_an_event(world: World, reason: str) -> None:
+def test_refused_pod_is_deleted_only_if_its_controller_recreates_it(world: World, reason: str) -> None:
     client = world.client
     world.node("a")
     service = world.start()
@@ -66,6 +66,6 @@ def test_who_is_made_again_is_deleted_and_who_is_not_stays_with_an_event(world: 
 
     until(lambda: len(said()) == 2, "events")
     assert f"{reason}: Pod was rejected: 7 of 5" in said()["owned"]
-    assert "its owner makes another" in said()["owned"]
-    assert "hint: delete it and create it again" in said()["alone"]
+    assert "its controller creates another" in said()["owned"]
+    assert "hint: delete the pod and create it again" in said()["alone"]
     assert world.get("alone").metadata.deletion_timestamp is None

@@ -13,15 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
 from tests.unit.kubernetes.planner.virtual import Cluster, asked, gpu_node
 
-from calabash.binder.cluster.device_kinds import Wish
+from calabash.binder.cluster.device_kinds import PlacementConstraints
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.state.facts import (
-    NamespaceSeen,
-    NodeSeen,
+    NamespaceFacts,
+    NodeFacts,
     Nominate,
-    QueueSeen,
+    QueueFacts,
     ReleasePod,
-    SliceSeen,
+    SliceFacts,
     WritePlan,
 )
 from calabash.kubernetes.planner.state.store import Stage
@@ -70,16 +70,16 @@ def test_a_gang_is_released_together_and_bound_together_or_not_at_all() -> None:
     members = [cluster.create(gang("g", 4)) for _ in range(3)]
     cluster.settle()
     assert cluster.bound() == {}
-    assert cluster.core.book.entries[members[0]].told[0] is Reason.GANG_INCOMPLETE
+    assert cluster.core.store.entries[members[0]].reason is Reason.GANG_INCOMPLETE
     members.append(cluster.create(gang("g", 4)))
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     verdicts = [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]]
     assert verdicts == [BindVerdict.HOLD] * 3
-    assert cluster.core.answers.let_go() == []
+    assert cluster.core.answers.released_holds() == []
     assert cluster.core.answers.bind(members[3], _planned(cluster, members[3]), cluster.now_s).verdict is BindVerdict.GO
-    assert set(cluster.core.answers.let_go()) == set(members[:3])
+    assert set(cluster.core.answers.released_holds()) == set(members[:3])
     assert [cluster.core.answers.bind(m, _planned(cluster, m), cluster.now_s).verdict for m in members[:3]] == [
         BindVerdict.GO
     ] * 3
@@ -93,14 +93,14 @@ def test_a_gang_whose_member_does_not_come_is_refused_as_a_whole_and_comes_again
         cluster.carry_out(cluster.todo.pop(0))
     for member in members[:2]:
         assert cluster.core.answers.bind(member, _planned(cluster, member), cluster.now_s).verdict is BindVerdict.HOLD
-    assert cluster.core.answers.expired(cluster.now_s + 49) == []
-    refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
+    assert cluster.core.answers.take_expired(cluster.now_s + 49) == []
+    refused = dict(cluster.core.answers.take_expired(cluster.now_s + 51))
     assert set(refused) == set(members[:2])
     cluster.settle()
     assert set(cluster.bound()) == set(members)
 
 
-def test_who_hangs_up_is_not_counted_as_ready() -> None:
+def test_cancelled_bind_call_is_not_counted_as_ready() -> None:
     cluster = Cluster({"a": 2})
     members = [cluster.create(gang("g", 2)) for _ in range(2)]
     cluster.decide()
@@ -108,11 +108,11 @@ def test_who_hangs_up_is_not_counted_as_ready() -> None:
         cluster.carry_out(cluster.todo.pop(0))
     node = _planned(cluster, members[0])
     assert cluster.core.answers.bind(members[0], node, 1.0).verdict is BindVerdict.HOLD
-    cluster.core.answers.given_up(members[0])
+    cluster.core.answers.cancel_hold(members[0])
     assert cluster.core.answers.bind(members[1], node, 1.0).verdict is BindVerdict.HOLD
 
 
-def test_two_members_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+def test_equal_gang_names_in_two_namespaces_are_two_gangs() -> None:
     cluster = Cluster({"a": 4})
     cluster.create(gang("g", 2), namespace="one")
     cluster.create(gang("g", 2), namespace="two")
@@ -124,7 +124,7 @@ def test_two_members_of_one_name_in_two_namespaces_are_two_gangs() -> None:
 
 
 def _planned(cluster: Cluster, uid: str) -> str:
-    plan = cluster.core.book.entries[uid].plan
+    plan = cluster.core.store.entries[uid].plan
     assert plan is not None
     return plan.node
 
@@ -137,7 +137,7 @@ def _released(cluster: Cluster, request: GpuRequest = SHARE) -> str:
     return uid
 
 
-def test_a_plan_that_kube_scheduler_cannot_keep_is_made_anew_within_its_offer_and_held_at_once() -> None:
+def test_plan_is_replaced_within_the_offered_nodes_and_held_at_once() -> None:
     cluster = Cluster({"a": 1, "b": 1, "c": 1})
     uid = _released(cluster, WHOLE)
     first = _planned(cluster, uid)
@@ -153,7 +153,7 @@ def test_a_plan_that_kube_scheduler_cannot_keep_is_made_anew_within_its_offer_an
     cluster.check()
 
 
-def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
+def test_replaced_plan_is_written_before_the_binding() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     uid = _released(cluster, WHOLE)
     other = next(n for n in cluster.nodes if n != _planned(cluster, uid))
@@ -168,7 +168,7 @@ def test_the_plan_that_was_made_anew_is_written_before_the_binding() -> None:
     assert other in refused.text
 
 
-def test_a_gate_that_went_with_the_plan_proves_that_it_is_written_before_it_is_heard() -> None:
+def test_removed_gate_proves_that_the_plan_is_written() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     uid = cluster.create(WHOLE)
     cluster.decide()  # the write is under way; kube-scheduler can ask only when it is done
@@ -193,7 +193,7 @@ def test_an_old_nomination_does_not_change_a_plan_back() -> None:
     assert cluster.core.answers.filter(uid, [first], first, 3.0).node == first
 
 
-def test_a_pod_without_a_node_that_would_do_waits_with_one_text_and_is_planned_again() -> None:
+def test_pod_without_a_suitable_node_waits_with_one_text_and_is_planned_again() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     uid = _released(cluster, WHOLE)
     blocker = cluster.create(WHOLE)
@@ -223,7 +223,7 @@ def test_50_pods_whose_nodes_fill_up_under_them_all_find_others() -> None:
     cluster.check()
 
 
-def test_a_node_that_is_gone_gives_its_plans_to_others_and_keeps_what_it_ran_when_it_is_back() -> None:
+def test_deleted_node_loses_its_plans_and_has_its_bound_pods_when_it_returns() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     runs = cluster.create(WHOLE)
     cluster.settle()
@@ -244,7 +244,7 @@ def test_a_node_that_is_gone_gives_its_plans_to_others_and_keeps_what_it_ran_whe
     assert late not in cluster.bound(), "what runs there holds its device again"
 
 
-def test_a_gang_that_loses_a_node_and_finds_no_other_gives_back_what_its_other_members_hold() -> None:
+def test_gang_that_loses_a_node_and_finds_no_other_releases_all_its_devices() -> None:
     cluster = Cluster({"a": 2, "b": 2})
     members = [cluster.create(gang("g", 4)) for _ in range(4)]
     cluster.decide()
@@ -260,13 +260,13 @@ def test_a_gang_that_loses_a_node_and_finds_no_other_gives_back_what_its_other_m
     assert set(cluster.bound()) == set(members)
 
 
-def test_a_device_that_falls_ill_before_the_pod_began_is_left() -> None:
+def test_plan_on_a_device_that_becomes_unhealthy_is_replaced() -> None:
     cluster = Cluster({"a": 2})
     uid = _released(cluster, WHOLE)
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     assert entry.plan is not None
     before = entry.plan.containers[0].slices[0].device
-    cluster.core.devices(gpu_node("a", 2, ill=[int(before[-1])]), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 2, ill=[int(before[-1])]), cluster.now_s)
     cluster.settle()
     after = cluster.pods[uid].plan
     assert after is not None
@@ -276,19 +276,19 @@ def test_a_device_that_falls_ill_before_the_pod_began_is_left() -> None:
 
 def test_a_cordoned_or_tainted_node_takes_nothing_new() -> None:
     cluster = Cluster({"a": 2})
-    cluster.core.node(NodeSeen(name="a", labels={}, schedulable=False), 0.0)
+    cluster.core.node_changed(NodeFacts(name="a", labels={}, schedulable=False), 0.0)
     uid = cluster.create(SHARE)
     cluster.settle()
     assert cluster.bound() == {}
-    cluster.core.node(NodeSeen(name="a", labels={}, taints=("calabash.dev/agent-not-ready=:NoSchedule",)), 0.0)
+    cluster.core.node_changed(NodeFacts(name="a", labels={}, taints=("calabash.dev/agent-not-ready=:NoSchedule",)), 0.0)
     cluster.settle()
     assert cluster.bound() == {}
-    cluster.core.node(NodeSeen(name="a", labels={}), 0.0)
+    cluster.core.node_changed(NodeFacts(name="a", labels={}), 0.0)
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
 
 
-def test_a_pod_that_is_bound_elsewhere_by_hand_gives_its_devices_back() -> None:
+def test_planned_devices_are_freed_if_the_pod_is_bound_elsewhere() -> None:
     cluster = Cluster({"a": 1})
     uid = _released(cluster, WHOLE)
     cluster.set(replace(cluster.pods[uid], node="elsewhere", plan=None))
@@ -297,19 +297,19 @@ def test_a_pod_that_is_bound_elsewhere_by_hand_gives_its_devices_back() -> None:
     assert cluster.bound()[other] == "a"
 
 
-def test_the_nomination_is_given_again_after_an_attempt_that_failed() -> None:
+def test_nomination_is_repeated_after_a_failed_attempt() -> None:
     cluster = Cluster({"a": 1})
     uid = _released(cluster)
     cluster.set(replace(cluster.pods[uid], nominated="", refused=True))
     assert [(a.pod.uid, a.node) for a in cluster.core.take_actions() if isinstance(a, Nominate)] == [(uid, "a")]
 
 
-def test_a_pod_that_its_kubelet_refused_gives_its_devices_to_the_one_that_its_owner_makes() -> None:
+def test_replacement_of_a_refused_pod_gets_its_devices() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
-    cluster.core.pod(replace(cluster.pods.pop(uid), finished=True), cluster.now_s)  # Failed, OutOfcpu
+    cluster.core.pod_changed(replace(cluster.pods.pop(uid), finished=True), cluster.now_s)  # Failed, OutOfcpu
     heir = cluster.create(WHOLE)
     cluster.settle()
     assert cluster.bound() == {heir: "a"}
@@ -324,7 +324,7 @@ def test_of_two_gangs_that_wait_for_each_other_both_are_bound_in_the_end() -> No
         cluster.carry_out(cluster.todo.pop(0))
     for uid in (one[0], two[0]):  # kube-scheduler has room for one of each, and holds it
         assert cluster.core.answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.HOLD
-    refused = dict(cluster.core.answers.expired(cluster.now_s + 51))
+    refused = dict(cluster.core.answers.take_expired(cluster.now_s + 51))
     assert set(refused) == {one[0], two[0]}
     cluster.settle()
     assert set(cluster.bound()) == {*one, *two}
@@ -342,37 +342,37 @@ def test_preemption_is_allowed_on_the_planned_node_only() -> None:
 # ---- queues -------------------------------------------------------------------------------------------------------
 
 
-PROD = QueueSeen(name="prod", deserved=2.0)
+PROD = QueueFacts(name="prod", deserved=2.0)
 
 
-def test_what_a_queue_deserves_is_taken_back_by_eviction_and_given_once_it_is_free() -> None:
+def test_deserved_devices_are_reclaimed_by_eviction_and_given_once_free() -> None:
     cluster = Cluster({"a": 2}, [PROD])
     borrowers = [cluster.create(WHOLE) for _ in range(2)]
     cluster.settle()
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+    cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     assert entry.stage is Stage.PLACED
     victim = next(iter(entry.after))
     assert victim in borrowers
     text = cluster.core.answers.filter(uid, ["a"], "", 1.0).text
-    assert "waits for 1 pod of another namespace to leave it" in text
+    assert "waits for 1 pod of another namespace to end there" in text
     cluster.settle()
     assert cluster.evictions == [victim]
     assert uid in cluster.bound()
     cluster.check()
 
 
-def test_a_pod_that_a_budget_protects_keeps_its_devices_and_another_goes() -> None:
+def test_pod_protected_by_a_budget_keeps_its_devices_and_another_is_evicted() -> None:
     cluster = Cluster({"a": 2}, [PROD])
     for _ in range(2):
         cluster.create(WHOLE)
     cluster.settle()
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+    cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
-    cluster.protected = set(cluster.core.book.entries[uid].after)
+    cluster.protected = set(cluster.core.store.entries[uid].after)
     assert len(cluster.protected) == 1
     cluster.settle()
     assert cluster.evictions
@@ -381,10 +381,10 @@ def test_a_pod_that_a_budget_protects_keeps_its_devices_and_another_goes() -> No
     cluster.check()
 
 
-def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
-    cluster = Cluster({"a": 1}, [QueueSeen(name="prod", deserved=1.0)])
+def test_victim_that_has_not_begun_is_not_evicted() -> None:
+    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
     first = _released(cluster, WHOLE)
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+    cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
@@ -393,20 +393,20 @@ def test_who_has_not_begun_makes_way_without_an_eviction() -> None:
     assert cluster.core.answers.filter(first, ["a"], "", 1.0).node is None
 
 
-def test_who_made_way_before_it_began_waits_for_the_nodes_that_it_accepts_of_the_next_planner_too() -> None:
-    shop = NamespaceSeen(name="shop", queue="prod")
-    cluster = Cluster({"a": 1, "b": 1}, [QueueSeen(name="prod", deserved=1.0)], namespaces=[shop])
-    only_a = Wish(selector=("zone=a",))
-    first = cluster.create(WHOLE, wish=only_a)
+def test_preempted_unbound_pod_keeps_its_node_selector_with_the_next_planner() -> None:
+    shop = NamespaceFacts(name="shop", queue="prod")
+    cluster = Cluster({"a": 1, "b": 1}, [QueueFacts(name="prod", deserved=1.0)], namespaces=[shop])
+    only_a = PlacementConstraints(selector=("zone=a",))
+    first = cluster.create(WHOLE, constraints=only_a)
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     cluster.restarted()
-    assert cluster.core.book.entries[first].stage is Stage.RELEASED
-    heir = cluster.create(WHOLE, namespace="shop", wish=only_a)
+    assert cluster.core.store.entries[first].stage is Stage.RELEASED
+    heir = cluster.create(WHOLE, namespace="shop", constraints=only_a)
     cluster.decide()
     cluster.decide()
-    assert cluster.core.book.entries[first].stage is Stage.WAITING, "b is free, and not where it may go"
+    assert cluster.core.store.entries[first].stage is Stage.WAITING, "b is free, and not where it may go"
     cluster.settle()
     assert cluster.bound() == {heir: "a"}
     cluster.end(heir)
@@ -414,14 +414,14 @@ def test_who_made_way_before_it_began_waits_for_the_nodes_that_it_accepts_of_the
     assert cluster.bound() == {first: "a"}
 
 
-def test_the_youngest_is_stopped_first_of_the_next_planner_too() -> None:
-    shop = NamespaceSeen(name="shop", queue="prod")
-    cluster = Cluster({"a": 2}, [QueueSeen(name="prod", deserved=1.0)], namespaces=[shop])
-    late = cluster.create(WHOLE, held=True)
+def test_next_planner_also_evicts_the_youngest_first() -> None:
+    shop = NamespaceFacts(name="shop", queue="prod")
+    cluster = Cluster({"a": 2}, [QueueFacts(name="prod", deserved=1.0)], namespaces=[shop])
+    late = cluster.create(WHOLE, held_by_other_gate=True)
     early = cluster.create(WHOLE)
     cluster.settle()
     cluster.now_s += 3600
-    cluster.set(replace(cluster.pods[late], held=False))
+    cluster.set(replace(cluster.pods[late], held_by_other_gate=False))
     cluster.settle()
     assert cluster.bound() == {early: "a", late: "a"}
     cluster.restarted()
@@ -431,31 +431,31 @@ def test_the_youngest_is_stopped_first_of_the_next_planner_too() -> None:
     assert cluster.evictions == [late], "created first, and bound an hour later"
 
 
-def test_devices_of_a_pod_that_was_asked_to_leave_are_given_only_when_it_is_gone() -> None:
-    cluster = Cluster({"a": 1}, [QueueSeen(name="prod", deserved=1.0)])
+def test_devices_of_an_evicted_pod_are_given_only_when_it_is_gone() -> None:
+    cluster = Cluster({"a": 1}, [QueueFacts(name="prod", deserved=1.0)])
     old = cluster.create(WHOLE)
     cluster.settle()
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+    cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
     heir = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     cluster.end(heir)
     another = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
-    assert cluster.core.book.entries[another].after == {old}
+    assert cluster.core.store.entries[another].after == {old}
     cluster.end(old)
     cluster.settle()
     assert another in cluster.bound()
 
 
-def test_queues_that_are_not_there_or_not_allowed_are_said_and_waited_for() -> None:
+def test_pod_waits_for_missing_or_forbidden_queues_with_a_reason() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(asked(SHARE, queue="lab"))
     cluster.settle()
-    assert cluster.core.book.entries[uid].told[0] is Reason.NOT_PERMITTED
-    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset(("lab",))))
+    assert cluster.core.store.entries[uid].reason is Reason.NOT_PERMITTED
+    cluster.core.namespace_changed(NamespaceFacts(name="team", allowed=frozenset(("lab",))))
     cluster.settle()
-    assert cluster.core.book.entries[uid].told[0] is Reason.NOT_FOUND
-    cluster.core.set_queues([QueueSeen(name="lab")])
+    assert cluster.core.store.entries[uid].reason is Reason.NOT_FOUND
+    cluster.core.set_queues([QueueFacts(name="lab")])
     cluster.settle()
     assert uid in cluster.bound()
     cluster.core.set_queues([])
@@ -465,45 +465,45 @@ def test_queues_that_are_not_there_or_not_allowed_are_said_and_waited_for() -> N
     assert uid in cluster.bound()
 
 
-def test_a_tree_that_cannot_be_keeps_the_old_one() -> None:
+def test_invalid_queue_tree_keeps_the_old_one() -> None:
     cluster = Cluster({"a": 1}, [PROD])
-    cluster.core.set_queues([QueueSeen(name="x", parent="nowhere")])
+    cluster.core.set_queues([QueueFacts(name="x", parent="nowhere")])
     assert "nowhere" in cluster.core.queues.fault
     cluster.core.set_queues([PROD])
     assert cluster.core.queues.fault == ""
 
 
-def levels_of(depth: int) -> list[QueueSeen]:
-    return [QueueSeen(name=f"c{i}", parent=f"c{i - 1}" if i > 1 else "") for i in range(1, depth + 1)]
+def levels_of(depth: int) -> list[QueueFacts]:
+    return [QueueFacts(name=f"c{i}", parent=f"c{i - 1}" if i > 1 else "") for i in range(1, depth + 1)]
 
 
 def test_queue_object_below_the_last_level_is_set_aside_and_the_others_are_used() -> None:
     cluster = Cluster({"a": 2}, [PROD, *levels_of(100)])
-    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset("*")))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", allowed=frozenset("*")))
     deep = cluster.create(asked(SHARE, queue="c33"))
     last = cluster.create(asked(SHARE, queue="c32"))
     cluster.settle()
-    assert list(cluster.core.queues.set_aside) == [f"c{i}" for i in range(33, 101)]
+    assert list(cluster.core.queues.too_deep) == [f"c{i}" for i in range(33, 101)]
     assert (list(cluster.bound()), cluster.core.queues.fault) == ([last], "")
-    told = cluster.core.book.entries[deep].told
-    assert "queue c33 is at level 33 of the queue tree, the limit is 32 levels" in told[1]
-    cluster.core.set_queues([PROD, *levels_of(31), QueueSeen(name="c33", parent="c31")])
+    told = cluster.core.store.entries[deep]
+    assert "queue c33 is at level 33 of the queue tree, the limit is 32 levels" in told.message
+    cluster.core.set_queues([PROD, *levels_of(31), QueueFacts(name="c33", parent="c31")])
     cluster.settle()
     assert deep in cluster.bound()
 
 
-def test_pod_that_waits_in_a_queue_that_sinks_below_the_last_level_is_put_aside_and_one_that_runs_goes_on() -> None:
+def test_waiting_pod_of_a_queue_below_the_last_level_is_set_aside_and_a_running_one_continues() -> None:
     cluster = Cluster({"a": 1}, levels_of(32))
-    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset("*")))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", allowed=frozenset("*")))
     runs = cluster.create(asked(WHOLE, queue="c32"))
     cluster.settle()
     waits = cluster.create(asked(WHOLE, queue="c32"))
     cluster.settle()
-    top = QueueSeen(name="top")
-    cluster.core.set_queues([top, QueueSeen(name="c1", parent="top"), *levels_of(32)[1:]])
+    top = QueueFacts(name="top")
+    cluster.core.set_queues([top, QueueFacts(name="c1", parent="top"), *levels_of(32)[1:]])
     cluster.settle()
     assert cluster.core.queues.fault == ""
-    assert "level 33" in cluster.core.book.entries[waits].told[1]
+    assert "level 33" in cluster.core.store.entries[waits].message
     assert list(cluster.bound()) == [runs]
 
 
@@ -514,39 +514,39 @@ def test_a_request_that_no_device_could_serve_waits_for_one_that_can() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(GpuRequest(memory_mib=60_000, core_percent=50))
     cluster.settle()
-    assert cluster.core.book.entries[uid].told[0] is Reason.TOO_LARGE
+    assert cluster.core.store.entries[uid].reason is Reason.TOO_LARGE
     big = gpu_node("b", 1)
     larger = replace(big.devices[0].device, model="NVIDIA H100", memory_mib=81920)
     cluster.nodes["b"] = (
-        NodeSeen(name="b", labels={}),
+        NodeFacts(name="b", labels={}),
         replace(big, devices=(replace(big.devices[0], device=larger),)),
     )
-    cluster.core.devices(cluster.nodes["b"][1], 0.0)
-    cluster.core.node(cluster.nodes["b"][0], 0.0)
+    cluster.core.devices_changed(cluster.nodes["b"][1], 0.0)
+    cluster.core.node_changed(cluster.nodes["b"][0], 0.0)
     cluster.settle()
     assert cluster.bound() == {uid: "b"}
 
 
-def test_a_pod_that_another_gate_holds_is_not_given_devices_before_that_is_gone() -> None:
+def test_pod_with_another_gate_gets_no_devices_until_that_is_removed() -> None:
     cluster = Cluster({"a": 1})
-    uid = cluster.create(WHOLE, held=True)
+    uid = cluster.create(WHOLE, held_by_other_gate=True)
     other = cluster.create(WHOLE)
     cluster.settle()
     assert set(cluster.bound()) == {other}
     cluster.end(other)
-    cluster.set(replace(cluster.pods[uid], held=False))
+    cluster.set(replace(cluster.pods[uid], held_by_other_gate=False))
     cluster.settle()
     assert set(cluster.bound()) == {uid}
 
 
-def test_a_gang_of_an_object_waits_for_the_object_and_takes_its_number() -> None:
+def test_gang_of_a_group_object_waits_for_the_object_and_has_its_size() -> None:
     cluster = Cluster({"a": 4})
     request = replace(asked(gang("g", 1)), gang_source=GangSource.COSCHEDULING)
     for _ in range(2):
         cluster.create(request)
     cluster.settle()
     assert cluster.bound() == {}
-    cluster.core.group((GangSource.COSCHEDULING, "team", "g"), 3)
+    cluster.core.group_changed((GangSource.COSCHEDULING, "team", "g"), 3)
     cluster.settle()
     assert cluster.bound() == {}
     cluster.create(request)
@@ -554,16 +554,16 @@ def test_a_gang_of_an_object_waits_for_the_object_and_takes_its_number() -> None
     assert len(cluster.bound()) == 3
 
 
-def test_slices_of_pods_that_nobody_planned_are_not_given_again() -> None:
+def test_slices_of_unplanned_pods_are_not_given_to_others() -> None:
     cluster = Cluster({})
-    facts = gpu_node("a", 1, slices=(SliceSeen(pod_uid="stray", device="GPU-0", memory_mib=30_000),))
-    cluster.nodes["a"] = (NodeSeen(name="a", labels={}), facts)
+    facts = gpu_node("a", 1, slices=(SliceFacts(pod_uid="stray", device="GPU-0", memory_mib=30_000),))
+    cluster.nodes["a"] = (NodeFacts(name="a", labels={}), facts)
     cluster.restarted()
     large = cluster.create(GpuRequest(memory_mib=20_000, core_percent=10))
     small = cluster.create(GpuRequest(memory_mib=8_000, core_percent=10))
     cluster.settle()
     assert set(cluster.bound()) == {small}
-    cluster.core.devices(gpu_node("a", 1), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 1), cluster.now_s)
     cluster.settle()
     assert set(cluster.bound()) == {small, large}
 
@@ -571,56 +571,58 @@ def test_slices_of_pods_that_nobody_planned_are_not_given_again() -> None:
 # ---- restarts -----------------------------------------------------------------------------------------------------
 
 
-def whole(uid: str, number: int) -> SliceSeen:
-    return SliceSeen(pod_uid=uid, device=f"GPU-{number}", memory_mib=40960, whole=True)
+def whole(uid: str, number: int) -> SliceFacts:
+    return SliceFacts(pod_uid=uid, device=f"GPU-{number}", memory_mib=40960, whole=True)
 
 
-def test_what_was_planned_on_a_device_that_an_agent_gave_away_whole_goes_elsewhere() -> None:
+def test_plan_on_a_device_that_an_agent_gave_to_an_unknown_pod_is_replaced() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(GpuRequest())
     cluster.decide()
-    assert cluster.core.book.entries[uid].node == "a"
+    assert cluster.core.store.entries[uid].node == "a"
     cluster.add_node("b", 1)
-    cluster.core.devices(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
     cluster.settle()
     cluster.try_all()
     cluster.settle()
     assert cluster.bound() == {uid: "b"}
 
 
-def test_a_bound_pod_whose_device_was_given_away_before_it_began_is_planned_anew_on_its_node() -> None:
+def test_displaced_bound_pod_is_planned_again_on_its_node() -> None:
     cluster = Cluster({"a": 2})
     uid = cluster.create(GpuRequest())
     cluster.settle()
     cluster.try_all()
     cluster.settle()
-    plan = cluster.core.book.entries[uid].plan
+    plan = cluster.core.store.entries[uid].plan
     assert plan is not None
     (part,) = plan.containers[0].slices
     number = int(part.device[-1])
-    cluster.core.devices(gpu_node("a", 2, slices=(whole("untold", number),)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 2, slices=(whole("untold", number),)), cluster.now_s)
     cluster.decide()
     (written,) = [action for action in cluster.todo if isinstance(action, WritePlan)]
     assert written.plan.containers[0].slices[0].device == f"GPU-{1 - number}"
     cluster.todo.clear()
-    cluster.core.devices(gpu_node("a", 2, slices=(whole("untold", number), whole(uid, 1 - number))), cluster.now_s)
+    cluster.core.devices_changed(
+        gpu_node("a", 2, slices=(whole("untold", number), whole(uid, 1 - number))), cluster.now_s
+    )
     later = cluster.create(GpuRequest(memory_mib=1024, core_percent=1))
     cluster.settle()
-    assert cluster.core.book.entries[later].plan is None, "both are taken"
+    assert cluster.core.store.entries[later].plan is None, "both are taken"
 
 
-def test_a_pod_that_began_after_all_with_the_plan_that_it_had_keeps_it() -> None:
+def test_displaced_pod_that_began_with_its_plan_keeps_it() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(GpuRequest())
     cluster.settle()
     cluster.try_all()
     cluster.settle()
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     plan = entry.plan
-    cluster.core.devices(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 1, slices=(whole("untold", 0),)), cluster.now_s)
     cluster.settle()
     assert entry.plan is None, "its device is another's, and there is no other"
-    cluster.core.devices(gpu_node("a", 1, slices=(whole(uid, 0),)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 1, slices=(whole(uid, 0),)), cluster.now_s)
     cluster.settle()
     assert entry.plan is not None
     assert plan is not None
@@ -628,20 +630,20 @@ def test_a_pod_that_began_after_all_with_the_plan_that_it_had_keeps_it() -> None
     assert not [action for action in cluster.todo if isinstance(action, WritePlan)]
 
 
-def test_a_bound_pod_that_has_begun_and_one_whose_forerunner_is_still_told_of_keep_their_devices() -> None:
+def test_begun_pod_and_successor_of_a_reported_pod_keep_their_devices() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     first = cluster.create(GpuRequest())
     cluster.settle()
     cluster.try_all()
     cluster.settle()
     node = cluster.bound()[first]
-    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
-    plan = cluster.core.book.entries[first].plan
-    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0), whole("untold", 0))), cluster.now_s)
-    assert cluster.core.book.entries[first].plan == plan
-    cluster.core.devices(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
+    plan = cluster.core.store.entries[first].plan
+    cluster.core.devices_changed(gpu_node(node, 1, slices=(whole(first, 0), whole("untold", 0))), cluster.now_s)
+    assert cluster.core.store.entries[first].plan == plan
+    cluster.core.devices_changed(gpu_node(node, 1, slices=(whole(first, 0),)), cluster.now_s)
     cluster.end(first)
-    assert cluster.core.book.knew(first), "its node tells of it for a moment longer"
+    assert cluster.core.store.is_or_was_known(first), "its node tells of it for a moment longer"
 
 
 def test_a_planner_that_takes_over_keeps_every_plan_and_what_is_bound() -> None:
@@ -652,7 +654,7 @@ def test_a_planner_that_takes_over_keeps_every_plan_and_what_is_bound() -> None:
     waiting = cluster.create(SHARE)
     plans = {uid: cluster.pods[uid].plan for uid in released}
     cluster.restarted()
-    assert {uid: cluster.core.book.entries[uid].plan for uid in released} == plans
+    assert {uid: cluster.core.store.entries[uid].plan for uid in released} == plans
     cluster.settle()
     assert set(cluster.bound()) == {*bound, *released, waiting}
     cluster.check()
@@ -662,7 +664,7 @@ LARGE = GpuRequest(memory_mib=30_000, core_percent=60)
 
 
 @pytest.mark.parametrize("asked_for", [LARGE, WHOLE])
-def test_what_agents_say_is_given_is_held_by_its_pods_and_not_by_strangers(asked_for: GpuRequest) -> None:
+def test_reported_slices_are_held_by_their_pods_and_are_not_unmanaged(asked_for: GpuRequest) -> None:
     cluster = Cluster({"a": 2, "b": 1})
     pods = [cluster.create(asked_for) for _ in range(3)]
     cluster.settle()
@@ -673,15 +675,15 @@ def test_what_agents_say_is_given_is_held_by_its_pods_and_not_by_strangers(asked
     cluster.lose_node("a")
     cluster.settle()
     cluster.nodes["a"] = node
-    cluster.core.node(node[0], cluster.now_s)
-    cluster.core.devices(node[1], cluster.now_s)
+    cluster.core.node_changed(node[0], cluster.now_s)
+    cluster.core.devices_changed(node[1], cluster.now_s)
     _hold(cluster, pods)
     beside = cluster.create(GpuRequest(memory_mib=1024, core_percent=50))
     cluster.settle()
     assert beside not in cluster.bound(), "no device has 50 % of its compute left"
 
 
-def test_a_slice_that_is_heard_of_before_its_pod_is_that_pods() -> None:
+def test_slice_reported_before_its_pod_belongs_to_the_pod() -> None:
     cluster = Cluster({"a": 1})
     pod = cluster.create(LARGE)
     cluster.settle()
@@ -694,13 +696,13 @@ def test_a_slice_that_is_heard_of_before_its_pod_is_that_pods() -> None:
 
 
 def _hold(cluster: Cluster, pods: list[str]) -> None:
-    scheduler = cluster.core.book.scheduler
+    scheduler = cluster.core.store.scheduler
     assert [uid for uid in pods if not scheduler.holds(AllocationId(uid))] == []
     assert [d.foreign_mib for node in scheduler.nodes.values() for d in node.devices if d.foreign_mib] == []
 
 
 @pytest.mark.parametrize("written", [1, 3, 4])
-def test_a_gang_that_a_dying_planner_released_in_part_is_planned_together_again(written: int) -> None:
+def test_gang_released_in_part_by_a_crashed_planner_is_planned_together_again(written: int) -> None:
     cluster = Cluster({"a": 2, "b": 2})
     members = [cluster.create(gang("g", 4)) for _ in range(4)]
     cluster.decide()
@@ -712,14 +714,14 @@ def test_a_gang_that_a_dying_planner_released_in_part_is_planned_together_again(
     cluster.settle()
     if written < 4:
         assert cluster.bound() == {}
-        held = [e for e in cluster.core.book.entries.values() if e.plan is not None]
+        held = [e for e in cluster.core.store.entries.values() if e.plan is not None]
         assert held == [], "half a gang holds nothing"
         cluster.add_node("b")
         cluster.settle()
     assert set(cluster.bound()) == set(members)
 
 
-def test_a_gang_that_was_bound_in_part_is_bound_to_the_end_by_the_next_planner() -> None:
+def test_partly_bound_gang_is_completed_by_the_next_planner() -> None:
     cluster = Cluster({"a": 2, "b": 2})
     members = [cluster.create(gang("g", 4)) for _ in range(4)]
     cluster.decide()
@@ -733,7 +735,7 @@ def test_a_gang_that_was_bound_in_part_is_bound_to_the_end_by_the_next_planner()
     assert set(cluster.bound()) == set(members)
 
 
-def test_a_plan_in_an_annotation_of_a_gated_pod_is_nobodys_plan() -> None:
+def test_plan_annotation_of_a_gated_pod_is_ignored() -> None:
     cluster = Cluster({"a": 1})
     uid = _released(cluster, WHOLE)
     forged = cluster.pods[uid].plan
@@ -758,7 +760,14 @@ def replace_uid(plan: Any, uid: str) -> Any:
 
 OTHER_MODEL = "NVIDIA H100-SXM5-40GB"
 ONE, OTHER = Selector(models=("A100",)), Selector(models=("h100",))
-WISHES = st.sampled_from([Wish(), Wish(), Wish(selector=("zone in (b,c)",)), Wish(selector=("zone=a",))])
+WISHES = st.sampled_from(
+    [
+        PlacementConstraints(),
+        PlacementConstraints(),
+        PlacementConstraints(selector=("zone in (b,c)",)),
+        PlacementConstraints(selector=("zone=a",)),
+    ]
+)
 REQUESTS = st.sampled_from(
     [
         asked(GpuRequest(memory_mib=8192, core_percent=40, selector=ONE)),
@@ -782,12 +791,12 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        shop = NamespaceSeen(name="shop", queue="prod")
+        shop = NamespaceFacts(name="shop", queue="prod")
         self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7, models={"c": OTHER_MODEL}, namespaces=[shop])
 
-    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]), wish=WISHES)
-    def create(self, request: Any, shop: bool, priority: int, wish: Wish) -> None:
-        self.cluster.create(request, namespace="shop" if shop else "team", priority=priority, wish=wish)
+    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]), constraints=WISHES)
+    def create(self, request: Any, shop: bool, priority: int, constraints: PlacementConstraints) -> None:
+        self.cluster.create(request, namespace="shop" if shop else "team", priority=priority, constraints=constraints)
 
     @rule()
     def decide(self) -> None:
@@ -808,7 +817,7 @@ class Life(RuleBasedStateMachine):
     def refuse_a_write(self, pick: int) -> None:
         if self.cluster.todo:
             action = self.cluster.todo.pop(pick % len(self.cluster.todo))
-            self.cluster.core.decisions.refused(action, "too large", self.cluster.now_s)
+            self.cluster.core.decisions.write_refused(action, "too large", self.cluster.now_s)
 
     @rule(pick=st.integers(0, 1000), seconds=st.sampled_from([0, 11, 65]))
     def refuse_a_pod(self, pick: int, seconds: int) -> None:
@@ -826,7 +835,7 @@ class Life(RuleBasedStateMachine):
         if waiting:
             self.cluster.full = full
             self.cluster.try_one(waiting[pick % len(waiting)])
-            for uid in self.cluster.core.answers.let_go():
+            for uid in self.cluster.core.answers.released_holds():
                 self.cluster.bind(uid)
 
     @rule(pick=st.integers(0, 1000))
@@ -838,7 +847,7 @@ class Life(RuleBasedStateMachine):
     def say_again(self, pick: int) -> None:
         if self.cluster.pods:
             uid = list(self.cluster.pods)[pick % len(self.cluster.pods)]
-            self.cluster.core.pod(self.cluster.pods[uid], self.cluster.now_s)
+            self.cluster.core.pod_changed(self.cluster.pods[uid], self.cluster.now_s)
 
     @rule(name=st.sampled_from("abc"))
     def node_goes_or_comes(self, name: str) -> None:
@@ -866,8 +875,8 @@ class Life(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.cluster.now_s += 60
-        for uid, _ in self.cluster.core.answers.expired(self.cluster.now_s):
-            self.cluster.core.answers.given_up(uid)
+        for uid, _ in self.cluster.core.answers.take_expired(self.cluster.now_s):
+            self.cluster.core.answers.cancel_hold(uid)
 
     @invariant()
     def nothing_is_promised_twice(self) -> None:
@@ -879,25 +888,25 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def gangs_are_bound_together(self) -> None:
-        for entry in self.cluster.core.book.entries.values():
+        for entry in self.cluster.core.store.entries.values():
             if entry.gang is not None and entry.facts.node:
-                assert self.cluster.core.book.permits.is_begun(entry.gang)
+                assert self.cluster.core.store.permits.has_bound_member(entry.gang)
 
     @invariant()
     def the_book_agrees_with_the_scheduler(self) -> None:
-        book = self.cluster.core.book
-        for entry in book.entries.values():
+        store = self.cluster.core.store
+        for entry in store.entries.values():
             if entry.stage in (Stage.PLACED, Stage.RELEASING, Stage.RELEASED):
-                assert book.scheduler.holds(entry.id)
+                assert store.scheduler.holds(entry.id)
                 assert entry.plan is not None
             if entry.stage is Stage.WAITING:
                 assert entry.plan is None
-                assert entry.id in book.scheduler.known
-                assert not book.scheduler.holds(entry.id)
+                assert entry.id in store.scheduler.known
+                assert not store.scheduler.holds(entry.id)
             if entry.stage is Stage.ASIDE:
-                assert entry.id not in book.scheduler.known
-            if entry.stage is Stage.BOUND and entry.facts.plan is not None and entry.node in book.scheduler.nodes:
-                assert book.scheduler.holds(entry.id)
+                assert entry.id not in store.scheduler.known
+            if entry.stage is Stage.BOUND and entry.facts.plan is not None and entry.node in store.scheduler.nodes:
+                assert store.scheduler.holds(entry.id)
 
     def teardown(self) -> None:
         self.cluster.check_nobody_is_forgotten(self.cluster.restarted)
@@ -910,24 +919,24 @@ TestLife.settings = settings(max_examples=examples(200), stateful_step_count=40,
 # ---- devices that an administrator has cordoned ---------------------------------------------------------------------
 
 
-def test_cordoned_devices_are_given_to_nobody_and_what_has_not_begun_there_goes_elsewhere() -> None:
+def test_cordoned_devices_take_nothing_new_and_plans_that_have_not_begun_are_replaced() -> None:
     cluster = Cluster({"a": 1})
     uid = _released(cluster, WHOLE)
-    cluster.core.devices(gpu_node("a", 1, schedulable=False), 1.0)
+    cluster.core.devices_changed(gpu_node("a", 1, schedulable=False), 1.0)
     cluster.settle()
     assert cluster.bound() == {}
     assert cluster.core.answers.filter(uid, ["a"], "", 2.0).node is None
-    cluster.core.devices(gpu_node("a", 1), 3.0)
+    cluster.core.devices_changed(gpu_node("a", 1), 3.0)
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
 
 
-def test_what_runs_on_cordoned_devices_keeps_them() -> None:
+def test_running_pods_keep_cordoned_devices() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     uid = cluster.create(WHOLE)
     cluster.settle()
     node = cluster.bound()[uid]
-    cluster.core.devices(gpu_node(node, 1, schedulable=False), 1.0)
+    cluster.core.devices_changed(gpu_node(node, 1, schedulable=False), 1.0)
     others = [cluster.create(WHOLE) for _ in range(2)]
     cluster.settle()
     assert cluster.evictions == []
@@ -935,11 +944,11 @@ def test_what_runs_on_cordoned_devices_keeps_them() -> None:
     assert [cluster.bound().get(other) for other in others].count(node) == 0
 
 
-def test_what_somebody_else_bound_on_the_same_node_by_another_plan_holds_what_that_plan_says() -> None:
+def test_pod_bound_with_another_plan_holds_the_devices_of_that_plan() -> None:
     world = Cluster({"a": 2})
     uid = world.create(GpuRequest())
     world.decide()
-    plan = world.core.book.entries[uid].plan
+    plan = world.core.store.entries[uid].plan
     assert plan is not None
     (mine,) = plan.containers[0].slices
     (other,) = {"GPU-0", "GPU-1"} - {mine.device}
@@ -951,20 +960,21 @@ def test_what_somebody_else_bound_on_the_same_node_by_another_plan_holds_what_th
     second = world.create(GpuRequest())
     world.settle()
     world.check()
-    assert world.core.book.entries[uid].plan == theirs
+    assert world.core.store.entries[uid].plan == theirs
     assert world.pods[second].plan is not None
 
 
-def test_a_tenants_queue_is_for_its_own_namespaces_even_where_another_allows_all() -> None:
+def test_tenant_queue_is_only_for_namespaces_of_the_tenant() -> None:
     cluster = Cluster(
-        {"a": 1}, [QueueSeen(name="vision.train", tenant="vision"), QueueSeen(name="vision.default", tenant="vision")]
+        {"a": 1}, [QueueFacts(name="vision.train", tenant="vision"), QueueFacts(name="vision.default", tenant="vision")]
     )
-    cluster.core.namespace(NamespaceSeen(name="team", allowed=frozenset(("*",))))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", allowed=frozenset(("*",))))
     uid = cluster.create(asked(SHARE, queue="vision.train"))
     cluster.settle()
-    reason, message = cluster.core.book.entries[uid].told
+    entry = cluster.core.store.entries[uid]
+    reason, message = entry.reason, entry.message
     assert reason is Reason.NOT_PERMITTED
     assert "queue vision.train belongs to a tenant, and namespace team is in a queue of no or another tenant" in message
-    cluster.core.namespace(NamespaceSeen(name="team", queue="vision.default", allowed=frozenset(("*",))))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="vision.default", allowed=frozenset(("*",))))
     cluster.settle()
     assert uid in cluster.bound()

@@ -29,7 +29,7 @@ class LateKube:
 
     def __init__(self, client: MemoryKube) -> None:
         self._client = client
-        self.late = threading.Event()
+        self.delivers = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -41,11 +41,11 @@ class LateKube:
         watch = self._client.watch(kind, *words, **more)
         something = watch._something
         if kind is POD:
-            watch._something = lambda: watch._closed or (not self.late.is_set() and something())  # type: ignore[method-assign]
+            watch._something = lambda: watch._closed or (not self.unplanned_pods.is_set() and something())  # type: ignore[method-assign]
         return watch
 
 
-def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not_tell(world: World) -> None:
+def test_new_leader_knows_earlier_writes_that_its_watch_did_not_deliver(world: World) -> None:
     first = world.start(identity="first")
     until(first.leads, "leads")
     way = LateKube(world.client)
@@ -55,7 +55,7 @@ def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not
     world.pod("p", GpuRequest(count=2), gates=[{"name": "example.com/other"}], priority=1)
     world.pod("q", GpuRequest(count=2))
     until(lambda: second.mirrors.pods.get("q", "team"), "known to both")
-    way.late.set()
+    way.delivers.set()
     body = {"spec": {"schedulingGates": [{"name": PLAN_GATE}]}}
     world.client.patch(POD, "p", "team", body=body)
 
@@ -70,14 +70,14 @@ def test_who_takes_over_knows_what_the_one_before_wrote_though_its_watch_did_not
     first.stop()
     world.services.remove(first)
     until(second.leads, "the other leads")
-    entry = second.seen(PodName(uid=pod.metadata.uid, namespace="team", name="p"))
+    entry = second.last_seen(PodName(uid=pod.metadata.uid, namespace="team", name="p"))
     assert entry is not None
     assert entry.spec.node_name == "a"
     world.settle(second)
     assert released(world, "q") is None, "its devices would be those of the first"
 
 
-def test_a_binding_that_was_agreed_to_is_not_written_by_who_has_lost_the_lead_since(world: World) -> None:
+def test_approved_binding_is_not_written_after_leadership_is_lost(world: World) -> None:
     world.node("a")
     service = world.start()
     made = world.pod("p", GpuRequest())
@@ -87,13 +87,11 @@ def test_a_binding_that_was_agreed_to_is_not_written_by_who_has_lost_the_lead_si
     assert answer.verdict is BindVerdict.GO
     service.lead.stop()
     with pytest.raises(CalabashError, match="does not lead"):
-        service.bound(pod, "a", answer)
+        service.write_binding(pod, "a", answer)
     assert world.get("p").spec.node_name == ""
 
 
-def test_bindings_that_are_held_are_refused_when_the_lead_is_lost_so_that_they_are_asked_for_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_bindings_are_refused_when_leadership_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.node("a")
     service = world.start()
     for i in range(2):
@@ -112,7 +110,7 @@ def test_bindings_that_are_held_are_refused_when_the_lead_is_lost_so_that_they_a
     assert world.get("g0").spec.node_name == ""
 
 
-def test_a_pod_that_kube_scheduler_still_asks_about_and_nobody_has_holds_no_devices(world: World) -> None:
+def test_deleted_pod_that_kube_scheduler_still_asks_about_holds_no_devices(world: World) -> None:
     world.node("a")
     service = world.start()
     until(service.leads, "leads")
@@ -125,7 +123,7 @@ def test_a_pod_that_kube_scheduler_still_asks_about_and_nobody_has_holds_no_devi
     until(lambda: released(world, "q"), "released")
 
 
-def test_a_binding_is_written_when_the_api_server_is_back(world: World) -> None:
+def test_binding_is_written_when_the_api_server_answers_again(world: World) -> None:
     world.node("a")
     service = world.start()
     world.pod("p", GpuRequest())
@@ -134,7 +132,7 @@ def test_a_binding_is_written_when_the_api_server_is_back(world: World) -> None:
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(world.bind(service, pod, "a")))
     asking.start()
-    until(lambda: service._away, "the planner knows that the API server is away")
+    until(lambda: service._api_server_down, "the planner knows that the API server is away")
     assert asking.is_alive(), "it is neither bound nor refused"
     world.client.faults.down = False
     asking.join(60)
@@ -148,23 +146,21 @@ GROUP = {"metadata": {"name": "g", "namespace": "team"}, "spec": {"minMember": 2
 def members(service: PlannerService) -> int | None:
     """What the core knows of the group."""
     core = service.mirrors.core
-    return core.pods.wishes.groups.get((GangSource.VOLCANO, "team", "g")) if core is not None else None
+    return core.pods.requests.groups.get((GangSource.VOLCANO, "team", "g")) if core is not None else None
 
 
-def test_groups_are_known_though_the_api_server_was_away_when_the_planner_began(world: World) -> None:
+def test_groups_are_known_although_the_api_server_was_down_at_the_start(world: World) -> None:
     world.node("a")
     world.client.create(VOLCANO_GROUP, GROUP, "team")
     world.client.faults.down = True
     service = world.start()
-    until(lambda: service._away, "the planner knows that the API server is away")
+    until(lambda: service._api_server_down, "the planner knows that the API server is away")
     world.client.faults.down = False
     until(service.leads, "leads")
     assert members(service) == 2
 
 
-def test_a_kind_of_group_that_is_installed_later_is_watched_from_then_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_kind_installed_later_is_watched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_groups, "ASK_EVERY_S", 0.05)
     world.client.faults.absent.add("podgroups")
     service = world.start()

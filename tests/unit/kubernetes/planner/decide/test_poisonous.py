@@ -26,7 +26,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = Core.decide
 
     def failing(self: Core, now_s: float) -> None:
-        if any(e.facts.name.startswith("poison") and not e.facts.node for e in self.book.entries.values()):
+        if any(e.facts.name.startswith("poison") and not e.facts.node for e in self.store.entries.values()):
             raise OverflowError("cannot convert float infinity to integer")
         decide(self, now_s)
 
@@ -70,23 +70,21 @@ def test_planner_that_begins_with_such_a_pod_leads(world: World) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-def test_pod_that_was_set_aside_is_tried_again_when_it_asks_for_something_else(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_set_aside_pod_is_tried_again_when_its_request_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.node("a")
     service = world.start()
     world.pod("poison", HALF)
     uid = world.get("poison").metadata.uid
-    until(lambda: uid in service.mirrors.aside, "set aside")
+    until(lambda: uid in service.mirrors.set_aside_pods, "set aside")
     until(service.leads, "leads")
     told: list[str] = []
-    monkeypatch.setattr(service.mirrors, "_tell", lambda event: told.append("told"))
+    monkeypatch.setattr(service.mirrors, "_emit", lambda event: told.append("told"))
     until(lambda: world.get("poison").status.conditions, "a condition")
     world.client.patch(POD, "poison", "team", body={"metadata": {"labels": {"a": "b"}}})
-    until(lambda: (pod := service.mirrors.pod("poison", "team")) and pod.metadata.labels == {"a": "b"}, "seen")
+    until(lambda: (pod := service.mirrors.get_pod("poison", "team")) and pod.metadata.labels == {"a": "b"}, "seen")
     assert told == []
     world.client.patch(POD, "poison", "team", body={"metadata": {"annotations": {REQUEST: "{"}}})
-    until(lambda: uid not in service.mirrors.aside, "tried again")
+    until(lambda: uid not in service.mirrors.set_aside_pods, "tried again")
     until(lambda: told, "told")
 
 

@@ -13,13 +13,13 @@ from tests.examples import examples
 from tests.unit.kubernetes.planner.owners import MOVES, PAIR, WHOLE, Owner, balance, split
 from tests.unit.kubernetes.planner.virtual import Cluster, gpu_node
 
-from calabash.binder.cluster.device_kinds import Wish
+from calabash.binder.cluster.device_kinds import PlacementConstraints
 from calabash.kubernetes.planner.apply.api_writes import camel
 from calabash.kubernetes.planner.decide.core import options_with_moves
 from calabash.kubernetes.planner.decide.decisions import PROTECTED_S
-from calabash.kubernetes.planner.decide.relocations import HEIR_S, LEAVE_S
-from calabash.kubernetes.planner.state.budgets import BudgetSeen
-from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, NodeSeen, QueueSeen
+from calabash.kubernetes.planner.decide.relocations import REPLACEMENT_TIMEOUT_S, TERMINATION_TIMEOUT_S
+from calabash.kubernetes.planner.state.budgets import BudgetFacts
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, NodeFacts, QueueFacts
 from calabash.kubernetes.planner.state.store import Stage
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
@@ -42,7 +42,7 @@ def carry_out(cluster: Cluster) -> None:
         cluster.carry_out(cluster.todo.pop(0))
 
 
-def test_one_is_moved_and_its_heir_has_the_place_that_was_kept_while_the_large_one_has_what_was_cleared() -> None:
+def test_replacement_gets_the_reservation_and_the_large_pod_gets_the_freed_devices() -> None:
     cluster, owner = split()
     large, moved = begin(cluster)
     was = cluster.bound()[moved]
@@ -52,9 +52,9 @@ def test_one_is_moved_and_its_heir_has_the_place_that_was_kept_while_the_large_o
     assert camel(eviction.reason) == "Moved"
     assert f"moved from {was} to {other}" in eviction.message
     assert f"make room for team/{large}" in eviction.message
-    entry = cluster.core.book.entries[large]
-    assert (entry.stage, entry.told[0]) == (Stage.PLACED, Reason.WAITS_FOR_MOVE)
-    assert f"waits for team/{moved}, moved to make room for it, to leave it" in entry.told[1]
+    entry = cluster.core.store.entries[large]
+    assert (entry.stage, entry.reason) == (Stage.PLACED, Reason.WAITS_FOR_MOVE)
+    assert f"waits for team/{moved}, moved to make room for it, to end there" in entry.message
     balance(cluster)
     carry_out(cluster)
     assert cluster.pods[moved].leaving
@@ -67,12 +67,12 @@ def test_one_is_moved_and_its_heir_has_the_place_that_was_kept_while_the_large_o
     balance(cluster)
     cluster.settle()
     assert cluster.bound()[large] == was
-    assert len(cluster.core.heirs) == 0
+    assert len(cluster.core.relocations) == 0
     cluster.check()
     balance(cluster)
 
 
-def test_nobody_else_has_the_place_that_is_kept_however_early_they_came() -> None:
+def test_reservation_goes_to_no_other_pod_even_if_it_came_earlier() -> None:
     cluster, owner = split()
     _, moved = begin(cluster)
     carry_out(cluster)
@@ -92,7 +92,7 @@ def test_nobody_else_has_the_place_that_is_kept_however_early_they_came() -> Non
     balance(cluster)
 
 
-def test_a_place_whose_heir_never_comes_is_free_after_a_minute() -> None:
+def test_reservation_without_a_replacement_ends_after_a_minute() -> None:
     cluster, _ = split()
     large, moved = begin(cluster)
     carry_out(cluster)
@@ -101,41 +101,41 @@ def test_a_place_whose_heir_never_comes_is_free_after_a_minute() -> None:
     cluster.settle()
     assert large in cluster.bound()
     assert other not in cluster.bound()
-    cluster.now_s += HEIR_S
+    cluster.now_s += REPLACEMENT_TIMEOUT_S
     cluster.settle()
     assert other in cluster.bound()
-    assert len(cluster.core.heirs) == 0
+    assert len(cluster.core.relocations) == 0
     cluster.check()
     balance(cluster)
 
 
-def test_a_pod_that_does_not_leave_in_ten_minutes_has_no_place_kept_any_longer() -> None:
+def test_reservation_ends_if_the_moved_pod_does_not_terminate_in_ten_minutes() -> None:
     cluster, _ = split()
     large, moved = begin(cluster)
     carry_out(cluster)
     other = cluster.create(WHOLE)
     cluster.decide()
-    cluster.now_s += LEAVE_S
+    cluster.now_s += TERMINATION_TIMEOUT_S
     for _ in range(3):
         cluster.decide()
         carry_out(cluster)
         cluster.try_all()
     assert other in cluster.bound()
-    assert len(cluster.core.heirs) == 0
+    assert len(cluster.core.relocations) == 0
     assert large not in cluster.bound(), "whose devices are still those of the one that leaves"
     assert cluster.pods[moved].node
     balance(cluster)
 
 
-def test_where_a_budget_refuses_the_move_is_taken_back_and_the_place_is_free() -> None:
+def test_move_refused_by_a_budget_is_undone_and_its_reservation_is_freed() -> None:
     cluster, _ = split()
     cluster.protected.update(cluster.bound())
     large, moved = begin(cluster)
     carry_out(cluster)
-    entry, victim = cluster.core.book.entries[large], cluster.core.book.entries[moved]
+    entry, victim = cluster.core.store.entries[large], cluster.core.store.entries[moved]
     assert (entry.stage, victim.stage) == (Stage.WAITING, Stage.BOUND)
-    assert f"team/{moved} may not be stopped now: budget" in entry.told[1]
-    assert len(cluster.core.heirs) == 0
+    assert f"team/{moved} may not be evicted now: budget" in entry.message
+    assert len(cluster.core.relocations) == 0
     balance(cluster)
     cluster.decide()
     second = asked_to_leave(cluster)
@@ -151,14 +151,14 @@ def test_where_a_budget_refuses_the_move_is_taken_back_and_the_place_is_free() -
     cluster.check()
 
 
-def test_whom_a_budget_keeps_is_not_asked_at_all() -> None:
+def test_pod_protected_by_a_budget_is_not_moved() -> None:
     cluster, _ = split()
-    cluster.core.budget(BudgetSeen(namespace="team", name="all", terms=(), allowed=0))
+    cluster.core.budget_changed(BudgetFacts(namespace="team", name="all", terms=(), allowed=0))
     large = cluster.create(PAIR)
     cluster.settle()
     assert cluster.evictions == []
     assert large not in cluster.bound()
-    cluster.core.budget(BudgetSeen(namespace="team", name="all", terms=(), allowed=1))
+    cluster.core.budget_changed(BudgetFacts(namespace="team", name="all", terms=(), allowed=1))
     cluster.now_s += 2
     cluster.settle()
     assert len(cluster.evictions) == 1
@@ -168,14 +168,14 @@ def test_whom_a_budget_keeps_is_not_asked_at_all() -> None:
 @pytest.mark.parametrize(
     "more", [{"movable": False}, {"request": GpuRequest(gang="g", gang_size=1)}, {"owner": "", "movable": False}]
 )
-def test_who_does_not_say_so_is_not_moved_nor_are_members_of_gangs(more: dict[str, object]) -> None:
+def test_pods_that_are_not_movable_and_gang_members_are_not_moved(more: dict[str, object]) -> None:
     cluster, _ = split(**more)
     cluster.create(PAIR)
     cluster.settle()
     assert cluster.evictions == []
 
 
-def test_nobody_is_moved_while_moving_is_off_or_the_pod_has_not_waited_long_enough() -> None:
+def test_no_pod_is_moved_while_moves_are_off_or_the_pod_has_not_waited_long_enough() -> None:
     cluster, _ = split(options=options_with_moves(at_once=0, after_s=0.0, rest_s=0.0))
     cluster.create(PAIR)
     cluster.settle()
@@ -189,7 +189,7 @@ def test_nobody_is_moved_while_moving_is_off_or_the_pod_has_not_waited_long_enou
     assert large in cluster.bound()
 
 
-def test_who_was_moved_is_left_alone_for_a_while() -> None:
+def test_replacement_is_not_moved_again_for_a_while() -> None:
     cluster, owner = split(options=options_with_moves(at_once=4, after_s=0.0, rest_s=600.0))
     cluster.create(PAIR)
     cluster.settle()
@@ -211,7 +211,7 @@ def test_who_was_moved_is_left_alone_for_a_while() -> None:
     assert cluster.evictions == cluster.evictions[:1]
 
 
-def test_no_more_are_on_the_move_at_a_time_than_is_allowed() -> None:
+def test_concurrent_moves_are_limited() -> None:
     nodes = dict.fromkeys("abcdef", 2)
     cluster = Cluster(nodes, options=options_with_moves(at_once=1, after_s=0.0, rest_s=0.0))
     owner = Owner(cluster, "web", 12)
@@ -236,7 +236,7 @@ def test_no_more_are_on_the_move_at_a_time_than_is_allowed() -> None:
         cluster.settle(2)
         owner.make()
         cluster.now_s += 2
-        assert len(cluster.core.heirs) <= 1
+        assert len(cluster.core.relocations) <= 1
     cluster.settle()
     assert set(large) <= set(cluster.bound())
     assert len(cluster.evictions) == 3
@@ -244,12 +244,12 @@ def test_no_more_are_on_the_move_at_a_time_than_is_allowed() -> None:
     balance(cluster)
 
 
-def test_a_selector_of_who_is_moved_is_heeded_also_by_a_planner_that_found_it_running() -> None:
+def test_move_respects_the_node_selector_of_a_pod_adopted_by_a_new_planner() -> None:
     cluster = Cluster({"a": 2, "b": 2}, options=MOVES)
     for name in "ab":
-        cluster.core.node(NodeSeen(name=name, labels={"pool": name}), cluster.now_s)
-        cluster.nodes[name] = (NodeSeen(name=name, labels={"pool": name}), cluster.nodes[name][1])
-    owners = [Owner(cluster, name, 1, wish=Wish(selector=(f"pool={name}",))) for name in "ab"]
+        cluster.core.node_changed(NodeFacts(name=name, labels={"pool": name}), cluster.now_s)
+        cluster.nodes[name] = (NodeFacts(name=name, labels={"pool": name}), cluster.nodes[name][1])
+    owners = [Owner(cluster, name, 1, constraints=PlacementConstraints(selector=(f"pool={name}",))) for name in "ab"]
     for owner in owners:
         owner.make()
     cluster.settle(3)
@@ -263,11 +263,11 @@ def test_a_selector_of_who_is_moved_is_heeded_also_by_a_planner_that_found_it_ru
 
 
 def kept_on(cluster: Cluster) -> str:
-    (move,) = cluster.core.heirs._moves.values()
+    (move,) = cluster.core.relocations._moves.values()
     return move.kept.node if move.kept is not None else ""
 
 
-def test_when_the_node_of_the_kept_place_is_gone_the_heir_waits_like_others() -> None:
+def test_replacement_waits_in_its_queue_if_the_reserved_node_is_gone() -> None:
     cluster, owner = split()
     begin(cluster)
     carry_out(cluster)
@@ -283,7 +283,7 @@ def test_when_the_node_of_the_kept_place_is_gone_the_heir_waits_like_others() ->
     balance(cluster)
 
 
-def test_who_is_moved_and_finds_its_node_back_is_not_moved_again() -> None:
+def test_moved_pod_whose_node_returns_is_not_moved_again() -> None:
     cluster, owner = split()
     _, moved = begin(cluster)
     carry_out(cluster)
@@ -304,23 +304,23 @@ def test_who_is_moved_and_finds_its_node_back_is_not_moved_again() -> None:
     balance(cluster)
 
 
-def test_a_kept_place_on_a_device_that_falls_ill_is_given_up() -> None:
+def test_reservation_on_a_device_that_becomes_unhealthy_is_cancelled() -> None:
     cluster, _ = split()
     begin(cluster)
     carry_out(cluster)
     node = kept_on(cluster)
-    cluster.core.devices(gpu_node(node, 2, ill=(0, 1)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node(node, 2, ill=(0, 1)), cluster.now_s)
     assert kept_on(cluster) == ""
     balance(cluster)
 
 
-def test_a_queue_that_goes_while_a_place_of_it_is_kept_stays_until_the_place_is_free() -> None:
+def test_deleted_queue_stays_until_its_reservation_is_freed() -> None:
     cluster, _ = split()
-    cluster.queues = [QueueSeen(name="lab")]
+    cluster.queues = [QueueFacts(name="lab")]
     cluster.core.set_queues(cluster.queues)
-    cluster.core.namespace(NamespaceSeen(name="team", queue="lab"))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="lab"))
     cluster.restarted()
-    cluster.core.namespace(NamespaceSeen(name="team", queue="lab"))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="lab"))
     cluster.core.start(cluster.now_s)
     large, moved = begin(cluster)
     carry_out(cluster)
@@ -329,17 +329,17 @@ def test_a_queue_that_goes_while_a_place_of_it_is_kept_stays_until_the_place_is_
     for uid in list(cluster.bound()):
         cluster.end(uid)
     cluster.core.set_queues([])
-    assert "lab" in cluster.core.book.scheduler.scheduler.tree.form.leaves
-    cluster.now_s += HEIR_S + 1
+    assert "lab" in cluster.core.store.scheduler.scheduler.tree.form.leaves
+    cluster.now_s += REPLACEMENT_TIMEOUT_S + 1
     cluster.settle(2)
-    cluster.now_s += HEIR_S + 1
+    cluster.now_s += REPLACEMENT_TIMEOUT_S + 1
     cluster.settle(2)
     cluster.core.set_queues([])
-    assert "lab" not in cluster.core.book.scheduler.scheduler.tree.form.leaves
+    assert "lab" not in cluster.core.store.scheduler.scheduler.tree.form.leaves
     balance(cluster)
 
 
-def test_who_made_room_is_moved_though_the_one_it_was_for_is_gone_and_its_heir_has_its_place() -> None:
+def test_move_completes_although_the_pod_that_needed_the_devices_is_gone() -> None:
     cluster, owner = split()
     large, _ = begin(cluster)
     cluster.end(large)
@@ -348,14 +348,14 @@ def test_who_made_room_is_moved_though_the_one_it_was_for_is_gone_and_its_heir_h
     owner.make()
     cluster.settle()
     assert len(cluster.bound()) == 2
-    assert len(cluster.core.heirs) == 0
+    assert len(cluster.core.relocations) == 0
     balance(cluster)
 
 
-def test_kube_scheduler_may_refuse_the_kept_place_to_the_heir_which_goes_elsewhere() -> None:
+def test_replacement_goes_elsewhere_if_kube_scheduler_refuses_the_reserved_node() -> None:
     cluster, owner = split()
     cluster.add_node("c", 1)
-    for uid in [cluster.create(WHOLE, wish=Wish())]:
+    for uid in [cluster.create(WHOLE, constraints=PlacementConstraints())]:
         cluster.settle(2)
         assert uid in cluster.bound()
     begin(cluster)
@@ -374,7 +374,7 @@ def test_kube_scheduler_may_refuse_the_kept_place_to_the_heir_which_goes_elsewhe
 
 
 @pytest.mark.parametrize("when", ["before it is evicted", "while it leaves", "when it is gone", "when its heir waits"])
-def test_a_planner_that_dies_in_the_middle_loses_and_doubles_nothing(when: str) -> None:
+def test_planner_crash_during_a_move_loses_and_duplicates_no_pod(when: str) -> None:
     cluster, owner = split()
     large, moved = begin(cluster)
     if when != "before it is evicted":
@@ -394,7 +394,7 @@ def test_a_planner_that_dies_in_the_middle_loses_and_doubles_nothing(when: str) 
     assert large in cluster.bound()
     assert set(owner.pods()) <= set(cluster.bound())
     assert len(owner.pods()) == 2
-    assert len(cluster.core.heirs) == 0
+    assert len(cluster.core.relocations) == 0
 
 
 class Moving(RuleBasedStateMachine):
@@ -499,11 +499,11 @@ class Moving(RuleBasedStateMachine):
         for uid in list(cluster.pods):
             cluster.end(uid)
         for _ in range(3):
-            cluster.now_s += LEAVE_S
+            cluster.now_s += TERMINATION_TIMEOUT_S
             cluster.decide()
         balance(cluster)
-        assert len(cluster.core.heirs) == 0
-        arrays = cluster.core.book.scheduler.scheduler.cluster
+        assert len(cluster.core.relocations) == 0
+        arrays = cluster.core.store.scheduler.scheduler.cluster
         for name in cluster.nodes:
             row = arrays.row(name)
             assert Counter(arrays.gpu_free_milli[row, : arrays.gpu_count[row]].tolist()).keys() == {1000}

@@ -15,7 +15,7 @@ from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.kubernetes.planner.decide.core import HOLD_S
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.decide.unused_plans import REFUSED_S
-from calabash.kubernetes.planner.state.facts import GpuNodeSeen, NodeSeen, Report
+from calabash.kubernetes.planner.state.facts import GpuNodeFacts, NodeFacts, Report
 from calabash.kubernetes.planner.watch.facts_from_objects import node_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, ModeName, Selector
@@ -34,7 +34,7 @@ def pass_s(cluster: Cluster, seconds: float) -> None:
         cluster.settle(2)
 
 
-def test_the_reason_to_wait_is_reported_once_with_numbers_when_it_has_held_for_a_second() -> None:
+def test_waiting_reason_is_reported_once_with_numbers_after_a_second() -> None:
     cluster = Cluster({"a": 1})
     cluster.create(WHOLE)
     cluster.settle()
@@ -47,7 +47,7 @@ def test_the_reason_to_wait_is_reported_once_with_numbers_when_it_has_held_for_a
     assert "0/1 nodes are available" in report.message
 
 
-def test_of_a_pod_that_is_planned_within_a_second_nothing_is_written_but_its_plan() -> None:
+def test_pod_planned_within_a_second_has_no_report() -> None:
     cluster = Cluster({"a": 1})
     first = cluster.create(WHOLE)
     cluster.settle()
@@ -60,7 +60,7 @@ def test_of_a_pod_that_is_planned_within_a_second_nothing_is_written_but_its_pla
     assert cluster.reports == []
 
 
-def test_who_was_told_that_a_pod_waits_is_told_the_end_of_it() -> None:
+def test_end_of_a_reported_wait_is_reported() -> None:
     cluster = Cluster({"a": 1})
     first = cluster.create(WHOLE)
     cluster.settle()
@@ -72,17 +72,17 @@ def test_who_was_told_that_a_pod_waits_is_told_the_end_of_it() -> None:
     assert (waits.reason, planned.reason, planned.message) == (Reason.NO_CAPACITY, None, "planned on a")
 
 
-def test_numbers_that_change_all_the_time_are_renewed_every_ten_seconds() -> None:
+def test_changing_numbers_are_reported_every_ten_seconds() -> None:
     cluster = Cluster({"a": 1})
     cluster.create(WHOLE)
     cluster.settle()
     uid = cluster.create(WHOLE)
     for second in range(30):
-        cluster.core.book.tell(cluster.core.book.entries[uid], Reason.NO_CAPACITY, f"{second} are before it")
+        cluster.core.store.set_reason(cluster.core.store.entries[uid], Reason.NO_CAPACITY, f"{second} are before it")
         pass_s(cluster, 1)
     said = [r.message for r in reports(cluster, uid)]
     assert said == [f"{second} are before it" for second in (1, 12, 23)]
-    cluster.core.book.tell(cluster.core.book.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
+    cluster.core.store.set_reason(cluster.core.store.entries[uid], Reason.QUEUE_OVER_LIMIT, "another reason")
     pass_s(cluster, 2)
     assert reports(cluster, uid)[-1].reason is Reason.QUEUE_OVER_LIMIT, "that is told at once"
 
@@ -93,14 +93,14 @@ def of_models(**models: tuple[str, ...]) -> Cluster:
     for number, (model, modes) in enumerate(models.items()):
         card = replace(device(number), model=model)
         served = frozenset(ModeName(mode) for mode in modes)
-        seen = GpuNodeSeen(name=f"n{number}", devices=(NodeDevice(device=card, modes=served),))
-        cluster.nodes[seen.name] = (NodeSeen(name=seen.name, labels={}), seen)
-        cluster.core.devices(seen, cluster.now_s)
-        cluster.core.node(cluster.nodes[seen.name][0], cluster.now_s)
+        seen = GpuNodeFacts(name=f"n{number}", devices=(NodeDevice(device=card, modes=served),))
+        cluster.nodes[seen.name] = (NodeFacts(name=seen.name, labels={}), seen)
+        cluster.core.devices_changed(seen, cluster.now_s)
+        cluster.core.node_changed(cluster.nodes[seen.name][0], cluster.now_s)
     return cluster
 
 
-def test_who_chose_a_model_that_is_busy_in_another_mode_is_told_of_other_models_by_their_names() -> None:
+def test_hint_names_other_models_if_the_chosen_one_is_busy_in_another_mode() -> None:
     cluster = of_models(T4=("vgpu", "timeslice"), A10=("vgpu", "timeslice"))
     small = Selector(models=("T4",))
     cluster.create(GpuRequest(mode=ModeName("timeslice"), selector=small))
@@ -112,7 +112,7 @@ def test_who_chose_a_model_that_is_busy_in_another_mode_is_told_of_other_models_
     assert report.message.endswith("hint: would fit on another device model (A10)")
 
 
-def test_who_chose_no_model_is_not_sent_to_models_that_cannot_serve_it() -> None:
+def test_hint_names_no_unsuitable_models_if_none_was_chosen() -> None:
     cluster = of_models(T4=("vgpu", "timeslice"), A10=("exclusive",))
     cluster.create(GpuRequest(mode=ModeName("timeslice")))
     cluster.settle()
@@ -123,7 +123,7 @@ def test_who_chose_no_model_is_not_sent_to_models_that_cannot_serve_it() -> None
     assert "another device model" not in report.message
 
 
-def test_what_is_held_for_another_pod_is_told_with_its_name() -> None:
+def test_explanation_names_the_pod_for_which_devices_are_reserved() -> None:
     cluster = Cluster({"a": 1})
     first = cluster.create(GpuRequest(mode=ModeName("timeslice")))
     cluster.settle()
@@ -143,8 +143,8 @@ def test_what_is_held_for_another_pod_is_told_with_its_name() -> None:
 
 def offers(cluster: Cluster, name: str, yes: bool) -> None:
     node, devices = cluster.nodes[name]
-    cluster.nodes[name] = (replace(node, offers=yes), devices)
-    cluster.core.node(cluster.nodes[name][0], cluster.now_s)
+    cluster.nodes[name] = (replace(node, offers_device_ids=yes), devices)
+    cluster.core.node_changed(cluster.nodes[name][0], cluster.now_s)
 
 
 def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what_it_has() -> None:
@@ -157,7 +157,7 @@ def test_a_node_whose_kubelet_offers_no_devices_takes_nothing_new_and_keeps_what
     assert cluster.bound() == {before: "a"}
     (report,) = reports(cluster, uid)
     assert "The kubelets of 1 nodes, a among them, offer no calabash.dev/gpus now" in report.message
-    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[before].id)
+    assert cluster.core.store.scheduler.holds(cluster.core.store.entries[before].id)
     offers(cluster, "a", True)
     cluster.settle()
     assert set(cluster.bound()) == {before, uid}
@@ -180,8 +180,8 @@ def test_node_whose_kubelet_offers_only_the_tokens_in_use_takes_nothing_new() ->
 def tokens_of(cluster: Cluster, name: str, count: int) -> None:
     """The kubelet of a node counts so many tokens."""
     node, devices = cluster.nodes[name]
-    cluster.nodes[name] = (replace(node, tokens=count), devices)
-    cluster.core.node(cluster.nodes[name][0], cluster.now_s)
+    cluster.nodes[name] = (replace(node, device_ids=count), devices)
+    cluster.core.node_changed(cluster.nodes[name][0], cluster.now_s)
 
 
 def test_released_pod_is_refused_a_node_whose_kubelet_offers_no_devices_and_bound_once_it_does() -> None:
@@ -192,14 +192,14 @@ def test_released_pod_is_refused_a_node_whose_kubelet_offers_no_devices_and_boun
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     assert not cluster.pods[uid].gated
-    assert cluster.core.answers.planned(uid) == "a"
+    assert cluster.core.answers.planned_node(uid) == "a"
     offers(cluster, "a", False)
-    assert cluster.core.answers.planned(uid) is None
+    assert cluster.core.answers.planned_node(uid) is None
     answer = cluster.core.answers.filter(uid, ["a"], "a", cluster.now_s)
     assert (answer.node, answer.text) == (None, "the kubelet of a offers no calabash.dev/gpus now")
     pass_s(cluster, 3)
     assert cluster.bound() == {}
-    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[uid].id), "its plan stays for a while"
+    assert cluster.core.store.scheduler.holds(cluster.core.store.entries[uid].id), "its plan stays for a while"
     offers(cluster, "a", True)
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
@@ -226,7 +226,7 @@ def held_gang(cluster: Cluster) -> tuple[str, str]:
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
-    first, second = sorted(members, key=lambda uid: str(cluster.core.answers.planned(uid)))
+    first, second = sorted(members, key=lambda uid: str(cluster.core.answers.planned_node(uid)))
     assert cluster.core.answers.bind(first, "a", cluster.now_s).verdict is BindVerdict.HOLD
     return first, second
 
@@ -239,9 +239,12 @@ def test_held_binding_of_a_gang_waits_until_the_kubelet_of_its_node_offers_devic
     for _ in range(5):
         cluster.now_s += 1.0
         cluster.decide()
-        assert (cluster.core.answers.complete(), cluster.core.answers.expired(cluster.now_s)) == ([], [])
+        assert (cluster.core.answers.release_ready_holds(), cluster.core.answers.take_expired(cluster.now_s)) == (
+            [],
+            [],
+        )
     offers(cluster, "a", True)
-    assert set(cluster.core.answers.complete()) == {first, second}
+    assert set(cluster.core.answers.release_ready_holds()) == {first, second}
     assert [cluster.bind(first), cluster.bind(second)] == ["a", "b"]
 
 
@@ -250,7 +253,7 @@ def test_held_bindings_are_refused_in_time_and_say_which_kubelet_offers_no_devic
     first, second = held_gang(cluster)
     offers(cluster, "a", False)
     assert cluster.core.answers.bind(second, "b", cluster.now_s).verdict is BindVerdict.HOLD
-    refused = dict(cluster.core.answers.expired(cluster.now_s + HOLD_S + 1))
+    refused = dict(cluster.core.answers.take_expired(cluster.now_s + HOLD_S + 1))
     why = "gang g: members could not be bound in time, because the kubelet of a offers no calabash.dev/gpus now"
     assert refused[first] == why
     assert set(refused) == {first, second}
@@ -260,11 +263,11 @@ def test_held_bindings_are_refused_in_time_and_say_which_kubelet_offers_no_devic
     assert cluster.bound() == {first: "a", second: "b"}
 
 
-def test_member_that_was_let_go_is_not_bound_to_a_node_whose_kubelet_offers_no_devices_by_then() -> None:
+def test_released_member_is_not_bound_if_its_kubelet_offers_no_devices_by_then() -> None:
     cluster = Cluster({"a": 1, "b": 1})
     first, second = held_gang(cluster)
     assert cluster.bind(second, "b") == "b"
-    assert cluster.core.answers.let_go() == [first]
+    assert cluster.core.answers.released_holds() == [first]
     offers(cluster, "a", False)
     answer = cluster.core.answers.bind(first, "a", cluster.now_s)
     assert (answer.verdict, answer.text) == (BindVerdict.REFUSE, "the kubelet of a offers no calabash.dev/gpus now")
@@ -273,13 +276,13 @@ def test_member_that_was_let_go_is_not_bound_to_a_node_whose_kubelet_offers_no_d
     assert cluster.bound() == {first: "a", second: "b"}
 
 
-def test_pod_is_not_bound_to_a_node_whose_kubelet_offers_no_devices_since_kube_scheduler_asked() -> None:
+def test_pod_is_not_bound_if_its_kubelet_stopped_offering_devices_after_the_filter() -> None:
     cluster = Cluster({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
-    assert cluster.core.answers.planned(uid) == "a"
+    assert cluster.core.answers.planned_node(uid) == "a"
     offers(cluster, "a", False)
     assert cluster.core.answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.REFUSE
     offers(cluster, "a", True)
@@ -296,7 +299,7 @@ def test_a_pod_goes_to_the_node_that_is_ready() -> None:
     cluster.lose_node("a")
     cluster.create(WHOLE)
     cluster.settle()
-    assert cluster.core.book.unready == set()
+    assert cluster.core.store.unready == set()
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_a_pod_goes_to_the_node_that_is_ready() -> None:
 )
 def test_a_kubelet_offers_devices_when_it_has_tokens_to_allocate(allocatable: dict[str, str], ready: bool) -> None:
     raw: dict[str, Any] = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
-    assert node_facts(msgspec.convert(raw, Node)).offers is ready
+    assert node_facts(msgspec.convert(raw, Node)).offers_device_ids is ready
 
 
 def test_a_pod_is_released_when_the_kubelet_begins_to_offer_devices(world: World) -> None:

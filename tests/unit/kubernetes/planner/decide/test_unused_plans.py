@@ -34,7 +34,7 @@ class Refusing(Cluster):
         return None
 
     def holds(self, uid: str) -> bool:
-        return self.core.book.scheduler.holds(self.core.book.entries[uid].id)
+        return self.core.store.scheduler.holds(self.core.store.entries[uid].id)
 
     def pass_s(self, seconds: float, each: Any = None) -> None:
         for _ in range(round(seconds)):
@@ -44,7 +44,7 @@ class Refusing(Cluster):
                 each()
 
 
-def test_a_plan_that_is_refused_for_ten_seconds_is_given_back_and_another_pod_has_its_devices() -> None:
+def test_plan_refused_for_ten_seconds_is_withdrawn_and_another_pod_gets_its_devices() -> None:
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)
@@ -58,15 +58,15 @@ def test_a_plan_that_is_refused_for_ten_seconds_is_given_back_and_another_pod_ha
     assert other in cluster.bound()
 
 
-def test_the_condition_says_why_a_plan_was_given_back_and_that_it_stands_again() -> None:
+def test_condition_explains_a_withdrawn_plan_and_reports_the_next_one() -> None:
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)
     cluster.pass_s(REFUSED_S + 5)
     report = next(r for r in cluster.reports if r.pod.uid == uid and r.reason is Reason.PLAN_UNUSED)
     assert report.own_condition, "the condition PodScheduled is kube-scheduler's, and says what it misses"
-    assert "kube-scheduler has refused it for 10 s" in report.message
-    assert "its devices on a were given back" in report.message
+    assert "kube-scheduler has refused the pod for 10 s" in report.message
+    assert "its planned devices on a were released" in report.message
     cluster.stuck.clear()
     cluster.pass_s(20)
     assert uid in cluster.bound()
@@ -74,7 +74,7 @@ def test_the_condition_says_why_a_plan_was_given_back_and_that_it_stands_again()
     assert (last.reason, last.own_condition) == (None, True)
 
 
-def test_delays_grow_and_are_capped() -> None:
+def test_deferrals_grow_up_to_a_limit() -> None:
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)
@@ -97,7 +97,7 @@ def _spans(held: list[bool]) -> list[tuple[bool, int]]:
     return spans
 
 
-def test_a_pod_for_which_kube_scheduler_finds_a_node_is_planned_at_once() -> None:
+def test_deferred_pod_is_planned_at_once_if_kube_scheduler_finds_a_node() -> None:
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)
@@ -108,7 +108,7 @@ def test_a_pod_for_which_kube_scheduler_finds_a_node_is_planned_at_once() -> Non
     assert uid in cluster.bound()
 
 
-def test_a_pod_whose_plan_was_asked_for_and_that_is_never_bound_waits_out_its_delays() -> None:
+def test_pod_never_bound_despite_an_answer_waits_for_the_full_deferral() -> None:
     """A volume that is never provisioned: kube-scheduler finds a node, asks, and fails after that."""
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
@@ -124,27 +124,27 @@ def test_a_pod_whose_plan_was_asked_for_and_that_is_never_bound_waits_out_its_de
     assert sum(held[len(held) // 2 :]) < 0.3 * len(held) / 2
 
 
-def test_a_plan_of_which_kube_scheduler_says_nothing_is_given_back_after_a_while() -> None:
+def test_plan_that_kube_scheduler_ignores_is_withdrawn_after_a_while() -> None:
     cluster = Cluster({"a": 1})
-    uid = cluster.create(WHOLE, own=False)
+    uid = cluster.create(WHOLE, uses_our_scheduler=False)
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     assert entry.stage is Stage.RELEASED
     cluster.core.decide(cluster.now_s)
     cluster.core.decide(cluster.now_s + UNBOUND_S - 1)
     assert entry.plan is not None
     cluster.core.decide(cluster.now_s + UNBOUND_S + 1)
     assert entry.plan is None
-    assert not cluster.core.book.scheduler.holds(entry.id)
+    assert not cluster.core.store.scheduler.holds(entry.id)
 
 
 def gang(size: int) -> GpuRequest:
     return GpuRequest(gang="g", gang_size=size)
 
 
-def test_a_gang_gives_back_the_plans_of_all_its_members_when_one_is_refused() -> None:
+def test_gang_loses_all_its_plans_when_one_member_is_refused() -> None:
     cluster = Refusing({"a": 2, "b": 2})
     members = [cluster.create(gang(4)) for _ in range(4)]
     cluster.stuck.add(members[0])
@@ -167,11 +167,13 @@ def test_bindings_that_are_held_for_a_gang_are_refused_when_it_loses_its_plans()
     cluster.settle()
     assert cluster.core.answers.bind(members[1], "a", cluster.now_s).verdict is BindVerdict.HOLD
     refused: list[str] = []
-    cluster.pass_s(REFUSED_S + 4, lambda: refused.extend(uid for uid, _ in cluster.core.answers.expired(cluster.now_s)))
+    cluster.pass_s(
+        REFUSED_S + 4, lambda: refused.extend(uid for uid, _ in cluster.core.answers.take_expired(cluster.now_s))
+    )
     assert refused == [members[1]]
 
 
-def test_a_member_whose_binding_is_held_is_not_refused_whatever_its_condition_says() -> None:
+def test_held_member_keeps_its_plan_whatever_its_condition_says() -> None:
     cluster = Refusing({"a": 2})
     members = [cluster.create(gang(2)) for _ in range(2)]
     cluster.stuck.update(members)
@@ -186,7 +188,7 @@ def test_a_member_whose_binding_is_held_is_not_refused_whatever_its_condition_sa
     assert all(cluster.holds(uid) for uid in members)
 
 
-def test_a_planner_that_takes_over_gives_the_plan_back_as_well() -> None:
+def test_next_planner_withdraws_an_unused_plan_too() -> None:
     cluster = Refusing({"a": 1})
     uid = cluster.create(WHOLE)
     cluster.stuck.add(uid)
@@ -197,34 +199,34 @@ def test_a_planner_that_takes_over_gives_the_plan_back_as_well() -> None:
     assert not cluster.holds(uid)
 
 
-def test_a_bare_pod_of_another_scheduler_gives_its_plan_back_too() -> None:
+def test_unused_plan_of_a_bare_pod_of_another_scheduler_is_withdrawn() -> None:
     cluster = Cluster({"a": 1})
-    uid = cluster.create(WHOLE, own=False, remade=False)
+    uid = cluster.create(WHOLE, uses_our_scheduler=False, is_recreated=False)
     cluster.decide()
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
-    cluster.set(replace(cluster.pods[uid], refused=True, confined=("a",)))
+    cluster.set(replace(cluster.pods[uid], refused=True, candidate_nodes=("a",)))
     held = []
     for _ in range(200):
         cluster.now_s += 1.0
         cluster.decide()
         while cluster.todo:
             cluster.carry_out(cluster.todo.pop(0))
-        held.append(cluster.core.book.scheduler.holds(cluster.core.book.entries[uid].id))
+        held.append(cluster.core.store.scheduler.holds(cluster.core.store.entries[uid].id))
     spans = _spans(held)
     assert [holds for holds, _ in spans[:4]] == [True, False, True, False]
     assert sum(held) < 0.4 * len(held)
 
 
-def test_a_change_ends_a_wait_no_sooner_than_twice_as_late_each_time() -> None:
+def test_pod_change_ends_a_deferral_after_a_minimum_that_doubles_each_time() -> None:
     deferrals = Deferrals()
     for soonest_s in (1.0, 2.0, 4.0):
         deferrals.defer("u", 100.0, first_s=30.0, max_s=600.0, early=EarlyEnd.CHANGED)
-        deferrals.changed("u")
-        assert list(deferrals.due(100.0 + soonest_s - 0.1)) == []
-        assert list(deferrals.due(100.0 + soonest_s)) == ["u"]
-    deferrals.forget("u")
+        deferrals.pod_changed("u")
+        assert list(deferrals.take_due(100.0 + soonest_s - 0.1)) == []
+        assert list(deferrals.take_due(100.0 + soonest_s)) == ["u"]
+    deferrals.reset("u")
     assert deferrals.defer("u", 0.0, first_s=30.0, max_s=600.0, early=EarlyEnd.NEVER) == 30.0
-    deferrals.changed("u")
-    deferrals.asked("u")
-    assert list(deferrals.due(29.9)) == []
+    deferrals.pod_changed("u")
+    deferrals.kube_scheduler_asked("u")
+    assert list(deferrals.take_due(29.9)) == []

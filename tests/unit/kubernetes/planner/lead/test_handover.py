@@ -31,8 +31,8 @@ class LateView:
         self.labels: dict[str, Labelled] = {}
         self.unlabelled: dict[str, str] = {}
         self.open_nodes: set[str] = set()
-        self.looked: set[str] = set()
-        self.looks_at_once = True
+        self.listed: set[str] = set()
+        self.lists_at_once = True
 
     def hear_of_nodes(self) -> None:
         found = self._client.list(NODE, label_selector=self._shard.selector).items
@@ -59,7 +59,7 @@ class LateView:
     def _close(self) -> None:
         both = self.pool & self.labels.keys()
         self.open_nodes &= both
-        self.looked &= both
+        self.listed &= both
 
     def in_pool(self) -> set[str]:
         return set(self.pool)
@@ -73,10 +73,10 @@ class LateView:
     def opened(self) -> set[str]:
         return set(self.open_nodes)
 
-    def look(self, nodes: set[str]) -> set[str]:
-        known = set(self.looked)
-        self.looked |= nodes
-        return self.looked if self.looks_at_once else known
+    def list_pods(self, nodes: set[str]) -> set[str]:
+        known = set(self.listed)
+        self.listed |= nodes
+        return self.listed if self.lists_at_once else known
 
     def open(self, node: str) -> None:
         self.open_nodes.add(node)
@@ -181,7 +181,7 @@ class Wandering:
             one.view.hear_of_labels()
         if self._random.random() < 0.6:
             one.view.hear_of_the_free()
-        one.view.looks_at_once = self._random.random() < 0.5
+        one.view.lists_at_once = self._random.random() < 0.5
         before = one.view.opened()
         one.handover.step()
         self.opened += len(one.view.opened() - before)
@@ -205,13 +205,13 @@ class Wandering:
             self.lead(pool, "")
         for _ in range(6):
             for one in self.planners.values():
-                one.view.looks_at_once = True
+                one.view.lists_at_once = True
                 one.view.hear_of_all()
                 one.handover.step()
 
 
 @pytest.mark.parametrize("seed", [25, 31, 86, 99])  # found whoever did not look again, or forgot to when it began anew
-def test_no_node_is_ever_planned_by_two_and_in_the_end_each_by_the_planner_of_its_pool(seed: int) -> None:
+def test_no_node_is_planned_by_two_planners_and_each_is_planned_by_its_pool_finally(seed: int) -> None:
     world = Wandering(seed)
     for number in range(1500):
         world.wander()
@@ -236,7 +236,7 @@ def labelled(client: MemoryKube, node: str) -> str:
     return found.metadata.labels.get(PLANNED_BY, "")
 
 
-def test_a_node_of_a_planner_that_is_gone_is_taken_and_of_one_that_lives_is_waited_for() -> None:
+def test_node_of_a_dead_planner_is_taken_and_that_of_a_live_one_is_not() -> None:
     client, living = MemoryKube(), {"calabash-planner-b"}
     for node, holder in (("n0", "calabash-planner-b"), ("n1", "calabash-planner-gone")):
         client.create(NODE, {"metadata": {"name": node, "labels": {POOL: "a"}}})
@@ -249,7 +249,7 @@ def test_a_node_of_a_planner_that_is_gone_is_taken_and_of_one_that_lives_is_wait
     assert labelled(client, "n0") == "calabash-planner-b"
 
 
-def test_a_node_whose_planner_came_back_while_it_was_taken_is_given_back() -> None:
+def test_taken_node_is_returned_if_its_planner_leads_again() -> None:
     client, living = MemoryKube(), set[str]()
     client.create(NODE, {"metadata": {"name": "n0", "labels": {POOL: "a"}}})
     client.create(GPU_NODE, {"metadata": {"name": "n0", "labels": {PLANNED_BY: "calabash-planner-b"}}})
@@ -265,7 +265,7 @@ def test_a_node_whose_planner_came_back_while_it_was_taken_is_given_back() -> No
     assert one.view.open_nodes == set()
 
 
-def test_a_node_without_devices_is_asked_for_now_and_then() -> None:
+def test_node_without_devices_is_read_again_at_intervals() -> None:
     client, now = MemoryKube(), [0.0]
     client.create(NODE, {"metadata": {"name": "n0", "labels": {POOL: "a"}}})
     one = planning(client, "a", living=set(), now=now)
@@ -280,7 +280,7 @@ def test_a_node_without_devices_is_asked_for_now_and_then() -> None:
     assert labelled(client, "n0") == "calabash-planner-a"
 
 
-def test_a_node_that_has_devices_from_now_on_is_taken_at_once() -> None:
+def test_node_that_gets_devices_is_taken_at_once() -> None:
     client = MemoryKube()
     client.create(NODE, {"metadata": {"name": "n0", "labels": {POOL: "a"}}})
     one = planning(client, "a", living=set(), now=[0.0])
@@ -293,7 +293,7 @@ def test_a_node_that_has_devices_from_now_on_is_taken_at_once() -> None:
     assert one.view.open_nodes == {"n0"}
 
 
-def test_a_node_whose_planner_came_back_is_given_back_by_whoever_takes_over_from_the_one_that_took_it() -> None:
+def test_taken_node_is_returned_by_the_successor_of_the_planner_that_took_it() -> None:
     client, living = MemoryKube(), set[str]()
     client.create(NODE, {"metadata": {"name": "n0", "labels": {POOL: "a"}}})
     client.create(GPU_NODE, {"metadata": {"name": "n0", "labels": {PLANNED_BY: "calabash-planner-b"}}})
@@ -308,7 +308,7 @@ def test_a_node_whose_planner_came_back_is_given_back_by_whoever_takes_over_from
     assert labelled(client, "n0") == "calabash-planner-b"
 
 
-def test_a_node_that_was_given_and_comes_back_is_not_planned_by_what_was_seen_before() -> None:
+def test_released_node_that_returns_is_not_planned_from_an_old_view() -> None:
     client = MemoryKube()
     client.create(NODE, {"metadata": {"name": "n0", "labels": {POOL: "a"}}})
     client.create(GPU_NODE, {"metadata": {"name": "n0", "labels": {PLANNED_BY: "calabash-planner-a"}}})

@@ -17,10 +17,10 @@ from calabash.kubernetes.leader.lease import TERM_S, Election
 from calabash.kubernetes.objects.names import PLAN, PLANNED_BY, POOL, QUEUES, TAKEN_FROM
 from calabash.kubernetes.objects.plan import read_plan
 from calabash.kubernetes.objects.shards import ALL, Shard
-from calabash.kubernetes.planner.lead.exclusive import ApartFromOthers, Neighbours
+from calabash.kubernetes.planner.lead.exclusive import ExclusiveCandidate, PlannerLeases
 from calabash.kubernetes.planner.service import PlannerService
-from calabash.kubernetes.planner.state.facts import NamespaceSeen, PodSeen, QueueSeen
-from calabash.kubernetes.planner.state.partition import PartNodes
+from calabash.kubernetes.planner.state.facts import NamespaceFacts, PodFacts, QueueFacts
+from calabash.kubernetes.planner.state.partition import PartitionNodes
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.model.request import GpuRequest
 from calabash_testing.api_server.client import MemoryKube
@@ -46,7 +46,7 @@ def queue(world: World, name: str, pool: str = "", limit: float | None = None) -
 
 def has(world: World, service: PlannerService, *nodes: str) -> Callable[[], bool]:
     """Whether its core has these nodes and no others."""
-    return lambda: service.leads() and {str(n) for n in service._core.book.scheduler.nodes} == set(nodes)  # type: ignore[union-attr]
+    return lambda: service.leads() and {str(n) for n in service._core.store.scheduler.nodes} == set(nodes)  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_each_planner_has_the_nodes_of_its_pool_and_plans_the_pods_of_its_queues
     assert [planned_by(world, f"node-{x}") for x in "abc"] == ["calabash-planner-a", "calabash-planner-b", ""]
 
 
-def test_a_pod_whose_queue_is_of_another_pool_waits_and_says_so(
+def test_pod_with_a_queue_of_another_pool_waits_with_a_reason(
     parted: tuple[World, PlannerService, PlannerService],
 ) -> None:
     world, _, _ = parted
@@ -83,10 +83,10 @@ def test_a_pod_whose_queue_is_of_another_pool_waits_and_says_so(
     told = until(
         lambda: [c.message for c in world.get("lost").status.conditions if "of pool b" in c.message], "its condition"
     )
-    assert "make the pod anew" in told[0]
+    assert "recreate the pod" in told[0]
 
 
-def test_a_node_that_changes_pools_is_planned_by_the_other_with_all_that_runs_on_it(
+def test_node_that_changes_pools_is_planned_by_the_other_planner_with_its_running_pods(
     parted: tuple[World, PlannerService, PlannerService],
 ) -> None:
     world, first, second = parted
@@ -107,7 +107,7 @@ def test_a_node_that_changes_pools_is_planned_by_the_other_with_all_that_runs_on
     assert (read_plan(single.metadata.annotations[PLAN]).node, device == taken) == ("node-a", False)
 
 
-def test_a_pod_that_was_planned_on_a_node_that_left_and_is_not_bound_is_planned_elsewhere(
+def test_unbound_pod_planned_on_a_node_that_left_the_pool_is_planned_elsewhere(
     parted: tuple[World, PlannerService, PlannerService],
 ) -> None:
     world, first, _ = parted
@@ -115,14 +115,14 @@ def test_a_pod_that_was_planned_on_a_node_that_left_and_is_not_bound_is_planned_
     until(lambda: released(world, "early"), "released")
     put(world, "node-a", "b")
     until(has(world, first), "the first has no node any more")
-    assert "its plan is for nowhere yet" in world.bind(first, pod, "node-a")[1]["Error"]
+    assert "the pod is planned on no node yet" in world.bind(first, pod, "node-a")[1]["Error"]
     world.node("node-c")
     put(world, "node-c", "a")
-    until(lambda: first.planned(pod.metadata.uid) == "node-c", "planned on the other node")
+    until(lambda: first.planned_node(pod.metadata.uid) == "node-c", "planned on the other node")
     assert world.bind(first, pod, "node-c") == (200, {"Error": ""})
 
 
-def test_another_planner_of_the_same_part_takes_over_with_what_runs_there(
+def test_second_planner_of_a_part_takes_over_with_its_running_pods(
     parted: tuple[World, PlannerService, PlannerService],
 ) -> None:
     world, first, _ = parted
@@ -139,38 +139,38 @@ def test_another_planner_of_the_same_part_takes_over_with_what_runs_there(
     assert released(world, "waits") is None
 
 
-def test_a_planner_of_all_nodes_does_not_lead_beside_one_of_a_part_nor_the_other_way_round(world: World) -> None:
+def test_planner_of_all_nodes_and_planner_of_a_part_exclude_each_other(world: World) -> None:
     world.node("node-a")
     put(world, "node-a", "a")
     part = world.start(shard=A)
     until(has(world, part, "node-a"), "the part is led")
     everything = world.start()
-    world.stand(everything)
+    world.stand_for_election(everything)
     assert not everything.leads()
     part.stop()
     world.services.remove(part)
     until(everything.leads, "nobody else has any of its nodes")
     late = world.start(shard=A)
-    world.stand(late)
+    world.stand_for_election(late)
     assert not late.leads()
 
 
-def test_a_term_begins_with_the_nodes_that_are_labelled_but_not_with_one_that_is_another_s_perhaps() -> None:
-    part = PartNodes(A, threading.RLock(), tell=lambda _: True)
+def test_term_opens_labelled_nodes_except_those_whose_takeover_is_unconfirmed() -> None:
+    part = PartitionNodes(A, threading.RLock(), emit_devices=lambda _: True)
     for name, more in (("kept", {}), ("doubtful", {TAKEN_FROM: B.lease}), ("left", {})):
-        part.label_seen(ObjectMeta(name=name, resource_version="1", labels=more))
+        part.label_changed(ObjectMeta(name=name, resource_version="1", labels=more))
         if name != "left":
-            part.came(name)
-    part.begin()
+            part.node_added(name)
+    part.begin_term()
     assert part.opened() == {"kept"}
 
 
-def test_a_team_with_queues_in_two_pools_may_use_both() -> None:
+def test_namespace_with_queues_in_two_pools_may_use_both() -> None:
     queues = KubeQueues(A)
-    queues.see([QueueSeen(name=f"team-{pool}", tenant="team", pool=pool) for pool in "ab"])
-    queues.namespaces["team"] = NamespaceSeen(name="team", queue="team-b", allowed=frozenset({"team-a"}))
-    pod = PodSeen(uid="p", namespace="team", name="p", created_at_s=0.0, request=asked(GpuRequest(), queue="team-a"))
-    assert queues.of(pod) == "team-a"
+    queues.set_queues([QueueFacts(name=f"team-{pool}", tenant="team", pool=pool) for pool in "ab"])
+    queues.namespaces["team"] = NamespaceFacts(name="team", queue="team-b", allowed=frozenset({"team-a"}))
+    pod = PodFacts(uid="p", namespace="team", name="p", created_at_s=0.0, request=asked(GpuRequest(), queue="team-a"))
+    assert queues.queue_of(pod) == "team-a"
 
 
 # ---- who leads beside whom ------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Candidates:
         self.client = MemoryKube()
         self.now_s = 100.0
 
-    def of(self, shard: Shard, name: str) -> ApartFromOthers:
+    def of(self, shard: Shard, name: str) -> ExclusiveCandidate:
         def now_s() -> float:
             return self.now_s
 
@@ -194,15 +194,15 @@ class Candidates:
             identity=name,
             now_s=now_s,
         )
-        return ApartFromOthers(election, Neighbours(self.client, namespace="ns", now_s=now_s), shard)
+        return ExclusiveCandidate(election, PlannerLeases(self.client, namespace="ns", now_s=now_s), shard)
 
 
-def test_parts_lead_side_by_side() -> None:
+def test_planners_of_disjoint_parts_lead_at_the_same_time() -> None:
     world = Candidates()
     assert all(world.of(shard, "x").step() for shard in (A, B, REST))
 
 
-def test_leases_of_others_than_planners_are_nobody_s_business() -> None:
+def test_leases_of_other_programs_are_ignored() -> None:
     world = Candidates()
     for name in ("calabash-server", "calabash-scheduler-a", "calabash-planner-Not.a.name"):
         spec = {"holderIdentity": "x", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}
@@ -211,7 +211,7 @@ def test_leases_of_others_than_planners_are_nobody_s_business() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(ALL, A), (A, ALL), (ALL, REST), (REST, ALL)])
-def test_whoever_comes_later_and_shares_nodes_waits_until_the_other_is_gone(first: Shard, second: Shard) -> None:
+def test_later_planner_with_shared_nodes_waits_until_the_first_is_gone(first: Shard, second: Shard) -> None:
     world = Candidates()
     one, other = world.of(first, "one"), world.of(second, "other")
     assert one.step()

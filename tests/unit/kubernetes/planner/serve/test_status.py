@@ -29,7 +29,7 @@ def ask(service: PlannerService, path: str, method: str = "GET") -> tuple[int, s
     return reply.status, text
 
 
-def test_planner_that_leads_is_ready_and_says_what_it_skipped(world: World) -> None:
+def test_leading_planner_is_ready_and_counts_skipped_objects(world: World) -> None:
     service = world.start(status_host="127.0.0.1", status_port=0)
     until(service.leads, "leads")
     assert ask(service, "/readyz") == (200, "ok")
@@ -86,7 +86,7 @@ class Planner:
     def leads(self) -> bool:
         return self.led
 
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         return self.healthy
 
     def unsynced(self) -> list[str]:
@@ -104,17 +104,17 @@ class Planner:
         return 0
 
 
-def test_planner_is_not_ready_when_nobody_leads_or_that_is_not_known() -> None:
+def test_planner_is_not_ready_if_no_planner_leads_or_the_leases_cannot_be_read() -> None:
     planner, answers, now = Planner(), [False], [0.0]
     asked: list[float] = []
 
-    def somebody() -> bool:
+    def any_leader() -> bool:
         asked.append(now[0])
         if answers[-1] is None:
             raise CalabashError("the API server is away", reason=Reason.API_DOWN)
         return answers[-1]
 
-    status = PlannerStatus(planner, somebody, now_s=lambda: now[0])
+    status = PlannerStatus(planner, any_leader, now_s=lambda: now[0])
     assert status.fault() == "no planner leads: nothing is planned"
     answers.append(True)
     assert status.fault() != "", "not asked again at once"

@@ -11,8 +11,8 @@ from tests.unit.kubernetes.planner.world import World, released, until
 
 from calabash.adapters.kube.objects.core import EVENT, NAMESPACE, PDB, POD, PodDisruptionBudget
 from calabash.adapters.kube.objects.resources import QUEUE
-from calabash.kubernetes.planner.state.budgets import BudgetSeen, LabelTerm
-from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, PodSeen, QueueSeen
+from calabash.kubernetes.planner.state.budgets import BudgetFacts, LabelTerm
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, PodFacts, QueueFacts
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.kubernetes.planner.state.store import Stage
 from calabash.kubernetes.planner.watch.facts_from_objects import budget_facts
@@ -33,8 +33,8 @@ from calabash.sched import (
 )
 
 WHOLE = GpuRequest()
-PROD = QueueSeen(name="prod", deserved=2.0)
-OWN = QueueSeen(name="default", deserved=2.0)
+PROD = QueueFacts(name="prod", deserved=2.0)
+OWN = QueueFacts(name="default", deserved=2.0)
 HIGH = 1000  # priority of a pod that may replace others of its queue
 
 
@@ -42,8 +42,8 @@ def app(name: str) -> tuple[LabelTerm, ...]:
     return (LabelTerm(key="app", operator="In", values=(name,)),)
 
 
-def budget(name: str, allowed: int, *, terms: tuple[LabelTerm, ...] | None = None) -> BudgetSeen:
-    return BudgetSeen(namespace="team", name=name, terms=app(name) if terms is None else terms, allowed=allowed)
+def budget(name: str, allowed: int, *, terms: tuple[LabelTerm, ...] | None = None) -> BudgetFacts:
+    return BudgetFacts(namespace="team", name=name, terms=app(name) if terms is None else terms, allowed=allowed)
 
 
 def borrowed(**labels: str) -> tuple[Cluster, list[str]]:
@@ -52,7 +52,7 @@ def borrowed(**labels: str) -> tuple[Cluster, list[str]]:
     pods = [cluster.create(WHOLE, name=name, labels={"app": app}) for name, app in labels.items()]
     cluster.settle()
     assert len(cluster.bound()) == 2
-    cluster.core.namespace(NamespaceSeen(name="shop", queue="prod"))
+    cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
     return cluster, pods
 
 
@@ -66,9 +66,9 @@ def owned(**labels: str) -> tuple[Cluster, list[str]]:
 
 
 @pytest.mark.parametrize("kept", ["db", "web"])
-def test_of_two_that_could_make_way_the_one_goes_that_no_budget_keeps(kept: str) -> None:
+def test_of_two_victims_the_one_without_a_budget_is_evicted(kept: str) -> None:
     cluster, _ = borrowed(p0="db", p1="web")
-    cluster.core.budget(budget(kept, 0))
+    cluster.core.budget_changed(budget(kept, 0))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.settle()
     assert [cluster_app(u) for u in cluster.evictions] == ["web" if kept == "db" else "db"]
@@ -80,51 +80,51 @@ def cluster_app(uid: str) -> str:
     return {"p0": "db", "p1": "web"}[uid]
 
 
-def test_where_budgets_keep_all_the_newcomer_waits_and_is_told_which_and_goes_on_when_one_allows_it() -> None:
+def test_pod_waits_with_the_names_of_budgets_until_one_allows_an_eviction() -> None:
     cluster, _ = owned(p0="db", p1="db")
-    cluster.core.budget(budget("db", 0))
+    cluster.core.budget_changed(budget("db", 0))
     uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     assert entry.stage is Stage.WAITING
-    assert "2 that could make way may not be stopped now: 1 disruption budget of another namespace" in entry.told[1]
-    cluster.core.budget(budget("db", 1))
+    assert "2 pods that could be evicted are protected now: 1 disruption budget of another namespace" in entry.message
+    cluster.core.budget_changed(budget("db", 1))
     cluster.settle()
     assert len(cluster.evictions) == 1
     assert uid in cluster.bound()
 
 
-def test_a_budget_that_is_gone_keeps_nobody() -> None:
+def test_deleted_budget_protects_no_pod() -> None:
     cluster, _ = owned(p0="db", p1="db")
-    cluster.core.budget(budget("db", 0))
+    cluster.core.budget_changed(budget("db", 0))
     uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
-    cluster.core.budget(budget("db", 0), there=False)
+    cluster.core.budget_changed(budget("db", 0), there=False)
     cluster.settle()
     assert uid in cluster.bound()
 
 
-def test_a_pod_with_two_budgets_is_left_alone_for_the_api_server_would_evict_it_never() -> None:
+def test_pod_with_two_budgets_is_not_evicted() -> None:
     cluster, _ = owned(p0="db", p1="db")
-    cluster.core.budget(budget("db", 5))
-    cluster.core.budget(budget("all", 5, terms=()))
+    cluster.core.budget_changed(budget("db", 5))
+    cluster.core.budget_changed(budget("all", 5, terms=()))
     uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
-    assert "1 disruption budget of another namespace" in cluster.core.book.entries[uid].told[1]
+    assert "1 disruption budget of another namespace" in cluster.core.store.entries[uid].message
 
 
-def test_a_planner_that_takes_over_heeds_the_budgets_that_there_are() -> None:
+def test_next_planner_respects_existing_budgets() -> None:
     cluster, _ = owned(p0="db", p1="db")
     cluster.restarted()
-    cluster.core.budget(budget("db", 0))
+    cluster.core.budget_changed(budget("db", 0))
     cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
     assert cluster.evictions == []
 
 
-def test_selectors_are_read_as_kubernetes_means_them() -> None:
+def test_label_terms_match_as_in_kubernetes() -> None:
     def terms(selector: dict[str, object] | None) -> tuple[LabelTerm, ...] | None:
         raw = {
             "metadata": {"name": "b", "namespace": "team"},
@@ -138,12 +138,14 @@ def test_selectors_are_read_as_kubernetes_means_them() -> None:
     found = terms({"matchLabels": {"app": "db"}, "matchExpressions": expressions})
     assert found is not None
     for labels, holds in (({"app": "db"}, True), ({"app": "db", "tier": "x"}, False), ({"tier": "y"}, False)):
-        assert all(term.holds(labels) for term in found) is holds
-    assert LabelTerm(key="a", operator="DoesNotExist").holds({})
-    assert not LabelTerm(key="a", operator="Gt", values=("1",)).holds({"a": "2"}), "what is not known holds for nobody"
+        assert all(term.matches(labels) for term in found) is holds
+    assert LabelTerm(key="a", operator="DoesNotExist").matches({})
+    assert not LabelTerm(key="a", operator="Gt", values=("1",)).matches({"a": "2"}), (
+        "what is not known holds for nobody"
+    )
 
 
-def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: World) -> None:
+def test_service_watches_budgets_and_writes_the_reason_of_an_eviction(world: World) -> None:
     client = world.client
     world.node("a")
     client.create(QUEUE, {"metadata": {"name": "default"}, "spec": {"deserved": 2}})
@@ -170,27 +172,27 @@ def test_the_service_watches_budgets_and_tells_the_victim_why_it_goes(world: Wor
     assert released(world, "s", "shop") is None, "not before it is gone, which takes its grace"
     events = [e for e in client.list(EVENT, "team").items if e.reason == "Preempt"]
     assert [e.involved_object.name for e in events] == [leaving[0].metadata.name]
-    assert "stopped for 1 pod of another namespace (preempt) on a" in events[0].message
+    assert "evicted from a for 1 pod of another namespace (preempt)" in events[0].message
     client.faults.release("team", leaving[0].metadata.name)
     until(lambda: released(world, "s", "shop"), "released once its devices are free")
 
 
-def test_reason_of_the_wait_stands_beside_the_budget() -> None:
+def test_explanation_has_the_reason_and_the_budget() -> None:
     cluster, _ = owned(p0="db", p1="db")
-    cluster.core.budget(budget("db", 0))
+    cluster.core.budget_changed(budget("db", 0))
     uid = cluster.create(WHOLE, priority=HIGH, namespace="shop")
     cluster.settle()
-    assert cluster.core.book.entries[uid].told[0] is Reason.QUEUE_OVER_DESERVED
+    assert cluster.core.store.entries[uid].reason is Reason.QUEUE_OVER_DESERVED
 
 
 # ---- loans --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("budgets", [1, 2])
-def test_borrowed_devices_are_taken_back_although_budgets_keep_every_borrower(budgets: int) -> None:
+def test_borrowed_devices_are_reclaimed_although_budgets_protect_every_borrower(budgets: int) -> None:
     cluster, _ = borrowed(p0="db", p1="db")
     for number in range(budgets):
-        cluster.core.budget(budget(f"db{number}", 0, terms=app("db")))
+        cluster.core.budget_changed(budget(f"db{number}", 0, terms=app("db")))
     uid = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     evictions = [action for action in cluster.todo if isinstance(action, EvictPod)]
@@ -245,10 +247,10 @@ def test_namespaces_of_the_system_are_the_administrators_to_name(world: World) -
     until(service.leads, "leads")
     core = service._core
     assert core is not None
-    wishes = core.pods.wishes
+    requests = core.pods.requests
     counted = {
-        name: wishes.priority(
-            PodSeen(uid="u", namespace=name, name="p", created_at_s=0.0, request=None, priority=2**31 - 1)
+        name: requests.priority(
+            PodFacts(uid="u", namespace=name, name="p", created_at_s=0.0, request=None, priority=2**31 - 1)
         )
         for name in ("infra", "calabash-system", "kube-system", "team")
     }
@@ -258,12 +260,12 @@ def test_namespaces_of_the_system_are_the_administrators_to_name(world: World) -
 def test_grace_of_an_evicted_pod_is_that_of_its_queue_or_of_one_above() -> None:
     queues = KubeQueues()
     assert queues.eviction_grace_s("default") == 300
-    queues.see(
+    queues.set_queues(
         [
-            QueueSeen(name="org", eviction_grace_s=60),
-            QueueSeen(name="lab", parent="org"),
-            QueueSeen(name="fast", parent="org", eviction_grace_s=5),
-            QueueSeen(name="circle", parent="circle"),
+            QueueFacts(name="org", eviction_grace_s=60),
+            QueueFacts(name="lab", parent="org"),
+            QueueFacts(name="fast", parent="org", eviction_grace_s=5),
+            QueueFacts(name="circle", parent="circle"),
         ]
     )
     found = {name: queues.eviction_grace_s(name) for name in ("org", "lab", "fast", "circle", "absent")}
@@ -284,7 +286,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("knob", KNOBS)
-def test_nothing_that_a_tenant_sets_keeps_borrowed_devices(world: World, knob: str) -> None:
+def test_no_tenant_setting_prevents_reclaiming_borrowed_devices(world: World, knob: str) -> None:
     """The borrower is asked to end within its queue's time, whatever its pod says."""
     client, more = world.client, KNOBS[knob]
     world.node("a")

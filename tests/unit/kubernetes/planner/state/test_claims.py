@@ -11,7 +11,7 @@ from tests.unit.kubernetes.planner.virtual import asked
 
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
 from calabash.kubernetes.planner.state.claims import is_allocated
-from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceSeen, QueueSeen, ReleasePod, UngatePod
+from calabash.kubernetes.planner.state.facts import EvictPod, NamespaceFacts, QueueFacts, ReleasePod, UngatePod
 from calabash.model.errors import Reason
 from calabash.model.request import AllocationId, GpuRequest
 
@@ -19,11 +19,12 @@ BOTH = {"a": "claims", "b": "claims"}
 
 
 def told(cluster: ClaimCluster, uid: str) -> tuple[Reason | None, str]:
-    return cluster.core.book.entries[uid].told
+    entry = cluster.core.store.entries[uid]
+    return entry.reason, entry.message
 
 
 def plan_devices(cluster: ClaimCluster, uid: str) -> set[str]:
-    plan = cluster.core.book.entries[uid].plan
+    plan = cluster.core.store.entries[uid].plan
     assert plan is not None
     return {part.device for container in plan.containers for part in container.slices}
 
@@ -38,20 +39,22 @@ def test_a_pod_waits_for_a_claim_that_does_not_exist_yet_and_is_planned_when_it_
     assert cluster.bound() == {uid: "a"}
 
 
-def test_a_claim_of_a_template_is_followed_by_its_owner() -> None:
+def test_pod_uses_the_claim_that_was_created_from_its_template() -> None:
     cluster = ClaimCluster({"a": 2}, doors={"a": "claims"})
-    uid = cluster.create(by_claims(["gpu"]), wish=CLAIMS, claims=(replace(named(["gpu"])[0], claim="", template="t"),))
+    uid = cluster.create(
+        by_claims(["gpu"]), constraints=CLAIMS, claims=(replace(named(["gpu"])[0], claim="", template="t"),)
+    )
     cluster.claim("other-gpu", owner="somebody", pod_claim="gpu")
     cluster.settle()
     assert told(cluster, uid) == (Reason.NOT_FOUND, "claim of template t for its gpu does not exist yet")
     cluster.claim("its-gpu", share(), owner=uid, pod_claim="gpu")
     cluster.decide()
-    entry = cluster.core.book.entries[uid]
+    entry = cluster.core.store.entries[uid]
     assert entry.bundle is not None
     assert entry.bundle.request.memory_mib == 8192
 
 
-def test_what_was_allocated_is_counted_and_who_was_planned_there_goes_to_other_devices_of_its_node() -> None:
+def test_allocated_devices_are_counted_and_pods_planned_there_get_others_of_the_node() -> None:
     cluster = ClaimCluster({"a": 2}, doors={"a": "claims"})
     first, second = cluster.with_own(), cluster.with_own()
     cluster.decide()
@@ -60,16 +63,16 @@ def test_what_was_allocated_is_counted_and_who_was_planned_there_goes_to_other_d
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     claim = cluster.claims[f"{first}-gpu"]
-    held = cluster.core.book.entries[second].plan
+    held = cluster.core.store.entries[second].plan
     assert held is not None
     cluster.tell(replace(claim, node="a", held=held.containers[0]))  # the allocator chose the other's device
     assert plan_devices(cluster, first) == theirs
     assert plan_devices(cluster, second) == mine
-    assert is_allocated(cluster.core.book.entries[first].plan)
+    assert is_allocated(cluster.core.store.entries[first].plan)
     cluster.check_book()
 
 
-def test_who_has_its_claims_on_a_node_that_is_not_offered_is_not_planned_elsewhere() -> None:
+def test_pod_with_allocated_claims_is_not_planned_on_another_node() -> None:
     cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
     gang = GpuRequest(gang="g", gang_size=2)
     first, second = cluster.with_own(terms=gang), cluster.with_own(terms=gang)
@@ -79,7 +82,9 @@ def test_who_has_its_claims_on_a_node_that_is_not_offered_is_not_planned_elsewhe
     assert [claim.node for claim in cluster.claims.values()] == ["a", ""], "it waits for the other to be bound"
     cluster.change_door("a", "tokens")
     cluster.try_all()
-    assert not cluster.core.book.scheduler.holds(cluster.core.book.entries[first].id), "none of the nodes is its door's"
+    assert not cluster.core.store.scheduler.holds(cluster.core.store.entries[first].id), (
+        "none of the nodes is its door's"
+    )
     answer = cluster.core.answers.filter(first, ["b"], "", cluster.now_s)
     assert (answer.node, answer.text) == (None, "its claims are allocated on a")
     cluster.change_door("a", "claims")
@@ -102,8 +107,8 @@ def test_a_gang_of_claims_is_released_together_and_bound_together_or_not_at_all(
     cluster.check_doors()
 
 
-def test_who_is_over_quota_is_told_as_who_asks_by_tokens() -> None:
-    queues = [QueueSeen(name="small", limit=1.0)]
+def test_over_quota_reason_is_the_same_for_claims_and_resources() -> None:
+    queues = [QueueFacts(name="small", limit=1.0)]
     reasons = []
     for by in ("tokens", "claims"):
         cluster = ClaimCluster({"a": 2}, queues, doors={"a": by})
@@ -116,7 +121,7 @@ def test_who_is_over_quota_is_told_as_who_asks_by_tokens() -> None:
                 cluster.set(replace(pod, request=replace(pod.request, queue="small")))
         else:
             uids = [cluster.create(asked(WHOLE, queue="small")) for _ in range(2)]
-        cluster.core.namespace(_open())
+        cluster.core.namespace_changed(_open())
         cluster.settle()
         assert list(cluster.bound()) == uids[:1]
         reasons.append(told(cluster, uids[1]))
@@ -124,30 +129,30 @@ def test_who_is_over_quota_is_told_as_who_asks_by_tokens() -> None:
     assert reasons[0][0] is Reason.QUEUE_OVER_LIMIT
 
 
-def _open() -> NamespaceSeen:
-    return NamespaceSeen(name="team", allowed=frozenset("*"))
+def _open() -> NamespaceFacts:
+    return NamespaceFacts(name="team", allowed=frozenset("*"))
 
 
-def test_a_claim_that_pods_share_counts_once_and_the_others_follow_it() -> None:
+def test_shared_claim_counts_once_and_its_users_follow_it() -> None:
     cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH)
     cluster.claim("shared")
     first = cluster.claimer("shared", name="first")
     second = cluster.claimer("shared", name="second")
     cluster.decide()
     assert told(cluster, second)[0] is Reason.NOT_FOUND
-    assert "shared with pod team/first" in told(cluster, second)[1]
+    assert "claim shared is held by pod team/first" in told(cluster, second)[1]
     assert not [a for a in cluster.todo if isinstance(a, UngatePod)]
     cluster.settle()
     bound = cluster.bound()
     assert bound == {first: bound[first], second: bound[first]}
-    assert cluster.core.book.scheduler.scheduler.tree.used("default").gpu_milli == 1000
+    assert cluster.core.store.scheduler.scheduler.tree.used("default").gpu_milli == 1000
     cluster.end(first)
     cluster.decide()
-    assert cluster.core.book.scheduler.holds(AllocationId(second)), "it counts for the next one"
-    assert cluster.core.book.scheduler.scheduler.tree.used("default").gpu_milli == 1000
+    assert cluster.core.store.scheduler.holds(AllocationId(second)), "it counts for the next one"
+    assert cluster.core.store.scheduler.scheduler.tree.used("default").gpu_milli == 1000
     cluster.end(second)
     cluster.decide()
-    assert cluster.core.book.scheduler.scheduler.tree.used("default").gpu_milli == 0
+    assert cluster.core.store.scheduler.scheduler.tree.used("default").gpu_milli == 0
 
 
 def test_members_of_a_gang_that_share_one_claim_start_together() -> None:
@@ -162,14 +167,14 @@ def test_members_of_a_gang_that_share_one_claim_start_together() -> None:
     assert set(cluster.bound()) == set(members)
 
 
-def test_who_makes_way_does_so_with_all_that_use_its_claim() -> None:
-    queues = [QueueSeen(name="prod", deserved=2.0)]
+def test_eviction_includes_all_users_of_the_claim() -> None:
+    queues = [QueueFacts(name="prod", deserved=2.0)]
     cluster = ClaimCluster({"a": 2}, queues, doors={"a": "claims"})
     cluster.claim("shared", GpuRequest(count=2, mode="exclusive"))  # type: ignore[arg-type]
     borrowers = [cluster.claimer("shared") for _ in range(2)]
     cluster.settle()
     assert set(cluster.bound()) == set(borrowers)
-    cluster.core.namespace(_open())
+    cluster.core.namespace_changed(_open())
     owner = cluster.with_own()
     pod = cluster.pods[owner]
     assert pod.request is not None
@@ -179,12 +184,12 @@ def test_who_makes_way_does_so_with_all_that_use_its_claim() -> None:
     assert cluster.bound() == {owner: "a"}
 
 
-def test_who_waits_for_devices_of_others_waits_until_their_claims_are_free() -> None:
-    queues = [QueueSeen(name="prod", deserved=2.0)]
+def test_pod_waits_until_the_claims_on_its_devices_are_free() -> None:
+    queues = [QueueFacts(name="prod", deserved=2.0)]
     cluster = ClaimCluster({"a": 1}, queues, doors={"a": "claims"})
     borrower = cluster.with_own()
     cluster.settle()
-    cluster.core.namespace(_open())
+    cluster.core.namespace_changed(_open())
     owner = cluster.with_own()
     pod = cluster.pods[owner]
     assert pod.request is not None
@@ -193,7 +198,7 @@ def test_who_waits_for_devices_of_others_waits_until_their_claims_are_free() -> 
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
     cluster.pods.pop(borrower)
-    cluster.core.pod_gone(borrower)  # and nobody has freed its claim yet
+    cluster.core.pod_deleted(borrower)  # and nobody has freed its claim yet
     cluster.decide()
     assert not [a for a in cluster.todo if isinstance(a, ReleasePod)]
     cluster.free()
@@ -217,7 +222,7 @@ def halves(claim: bool) -> tuple[ClaimCluster, dict[str, str]]:
     return cluster, cluster.bound()
 
 
-def test_a_pod_is_moved_with_the_claim_that_was_made_for_it_and_its_heir_has_the_place_that_was_kept() -> None:
+def test_pod_is_moved_with_its_own_claim_and_its_replacement_gets_the_reservation() -> None:
     cluster, before = halves(claim=False)
     large = cluster.claimer(cluster.claim("pair", replace(WHOLE, count=2)), terms=GpuRequest(count=2))
     cluster.decide()
@@ -234,7 +239,7 @@ def test_a_pod_is_moved_with_the_claim_that_was_made_for_it_and_its_heir_has_the
     cluster.check_book()
 
 
-def test_a_pod_whose_claim_somebody_else_made_stays_where_that_is_allocated() -> None:
+def test_pod_with_a_user_created_claim_stays_where_the_claim_is_allocated() -> None:
     cluster, before = halves(claim=True)
     large = cluster.claimer(cluster.claim("pair", replace(WHOLE, count=2)), terms=GpuRequest(count=2))
     cluster.settle()
@@ -242,7 +247,7 @@ def test_a_pod_whose_claim_somebody_else_made_stays_where_that_is_allocated() ->
     assert cluster.bound() == before
 
 
-def test_who_waits_is_told_that_the_model_is_there_by_the_other_door() -> None:
+def test_explanation_says_that_the_model_is_offered_by_the_other_allocation_api() -> None:
     cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
     for _ in range(3):
         last = cluster.with_own()
@@ -255,7 +260,7 @@ def test_who_waits_is_told_that_the_model_is_there_by_the_other_door() -> None:
     assert "1: most free devices 0, asked 1" in message
 
 
-def test_claims_of_pods_that_nobody_asked_the_planner_for_are_counted_for_their_queue() -> None:
+def test_claims_of_pods_of_other_schedulers_are_counted_for_their_queue() -> None:
     cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
     cluster.claim("theirs")
     cluster.allocate_by_hand("theirs", "a")
@@ -264,25 +269,25 @@ def test_claims_of_pods_that_nobody_asked_the_planner_for_are_counted_for_their_
     assert waits not in cluster.bound(), "it is a stranger's memory"
     cluster.set_alien("alien", "theirs", "a")
     cluster.decide()
-    assert cluster.core.book.scheduler.scheduler.tree.used("default").gpu_milli == 1000
+    assert cluster.core.store.scheduler.scheduler.tree.used("default").gpu_milli == 1000
     cluster.end("alien")
     cluster.settle()
     assert cluster.bound() == {waits: "a"}
 
 
-def test_who_takes_over_finds_claims_where_they_are() -> None:
+def test_next_planner_finds_allocated_claims() -> None:
     cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH, seed=3)
     cluster.claim("shared", share())
     uids = [cluster.with_own() for _ in range(2)] + [cluster.claimer("shared") for _ in range(2)]
     cluster.settle()
     assert set(cluster.bound()) == set(uids)
-    used = cluster.core.book.scheduler.scheduler.tree.used("default")
+    used = cluster.core.store.scheduler.scheduler.tree.used("default")
     cluster.take_over()
-    assert cluster.core.book.scheduler.scheduler.tree.used("default") == used
+    assert cluster.core.store.scheduler.scheduler.tree.used("default") == used
     cluster.check_book()
 
 
-def test_a_claim_that_asks_nothing_of_ours_holds_its_pod_no_longer_than_until_that_is_known() -> None:
+def test_pod_whose_claim_requests_no_devices_of_ours_is_ungated() -> None:
     cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
     uid = cluster.claimer("nic")
     cluster.settle()
@@ -294,21 +299,21 @@ def test_a_claim_that_asks_nothing_of_ours_holds_its_pod_no_longer_than_until_th
     assert cluster.core.answers.bind(uid, "a", 1.0).verdict in (BindVerdict.GO, BindVerdict.DONE)
 
 
-def test_a_node_is_busy_while_claims_may_be_allocated_there() -> None:
+def test_node_has_a_pending_binding_while_claims_may_be_allocated_there() -> None:
     cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
     uid = cluster.with_own()
     cluster.decide()
-    book, answers = cluster.core.book, cluster.core.answers
-    assert not book.binds_to("a")
+    store, answers = cluster.core.store, cluster.core.answers
+    assert not store.has_pending_binding("a")
     assert answers.filter(uid, ["a"], "", cluster.now_s).node == "a"
-    assert book.binds_to("a")
-    cluster.core.node_gone("a")
-    assert book.binds_to("a"), "kube-scheduler does not know yet"
+    assert store.has_pending_binding("a")
+    cluster.core.node_deleted("a")
+    assert store.has_pending_binding("a"), "kube-scheduler does not know yet"
     assert answers.bind(uid, "a", cluster.now_s).verdict is BindVerdict.REFUSE
-    assert not book.binds_to("a")
+    assert not store.has_pending_binding("a")
 
 
-def test_a_claim_that_cannot_be_counted_says_why() -> None:
+def test_unreadable_claim_has_a_reason() -> None:
     cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
     cluster.claim(
         "all", None, fault="request gpu: all devices of a node are not a number of devices; hint: say how many"

@@ -8,7 +8,7 @@ import pytest
 from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.planner.state.claims import Claims
-from calabash.kubernetes.planner.state.facts import ClaimSeen, PodClaimSeen, PodSeen
+from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
 from calabash.model.request import GpuRequest
@@ -17,12 +17,12 @@ PART = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuReq
 ASKED = PodRequest(dialect="claims", containers=(PART,), door=NodeDoor.CLAIMS)
 
 
-def pod(namespace: str, uid: str, *claims: PodClaimSeen) -> PodSeen:
-    return PodSeen(uid=uid, namespace=namespace, name=uid, created_at_s=1.0, request=ASKED, claims=claims)
+def pod(namespace: str, uid: str, *claims: PodClaimFacts) -> PodFacts:
+    return PodFacts(uid=uid, namespace=namespace, name=uid, created_at_s=1.0, request=ASKED, claims=claims)
 
 
-def claim(namespace: str, name: str, *, owner: str = "", fault: str = "", node: str = "") -> ClaimSeen:
-    return ClaimSeen(
+def claim(namespace: str, name: str, *, owner: str = "", fault: str = "", node: str = "") -> ClaimFacts:
+    return ClaimFacts(
         uid=f"{namespace}-{name}",
         namespace=namespace,
         name=name,
@@ -34,7 +34,7 @@ def claim(namespace: str, name: str, *, owner: str = "", fault: str = "", node: 
     )
 
 
-VICTIM = pod("alice", "victim", PodClaimSeen(name="gpu", template="t"))
+VICTIM = pod("alice", "victim", PodClaimFacts(name="gpu", template="t"))
 OWN = claim("alice", "own", owner="victim")
 
 
@@ -43,19 +43,19 @@ def test_forged_owner_in_another_namespace_does_not_replace_the_claim_of_a_pod(f
     claims = Claims()
     forged = claim("mallory", "forged", owner="victim", fault="marker")
     for one in (forged, OWN) if first == "forged" else (OWN, forged):
-        claims.see(one)
-    found = claims.resolved(VICTIM)
+        claims.put(one)
+    found = claims.resolve(VICTIM)
     assert found is not None
     assert found.fault == ""
     assert [one.key for one in claims.held_by("victim")] == [("alice", "own")]
-    claims.lose(forged.key)
-    assert claims.resolved(VICTIM) == found
+    claims.remove(forged.key)
+    assert claims.resolve(VICTIM) == found
 
 
 def test_pod_waits_for_its_claim_though_another_namespace_has_one_with_its_owner() -> None:
     claims = Claims()
-    claims.see(claim("mallory", "forged", owner="victim"))
-    found = claims.resolved(VICTIM)
+    claims.put(claim("mallory", "forged", owner="victim"))
+    found = claims.resolve(VICTIM)
     assert found is not None
     assert "does not exist yet" in found.waits_for
     assert claims.held_by("victim") == []
@@ -63,10 +63,10 @@ def test_pod_waits_for_its_claim_though_another_namespace_has_one_with_its_owner
 
 def test_pod_is_not_evicted_with_a_pod_whose_claim_names_it_as_owner() -> None:
     claims = Claims()
-    claims.see(OWN)
-    claims.resolved(VICTIM)
-    claims.see(claim("mallory", "forged", owner="victim", node="n"))
-    claims.resolved(pod("mallory", "holder", PodClaimSeen(name="gpu", claim="forged")))
+    claims.put(OWN)
+    claims.resolve(VICTIM)
+    claims.put(claim("mallory", "forged", owner="victim", node="n"))
+    claims.resolve(pod("mallory", "holder", PodClaimFacts(name="gpu", claim="forged")))
     assert [one.key for one in claims.held_by("holder")] == [("mallory", "forged")]
     assert claims.sharers("holder") == []
     assert [one.uid for one in claims.users(("mallory", "forged"))] == ["holder"]
@@ -74,8 +74,8 @@ def test_pod_is_not_evicted_with_a_pod_whose_claim_names_it_as_owner() -> None:
 
 def test_claim_of_the_same_name_in_another_namespace_is_another() -> None:
     claims = Claims()
-    claims.see(claim("mallory", "shared", node="n"))
-    found = claims.resolved(pod("alice", "victim", PodClaimSeen(name="gpu", claim="shared")))
+    claims.put(claim("mallory", "shared", node="n"))
+    found = claims.resolve(pod("alice", "victim", PodClaimFacts(name="gpu", claim="shared")))
     assert found is not None
     assert "does not exist yet" in found.waits_for
 

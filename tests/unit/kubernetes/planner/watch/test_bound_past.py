@@ -13,39 +13,49 @@ from tests.unit.kubernetes.planner.virtual import asked
 
 from calabash.adapters.kube.objects.core import Namespace, Pod
 from calabash.adapters.kube.objects.meta import ObjectMeta, OwnerReference
-from calabash.kubernetes.planner.state.facts import NamespaceSeen, QueueSeen
+from calabash.kubernetes.planner.state.facts import NamespaceFacts, QueueFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import namespace_facts, pod_facts
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest, ModeName
 
 WHOLE = GpuRequest()
 HALF = GpuRequest(memory_mib=8192, core_percent=50)
-DAEMON: dict[str, Any] = {"gated": False, "tied": True, "remade": True, "owner": "daemon"}
+DAEMON: dict[str, Any] = {"gated": False, "recreated_on_same_node": True, "is_recreated": True, "owner": "daemon"}
 
 
 class Tenants(Affinity):
     """A cluster on which owners make their pods again: a DaemonSet on the same node, others anywhere."""
 
-    def __init__(self, nodes: dict[str, int], queues: list[QueueSeen], **more: Any) -> None:
-        self.remade: Counter[str] = Counter()
+    def __init__(self, nodes: dict[str, int], queues: list[QueueFacts], **more: Any) -> None:
+        self.recreated: Counter[str] = Counter()
         super().__init__(nodes, queues, **more)
 
     def daemon(self, node: str, request: GpuRequest = WHOLE, *, by: str = "affinity", **more: Any) -> str:
         """A pod of a DaemonSet: bound by another scheduler, which its affinity has confined to its node."""
         confined = (node,) if by == "affinity" else ()
-        return self.create(request, node=node, confined=confined, **{**DAEMON, **more})
+        return self.create(request, node=node, candidate_nodes=confined, **{**DAEMON, **more})
 
     def make_again(self) -> None:
         """Controllers make new pods for those that were evicted."""
         for uid in [p.uid for p in self.pods.values() if p.leaving]:
             pod = self.pods[uid]
             self.end(uid)
-            if pod.remade:
-                self.remade[pod.owner] += 1
-                node = pod.node if pod.tied else ""
-                more: dict[str, Any] = {"gated": not pod.tied, "confined": pod.confined if pod.tied else ()}
+            if pod.is_recreated:
+                self.recreated[pod.owner] += 1
+                node = pod.node if pod.recreated_on_same_node else ""
+                more: dict[str, Any] = {
+                    "gated": not pod.recreated_on_same_node,
+                    "candidate_nodes": pod.candidate_nodes if pod.recreated_on_same_node else (),
+                }
                 assert pod.request is not None
-                self.create(pod.request, node=node, tied=pod.tied, owner=pod.owner, namespace=pod.namespace, **more)
+                self.create(
+                    pod.request,
+                    node=node,
+                    recreated_on_same_node=pod.recreated_on_same_node,
+                    owner=pod.owner,
+                    namespace=pod.namespace,
+                    **more,
+                )
 
     def settle(self, rounds: int = 20) -> None:
         for _ in range(rounds):
@@ -62,20 +72,21 @@ class Tenants(Affinity):
 
 @pytest.mark.parametrize("by", ["affinity", "name"])
 def test_pods_of_daemon_sets_keep_to_the_limit_of_their_queue(by: str) -> None:
-    cluster = Tenants({"a": 2}, [QueueSeen(name="none", limit=0.0)])
-    cluster.core.namespace(NamespaceSeen(name="team", queue="none"))
+    cluster = Tenants({"a": 2}, [QueueFacts(name="none", limit=0.0)])
+    cluster.core.namespace_changed(NamespaceFacts(name="team", queue="none"))
     pods = [cluster.daemon("a", by=by) for _ in range(3)]
     cluster.settle()
     assert cluster.held("team") == 0
     for uid in pods:
-        reason, text = cluster.core.book.entries[uid].told
+        entry = cluster.core.store.entries[uid]
+        reason, text = entry.reason, entry.message
         assert reason is Reason.QUEUE_OVER_LIMIT
         assert "queue none has 0 of at most 0 devices in use" in text
     assert not cluster.evictions
 
 
 @pytest.mark.parametrize("by", ["affinity", "name"])
-def test_pod_of_a_daemon_set_without_room_waits_and_is_not_evicted(by: str) -> None:
+def test_daemon_set_pod_without_devices_waits_and_is_not_evicted(by: str) -> None:
     cluster = Tenants({"a": 2}, [])
     pods = [cluster.daemon("a", by=by) for _ in range(3)]
     cluster.settle()
@@ -85,7 +96,7 @@ def test_pod_of_a_daemon_set_without_room_waits_and_is_not_evicted(by: str) -> N
     assert cluster.held("team") == 2
     assert not cluster.evictions
     waiting = next(uid for uid in pods if cluster.pods[uid].plan is None)
-    assert cluster.core.book.entries[waiting].told[0] is Reason.NO_CAPACITY
+    assert cluster.core.store.entries[waiting].reason is Reason.NO_CAPACITY
     cluster.end(next(uid for uid in pods if uid != waiting))
     cluster.settle()
     assert cluster.pods[waiting].plan is not None, "it starts when there is room"
@@ -93,7 +104,7 @@ def test_pod_of_a_daemon_set_without_room_waits_and_is_not_evicted(by: str) -> N
 
 def test_pod_of_a_daemon_set_that_kube_scheduler_refuses_is_not_evicted() -> None:
     cluster = Tenants({"a": 1}, [])
-    uid = cluster.create(WHOLE, confined=("a",), refused=True, **DAEMON)
+    uid = cluster.create(WHOLE, candidate_nodes=("a",), refused=True, **DAEMON)
     for _ in range(30):
         cluster.now_s += 20
         cluster.settle(2)
@@ -101,7 +112,7 @@ def test_pod_of_a_daemon_set_that_kube_scheduler_refuses_is_not_evicted() -> Non
     assert uid in cluster.pods
 
 
-def test_pods_of_an_owner_that_find_no_room_are_evicted_at_growing_intervals() -> None:
+def test_pods_of_one_controller_without_devices_are_evicted_at_growing_intervals() -> None:
     """The owner is one whose pods are confined and bound past the planner each time."""
     cluster = Affinity({"a": 1}, [])
     cluster.create(WHOLE, gated=False, node="a")
@@ -109,35 +120,35 @@ def test_pods_of_an_owner_that_find_no_room_are_evicted_at_growing_intervals() -
     evicted = 0
     for _ in range(100):  # twenty seconds
         cluster.now_s += 0.2
-        cluster.create(WHOLE, gated=False, node="a", confined=("a",), owner="set", remade=True)
+        cluster.create(WHOLE, gated=False, node="a", candidate_nodes=("a",), owner="set", is_recreated=True)
         cluster.settle(2)
         evicted, before = len(cluster.evictions), evicted
         assert evicted - before <= 1
     assert evicted <= 3
 
 
-def test_pod_bound_past_the_planner_may_not_use_the_queue_of_others() -> None:
-    queues = [QueueSeen(name="none", limit=0.0), QueueSeen(name="rich", tenant="rich")]
+def test_bypassed_pod_may_not_use_queues_that_its_namespace_may_not() -> None:
+    queues = [QueueFacts(name="none", limit=0.0), QueueFacts(name="rich", tenant="rich")]
     cluster = Tenants({"a": 2}, queues)
-    team = NamespaceSeen(name="team", queue="none")
-    cluster.core.namespace(team)
+    team = NamespaceFacts(name="team", queue="none")
+    cluster.core.namespace_changed(team)
     asked_for = [("rich", Reason.NOT_PERMITTED), ("absent", Reason.NOT_PERMITTED)]
     pods = []
     for queue, _ in asked_for:
-        pods.append(cluster.create(asked(WHOLE, queue=queue), node="a", confined=("a",), **DAEMON))
+        pods.append(cluster.create(asked(WHOLE, queue=queue), node="a", candidate_nodes=("a",), **DAEMON))
     cluster.settle()
     assert cluster.held("team") == 0
     for uid, (_, reason) in zip(pods, asked_for, strict=True):
-        assert cluster.core.book.entries[uid].told[0] is reason
-    cluster.core.namespace(replace(team, allowed=frozenset(("*",))))
-    cluster.core.set_queues([QueueSeen(name="none", limit=0.0), QueueSeen(name="rich")])
+        assert cluster.core.store.entries[uid].reason is reason
+    cluster.core.namespace_changed(replace(team, allowed=frozenset(("*",))))
+    cluster.core.set_queues([QueueFacts(name="none", limit=0.0), QueueFacts(name="rich")])
     cluster.settle()
     assert cluster.held("team") == 1, "it is tried again when its namespace or its queue changes"
 
 
-def test_pod_bound_past_the_planner_has_the_isolation_of_its_namespace() -> None:
+def test_bypassed_pod_has_the_isolation_of_its_namespace() -> None:
     cluster = Tenants({"a": 2}, [])
-    cluster.core.namespace(NamespaceSeen(name="team", isolation="brokered"))
+    cluster.core.namespace_changed(NamespaceFacts(name="team", isolation="brokered"))
     uid = cluster.daemon("a", HALF)
     cluster.settle()
     plan = cluster.pods[uid].plan
@@ -146,17 +157,17 @@ def test_pod_bound_past_the_planner_has_the_isolation_of_its_namespace() -> None
     unfit = cluster.daemon("a", replace(HALF, mode=ModeName("vgpu")))
     cluster.settle()
     assert cluster.pods[unfit].plan is None
-    assert "namespace team demands isolation brokered" in cluster.core.book.entries[unfit].told[1]
+    assert "namespace team demands isolation brokered" in cluster.core.store.entries[unfit].message
 
 
-def test_running_pod_keeps_the_level_that_it_was_given_when_its_namespace_demands_more() -> None:
+def test_running_pod_keeps_its_isolation_level_when_its_namespace_demands_more() -> None:
     cluster = Tenants({"a": 2}, [])
     uid = cluster.daemon("a", HALF)
     cluster.settle()
-    cluster.namespaces = [NamespaceSeen(name="team", isolation="hardware")]
+    cluster.namespaces = [NamespaceFacts(name="team", isolation="hardware")]
     cluster.restarted()
     cluster.settle()
-    assert cluster.core.book.scheduler.holds(cluster.core.book.entries[uid].id)
+    assert cluster.core.store.scheduler.holds(cluster.core.store.entries[uid].id)
     assert not cluster.evictions
 
 
@@ -172,7 +183,7 @@ def test_namespace_label_and_kind_of_owner_are_read() -> None:
             replace_spec(pod, limits),
         )
         assert found is not None
-        assert found.tied is tied
+        assert found.recreated_on_same_node is tied
 
 
 def replace_spec(pod: Pod, limits: dict[str, str]) -> Pod:
@@ -183,12 +194,12 @@ def replace_spec(pod: Pod, limits: dict[str, str]) -> Pod:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_way_of_binding_gives_a_queue_more_than_its_limit(seed: int) -> None:  # noqa: PLR0912  one case per way
+def test_queue_limit_holds_for_every_way_of_binding(seed: int) -> None:  # noqa: PLR0912  one case per way
     """Pods come by every way, limits are raised and lowered, planners restart: nothing new starts above a limit."""
     rng = Random(seed)
     limits = {"one": 1.0, "two": 2.0}
-    queues = [QueueSeen(name=name, limit=limit) for name, limit in limits.items()]
-    namespaces = [NamespaceSeen(name="team", queue="one"), NamespaceSeen(name="other", queue="two")]
+    queues = [QueueFacts(name=name, limit=limit) for name, limit in limits.items()]
+    namespaces = [NamespaceFacts(name="team", queue="one"), NamespaceFacts(name="other", queue="two")]
     cluster = Tenants({"a": 3, "b": 3}, queues, namespaces=namespaces)
     most: dict[str, float] = dict(limits)
     before = {"one": 0.0, "two": 0.0}
@@ -202,19 +213,19 @@ def test_no_way_of_binding_gives_a_queue_more_than_its_limit(seed: int) -> None:
             case 1:
                 cluster.daemon(node, by="name", namespace=namespace)
             case 2:
-                cluster.create(WHOLE, gated=False, node=node, remade=False, namespace=namespace)  # spec.nodeName
+                cluster.create(WHOLE, gated=False, node=node, is_recreated=False, namespace=namespace)  # spec.nodeName
             case 3:
                 cluster.create(WHOLE, namespace=namespace)  # by the planner
             case 4:
-                cluster.create(WHOLE, gated=False, confined=("a", "b"), namespace=namespace)
+                cluster.create(WHOLE, gated=False, candidate_nodes=("a", "b"), namespace=namespace)
             case 5:
                 for pod in list(cluster.pods.values()):
-                    if pod.confined and not (pod.node or pod.leaving):
-                        cluster.give(pod.uid, rng.choice(pod.confined))
+                    if pod.candidate_nodes and not (pod.node or pod.leaving):
+                        cluster.give(pod.uid, rng.choice(pod.candidate_nodes))
             case 6:
                 name = rng.choice(tuple(limits))
                 most[name] = rng.choice((0.0, 1.0, 2.0))
-                cluster.queues = [QueueSeen(name=name, limit=limit) for name, limit in most.items()]
+                cluster.queues = [QueueFacts(name=name, limit=limit) for name, limit in most.items()]
                 cluster.core.set_queues(cluster.queues)
             case 7:
                 cluster.restarted()
@@ -223,8 +234,8 @@ def test_no_way_of_binding_gives_a_queue_more_than_its_limit(seed: int) -> None:
                     cluster.end(rng.choice(tuple(cluster.pods)))
         cluster.settle(3)
         for space, queue in (("team", "one"), ("other", "two")):
-            now = cluster.core.book.scheduler.scheduler.tree.used(queue).gpu_milli / 1000
+            now = cluster.core.store.scheduler.scheduler.tree.used(queue).gpu_milli / 1000
             assert cluster.held(space) <= now <= max(before[queue], most[queue]), (space, now, most)
             before[queue] = now
-    assert not [owner for owner, times in cluster.remade.items() if owner == "daemon" and times]
+    assert not [owner for owner, times in cluster.recreated.items() if owner == "daemon" and times]
     cluster.check()

@@ -14,7 +14,7 @@ from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.kubernetes.claims.device_names import EXTENDED, card_names
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
-from calabash.kubernetes.planner.state.facts import PodClaimSeen
+from calabash.kubernetes.planner.state.facts import PodClaimFacts
 from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
 from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, pod_facts
 from calabash.kubernetes.pod_request import write_request
@@ -46,8 +46,8 @@ def test_a_claim_is_counted_from_its_class_to_its_allocation(world: World) -> No
 
     def told() -> tuple[Reason | None, str]:
         core = service.mirrors.core
-        entries = core.book.entries if core is not None else {}
-        return next((entry.told for entry in entries.values()), (None, ""))
+        entries = core.store.entries if core is not None else {}
+        return next(((entry.reason, entry.message) for entry in entries.values()), (None, ""))
 
     until(lambda: told() == (Reason.NOT_FOUND, "claim c does not exist yet"), "no claim")
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "whole", "count": 1}}]
@@ -72,13 +72,13 @@ def test_a_claim_is_counted_from_its_class_to_its_allocation(world: World) -> No
 
     def held() -> set[str]:
         core = service.mirrors.core
-        plans = [entry.plan for entry in core.book.entries.values()] if core is not None else []
+        plans = [entry.plan for entry in core.store.entries.values()] if core is not None else []
         return {s.device for plan in plans if plan is not None for c in plan.containers for s in c.slices}
 
-    until(lambda: held() == {uuid}, "the book has what was allocated")
+    until(lambda: held() == {uuid}, "the store has what was allocated")
 
 
-def test_slices_of_claims_that_a_node_tells_of_are_not_counted_beside_the_claims(world: World) -> None:
+def test_node_slices_of_claims_are_not_counted_twice(world: World) -> None:
     world.node("a")
     slices = [
         {
@@ -98,7 +98,7 @@ def test_slices_of_claims_that_a_node_tells_of_are_not_counted_beside_the_claims
     assert [part.pod_uid for part in found.slices] == ["u"]
 
 
-def test_claims_of_a_pod_are_named_as_they_were_made() -> None:
+def test_claims_of_a_pod_have_the_names_that_were_generated() -> None:
     pod: dict[str, Any] = {
         "metadata": {"name": "p"},
         "spec": {
@@ -115,21 +115,21 @@ def test_claims_of_a_pod_are_named_as_they_were_made() -> None:
         },
     }
     assert pod_claims(msgspec.convert(pod, Pod)) == (
-        PodClaimSeen(name="named", claim="c"),
-        PodClaimSeen(name="made", claim="p-made", template="t"),
-        PodClaimSeen(name="not-yet", template="t"),
-        PodClaimSeen(name="extended-resources", claim="p-extended"),
+        PodClaimFacts(name="named", claim="c"),
+        PodClaimFacts(name="made", claim="p-made", template="t"),
+        PodClaimFacts(name="not-yet", template="t"),
+        PodClaimFacts(name="extended-resources", claim="p-extended"),
     )
 
 
-def test_pod_whose_claim_kube_scheduler_makes_is_planned_on_nodes_of_claims_before_the_claim_is_there() -> None:
+def test_pod_with_a_claim_by_kube_scheduler_is_planned_on_claim_nodes_before_the_claim_exists() -> None:
     request = by_claims([EXTENDED])
     pod = {"metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {REQUEST: write_request(request)}}}
     facts = pod_facts(msgspec.convert(pod, Pod))
     assert facts is not None
-    assert (facts.claims, facts.by_claims, facts.wish.door) == ((), True, NodeDoor.CLAIMS)
+    assert (facts.claims, facts.by_claims, facts.constraints.allocation_api) == ((), True, NodeDoor.CLAIMS)
     assert facts.request == request
     cluster = ClaimCluster({"tokens": 2, "claims": 1}, doors={"claims": "claims"})
-    first, second = (cluster.create(request, wish=facts.wish) for _ in range(2))
+    first, second = (cluster.create(request, constraints=facts.constraints) for _ in range(2))
     cluster.decide()
-    assert {uid: cluster.core.answers.planned(uid) for uid in (first, second)} == {first: "claims", second: None}
+    assert {uid: cluster.core.answers.planned_node(uid) for uid in (first, second)} == {first: "claims", second: None}

@@ -12,7 +12,7 @@ from calabash.adapters.kube.objects.core import Node, Pod
 from calabash.adapters.kube.objects.resources import GpuNode
 from calabash.kubernetes.objects.names import GPUS, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts, node_facts, pod_facts
-from calabash.kubernetes.planner.watch.pruning import GpuNodeKeeping, PodKeeping, keep_node
+from calabash.kubernetes.planner.watch.pruning import GpuNodePruner, PodPruner, keep_node
 from calabash.kubernetes.pod_request import write_request
 from calabash.model.device import Health
 from calabash.model.request import GpuRequest
@@ -62,16 +62,16 @@ REQUESTED = {REQUEST: write_request(asked(GpuRequest())), PLAN: PLAN_TEXT}
 
 
 @pytest.mark.parametrize("annotations", [REQUESTED, {PLAN: PLAN_TEXT}, {REQUEST: "{"}, {}])
-def test_of_a_pod_the_planner_is_told_the_same(annotations: dict[str, str]) -> None:
+def test_pruned_pod_has_equal_facts(annotations: dict[str, str]) -> None:
     whole = msgspec.convert(pod(**annotations), Pod)
-    kept = PodKeeping()(whole)
+    kept = PodPruner()(whole)
     assert pod_facts(kept) == pod_facts(whole)
     assert pod_facts(whole) is not None
     assert kept.spec.scheduling_gates == whole.spec.scheduling_gates
     assert kept.status.container_statuses == ()
 
 
-def test_since_when_a_pod_is_bound_is_told() -> None:
+def test_time_of_binding_is_read_from_the_condition() -> None:
     bound = pod(**REQUESTED)
     bound["spec"]["nodeName"] = "n"
     bound["status"]["conditions"] = [
@@ -79,7 +79,7 @@ def test_since_when_a_pod_is_bound_is_told() -> None:
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"},
     ]
     whole = msgspec.convert(bound, Pod)
-    told = pod_facts(PodKeeping()(whole))
+    told = pod_facts(PodPruner()(whole))
     assert told is not None
     assert told == pod_facts(whole)
     assert told.bound_at_s == told.created_at_s + 5
@@ -88,8 +88,8 @@ def test_since_when_a_pod_is_bound_is_told() -> None:
     assert waiting.bound_at_s == 0.0
 
 
-def test_annotations_of_others_and_containers_are_held_only_where_the_request_is_read_from_them() -> None:
-    keep = PodKeeping()
+def test_pruning_keeps_containers_only_if_the_request_is_read_from_them() -> None:
+    keep = PodPruner()
     kept = keep(msgspec.convert(pod(**REQUESTED), Pod))
     assert set(kept.metadata.annotations) == {REQUEST, PLAN}
     assert kept.spec.containers == ()
@@ -98,7 +98,7 @@ def test_annotations_of_others_and_containers_are_held_only_where_the_request_is
     assert keep(whole).metadata.annotations == {}, "no dialect reads others.dev/large"
 
 
-def test_of_a_node_the_planner_is_told_the_same() -> None:
+def test_pruned_node_has_equal_facts() -> None:
     node = msgspec.convert(
         {
             "metadata": {"name": "n", "uid": "u", "labels": {"zone": "a"}, "annotations": {"large": "x" * 4096}},
@@ -109,11 +109,11 @@ def test_of_a_node_the_planner_is_told_the_same() -> None:
     )
     kept = keep_node(node)
     assert node_facts(kept) == node_facts(node)
-    assert node_facts(kept).offers
+    assert node_facts(kept).offers_device_ids
     assert (kept.metadata.annotations, kept.status.capacity) == ({}, {})
 
 
-def test_of_the_devices_of_a_node_the_planner_is_told_the_same_and_equal_words_are_held_once() -> None:
+def test_pruned_gpu_node_has_equal_facts_and_shares_strings() -> None:
     uuids = [f"GPU-{i}" for i in range(2)]
     piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
     found = [
@@ -134,7 +134,7 @@ def test_of_the_devices_of_a_node_the_planner_is_told_the_same_and_equal_words_a
     ]
     value = {"metadata": {"name": "n"}, "spec": {"unschedulable": True}, "status": {"devices": found}}
     node = msgspec.json.decode(msgspec.json.encode(value), type=GpuNode)
-    kept = GpuNodeKeeping()(node)
+    kept = GpuNodePruner()(node)
     assert gpu_node_facts(kept) == gpu_node_facts(node)
     first, second = kept.status.devices
     assert first.model is second.model
@@ -142,7 +142,7 @@ def test_of_the_devices_of_a_node_the_planner_is_told_the_same_and_equal_words_a
     assert first.nvlink_peers[0] is second.uuid
 
 
-def test_a_device_that_is_drained_takes_nothing_before_its_agent_has_heard_of_it() -> None:
+def test_drained_device_is_unhealthy_before_its_agent_reports_it() -> None:
     devices = [
         {"uuid": f"GPU-{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy"} for i in range(2)
     ]
@@ -150,11 +150,11 @@ def test_a_device_that_is_drained_takes_nothing_before_its_agent_has_heard_of_it
         "devices": {"GPU-1": {"drained": True, "reason": "a new fan"}, "GPU-0": {"order": {"id": "1", "what": "test"}}}
     }
     value = {"metadata": {"name": "n"}, "spec": spec, "status": {"devices": devices}}
-    kept = GpuNodeKeeping()(msgspec.json.decode(msgspec.json.encode(value), type=GpuNode))
+    kept = GpuNodePruner()(msgspec.json.decode(msgspec.json.encode(value), type=GpuNode))
     assert [found.device.health for found in gpu_node_facts(kept).devices] == [Health.HEALTHY, Health.LOST]
 
 
-def test_what_is_used_of_the_devices_changes_nothing_that_is_held() -> None:
+def test_device_usage_does_not_change_a_pruned_gpu_node() -> None:
     piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
 
     def told(memory_mib: int, percent: int, given_mib: int = 512) -> GpuNode:
@@ -162,13 +162,13 @@ def test_what_is_used_of_the_devices_changes_nothing_that_is_held() -> None:
         device = {"uuid": "GPU-0", "index": 0, "model": "A100", "memoryMib": 40960, "health": "healthy"}
         use = {"memoryUsedMib": memory_mib, "utilizationPercent": percent}
         status = {"usedAt": f"2026-01-01T00:00:{percent:02}Z", "devices": [{**device, **use, "slices": [part]}]}
-        return GpuNodeKeeping()(msgspec.convert({"metadata": {"name": "n"}, "status": status}, GpuNode))
+        return GpuNodePruner()(msgspec.convert({"metadata": {"name": "n"}, "status": status}, GpuNode))
 
     assert told(100, 10).status == told(300, 50).status
     assert told(100, 10).status != told(100, 10, given_mib=513).status
 
 
-def test_a_device_that_is_told_of_twice_is_there_once() -> None:
+def test_device_listed_twice_counts_once() -> None:
     piece = {"pod": "team/p", "podUid": "u", "container": "main", "mode": "vgpu", "policy": "fixed", "allocation": "x"}
     device = {"uuid": "GPU-0", "index": 0, "model": "A100", "memoryMib": 40960, "health": "healthy", "slices": [piece]}
     value = {"metadata": {"name": "n"}, "status": {"devices": [device, {**device, "index": 1}]}}
