@@ -29,7 +29,7 @@ from calabash.adapters.gpu.sim import NodeFile, SimNode, create_node, show_node
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 from calabash.node.devices.inventory import Inventory
-from calabash.node.processes.reaper import Keeping, Reaper
+from calabash.node.processes.reaper import OpenSlot, Reaper
 from calabash.node.slots.content import SlotDevice, SlotSpec
 from calabash.node.slots.files import create_slot
 from calabash.node.slots.names import LEASE_FILE
@@ -116,7 +116,7 @@ class Keeper:
         self._driver = open_driver(DriverOptions(sim_state=state))
         self._reaper = Reaper(Inventory([self._driver]), PageLibrary())
         self._keepings = [
-            Keeping(
+            OpenSlot(
                 usage=UsagePage.of_slot(slot),
                 limits=LimitsPage.of_slot(slot),
                 lease=slot / LEASE_FILE,

@@ -11,11 +11,11 @@ from calabash.model.request import AllocationId
 class NothingListed:
     """Device registry that lists no processes."""
 
-    def clear(self, record: AllocationRecord) -> bool:
+    def is_clear(self, record: AllocationRecord) -> bool:
         del record
         return True
 
-    def forget(self, allocation: AllocationId) -> None:
+    def discard(self, allocation: AllocationId) -> None:
         """Do nothing: nothing is recorded."""
 
 

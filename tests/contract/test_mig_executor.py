@@ -32,7 +32,7 @@ from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mig.executor import MigExecutor
 from calabash.node.modes.protocol import NodeTools
-from calabash.node.processes.reaper import Keeping
+from calabash.node.processes.reaper import OpenSlot
 from calabash.sharing.mig import MODE
 from calabash.sharing.protocol import HeldSlice, Misfit
 
@@ -100,7 +100,7 @@ class World:
             library=self.home / "none",
             environment={},
             device_root=self.root,
-            keepings=lambda: [cast("Keeping", SimpleNamespace(limits=limits)) for limits in self.slots.values()],
+            open_slots=lambda: [cast("OpenSlot", SimpleNamespace(limits=limits)) for limits in self.slots.values()],
             end=lambda allocation, reason, _: self.ended.append((allocation, reason)),
         )
         self.executor = MigExecutor(tools)

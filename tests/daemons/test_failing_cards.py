@@ -149,7 +149,7 @@ def test_a_card_that_needs_a_reset_gets_one_when_it_is_empty(cards: World) -> No
     causes = [text.partition(": ")[2] for text in happenings(cards, card, since=since)]
     assert causes == [
         "a page of its memory is retired at the next reset",
-        "nobody is on it",
+        "it is idle",
         "it was reset",
         "a test passed",
     ]

@@ -68,7 +68,7 @@ def test_a_card_has_as_many_tenants_as_its_operator_says_restarts_included(pool:
     waiting = pool.run(wait_s=60, **TURNS)
     assert set_card(pool, replicas=4)["replicas"] == 4
     until(lambda: pool.allocation_of(waiting), what="who waited to have the place that has come")
-    with pytest.raises(CalabashError, match="4 tenants are on device 0 in turns, replicas 3 are asked") as caught:
+    with pytest.raises(CalabashError, match="4 tenants share device 0 by time slices, more than replicas 3") as caught:
         set_card(pool, replicas=0)
     assert caught.value.reason is Reason.CONFLICT
     pool.kill()

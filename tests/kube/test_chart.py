@@ -26,7 +26,7 @@ from calabash.kubernetes.objects.shards import Shard
 from calabash.kubernetes.planner.serve.scheduler_config import scheduler_configuration
 from calabash.kubernetes.planner.service import PlannerSettings
 from calabash.node.modes.protocol import WorkerUsers
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 
 WORKLOADS = {"DaemonSet", "Deployment"}
 
@@ -205,7 +205,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         host=Path("/host"),
         driver_root="/run/nvidia/driver",
         sim_state=Path("/var/lib/sim/lab.state"),
-        strangers=StrangerPolicy.DRAIN,
+        strangers=UnmanagedPolicy.DRAIN,
         use_every_s=30.0,
         workers=WorkerUsers(first=2_100_000_000, last=2_100_000_999),
         unguarded=frozenset({"kube-system", "gpu-operator", NAMESPACE}),

@@ -20,7 +20,7 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 from calabash.node.audit.auditor import Auditor
 from calabash.node.devices.inventory import Inventory
-from calabash.node.processes.reaper import Keeping
+from calabash.node.processes.reaper import OpenSlot
 from calabash.node.slots.overhead import Residual
 from calabash.node.slots.pages import LimitsPage, UsagePage
 
@@ -49,10 +49,10 @@ class SlotAuditor:
     def __init__(self, home: Path, state: Path) -> None:
         self._home = home
         self._audited = Audited()
-        self._keepings: dict[AllocationId, Keeping] = {}
+        self._keepings: dict[AllocationId, OpenSlot] = {}
         self._members = MemberControl(Path(os.environ["VIRTUAL_TIME"]))
         inventory = Inventory([open_driver(DriverOptions(sim_state=state))])
-        self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, tell=self._tell)
+        self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, report=self._tell)
 
     def run(self) -> None:
         """Audit until the lab kills this process."""
@@ -71,7 +71,7 @@ class SlotAuditor:
         for name in self._audited.slots:
             if name not in self._keepings:
                 path = self._home / "alloc" / name
-                self._keepings[name] = Keeping(
+                self._keepings[name] = OpenSlot(
                     usage=UsagePage.of_slot(path),
                     limits=LimitsPage.of_slot(path),
                     lease=path / "lease",

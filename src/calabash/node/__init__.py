@@ -1,8 +1,9 @@
-"""The node's process: what cards there are, who holds which slice, and that everybody keeps to it.
+"""Node agent: inventory of devices, allocations, and enforcement of their limits on one machine.
 
-What lives here: inventory and health of devices, who belongs to which allocation, slots (through which limits reach
-tenants), the journal of allocations, reaping of what the dead left behind, residual memory, strangers, the arbiter of
-compute shares; in ``modes`` the node side of each sharing mode. Front ends hold ``node.NodeAgent`` and nothing behind
-it. What never lives here: which request goes where (scheduler), who may ask (front ends). Daemons are wiring; every
-decision longer than a few lines is a pure function in a module of its own (``lifecycle``, ``health``).
+The package holds inventory and health of devices, membership of processes in allocations, slots (the shared pages
+through which limits reach tenants), the journal of allocations, cleanup after programs that have ended, accounting of
+residual memory, detection of unmanaged processes, and the arbiter of compute shares. ``modes`` has the node side of
+each sharing mode. Front ends use ``NodeAgent`` only. The package does not choose devices for requests (scheduler) and
+does not check permissions (front ends). ``agent`` and ``wiring`` only connect components; decisions longer than a few
+lines are pure functions in modules of their own (``lifecycle``, ``conditions``).
 """

@@ -1,4 +1,7 @@
-"""The agent of one node: what front ends hold. Everything behind it is built in ``parts`` and kept by ``watching``."""
+"""``NodeAgent``: the interface of one node's agent for front ends.
+
+Its components are built in ``wiring`` and run by the threads of ``threads``.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +19,37 @@ from calabash.model.device import NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
-from calabash.node.administration.devices import Care
-from calabash.node.administration.mig_layouts import Cutting
-from calabash.node.allocations.end_reasons import gone
-from calabash.node.allocations.retention import Tenure
+from calabash.node.administration.devices import DeviceAdministration
+from calabash.node.administration.mig_layouts import MigLayouts
+from calabash.node.allocations.end_reasons import ended_error
+from calabash.node.allocations.retention import RetentionPolicy
 from calabash.node.devices.settings import CardSettings
 from calabash.node.grant import Grant, Granting
 from calabash.node.membership.protocol import Membership
 from calabash.node.metering.open_usage import OpenUsage
 from calabash.node.modes.protocol import WorkerUsers
 from calabash.node.ports.protocol import HostPorts
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
-from calabash.node.threads import Watching
+from calabash.node.threads import AgentThreads
 from calabash.node.wiring import admit, build_parts
 
 __all__ = ["Grant", "NodeAgent"]
 
 
 class NodeAgent:
-    """Everything about this node's cards. Methods may be called from any thread.
+    """Agent of the devices of this node. Methods may be called from any thread.
 
     Args:
-        home: the pool's directory, for the agent's own files below it.
-        library: the shim.
-        environment: what leads a program to the simulated node; empty on a machine with cards.
-        one_process: cards that are given out exclusively take one process only (the driver's compute mode).
-        settings: how cards are given out, unless their operator says otherwise of one.
-        strangers: what happens to processes on a card that have no slice of it.
-        node: its name; "" is the machine's.
-        driver_files, membership, tenure, workers, network, names: see ``parts.build_parts``.
+        home: directory of the pool; the agent keeps its own files below it.
+        library: path of the shim library that programs load.
+        environment: variables that direct a program to the simulated node; empty on a machine with cards.
+        one_process: set the driver's compute mode so that an exclusively allocated card accepts one process only.
+        settings: default settings of cards; an administrator can override them for one card.
+        unmanaged_policy: action on processes that use a card without a slice of it.
+        node: name of the node; "" is the host name of the machine.
+        driver_files, membership, retention, workers, network, names: see ``wiring.build_parts``.
     """
 
     def __init__(
@@ -60,11 +63,11 @@ class NodeAgent:
         environment: Mapping[str, str] | None = None,
         one_process: bool = False,
         settings: CardSettings | None = None,
-        strangers: StrangerPolicy = StrangerPolicy.TELL,
+        unmanaged_policy: UnmanagedPolicy = UnmanagedPolicy.TELL,
         node: str = "",
         driver_files: DriverFiles = OWN_FILES,
         membership: Membership | None = None,
-        tenure: Tenure | None = None,
+        retention: RetentionPolicy | None = None,
         workers: WorkerUsers | None = None,
         network: HostPorts | None = None,
         names: SlotNames | None = None,
@@ -79,23 +82,23 @@ class NodeAgent:
             environment=dict(environment or {}),
             one_process=one_process,
             settings=settings or CardSettings(),
-            strangers=strangers,
+            unmanaged_policy=unmanaged_policy,
             driver_files=driver_files,
             membership=membership,
-            tenure=tenure,
+            retention=retention,
             workers=workers,
             network=network,
             names=names,
         )
-        self._watching = Watching(self._parts, home)
-        self.open_usage = OpenUsage(self.records, self._parts.ledgers, store, clock)
-        self._granting = Granting(self._parts, library, settled=self._watching.record)
+        self._threads = AgentThreads(self._parts, home)
+        self.open_usage = OpenUsage(self.records, self._parts.usage_tracker, store, clock)
+        self._granting = Granting(self._parts, library, settled=self._threads.record)
 
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Learn what the modes must know, adopt what is there, then watch.
+        """Start the sharing modes, adopt allocations of an earlier agent, then start the threads.
 
         Args:
-            progress: called with each step that begins.
+            progress: called with the name of each step when it begins.
         """
         parts = self._parts
         progress("sharing modes")
@@ -107,21 +110,21 @@ class NodeAgent:
             progress(f"usage of {len(entered)} allocations")
             written = parts.store.usage_book.all_so_far(entered)
             for record in entered:
-                parts.ledgers.restore(record, written.get(record.id))
+                parts.usage_tracker.restore(record, written.get(record.id))
             progress(f"processes of {len(entered)} allocations")
-            self._watching.record(parts.allocations.recover())
+            self._threads.record(parts.allocations.recover())
             records = parts.allocations.records()
-            progress("what modes made for allocations")
+            progress("mode state of allocations")
             for name, executor in parts.modes.items():
                 executor.recover([r for r in records if r.placement.mode == name])
-            parts.ledgers.meters.settled(parts.lives)
-            parts.recorded_ends.tend()
-            parts.recorded_ends.take_over(parts.ledgers.meters.ended())
-        self._watching.start()
+            parts.usage_tracker.meters.note_living(parts.lives)
+            parts.recorded_ends.ensure_running()
+            parts.recorded_ends.take_over(parts.usage_tracker.meters.ended())
+        self._threads.start()
 
     def stop(self) -> None:
-        """Stop watching; whoever runs keeps running under the same limits."""
-        self._watching.stop()
+        """Stop the threads and modes. Programs of allocations keep running under the same limits."""
+        self._threads.stop()
         for executor in self._parts.modes.values():
             executor.stop()
         self._parts.events.flush()
@@ -132,43 +135,48 @@ class NodeAgent:
         self._parts.membership.close()
 
     @property
-    def cutting(self) -> Cutting:
-        """What operators do with the modes of cards."""
-        return Cutting(self._parts, self.care)
+    def mig_layouts(self) -> MigLayouts:
+        """Operations of administrators on sharing modes and MIG layouts of cards."""
+        return MigLayouts(self._parts, self.administration)
 
     @property
-    def care(self) -> Care:
-        """What operators do with its cards."""
-        return self._watching.care
+    def administration(self) -> DeviceAdministration:
+        """Operations of administrators on devices: drain, test, reset and settings."""
+        return self._threads.administration
 
     def arbiter_pid(self) -> int:
-        """0 when it is just being started again."""
-        return self._watching.arbiter_pid
+        """Return the pid of the arbiter process; 0 while it is being restarted."""
+        return self._threads.arbiter_pid
 
     def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
-        """Journal it, make what it needs and its slot, if there is room. Raises CalabashError and then holds nothing.
+        """Journal an allocation, create what its mode needs, and create its slot.
 
-        One that is held already, with the same placement, is granted again as it is. ``instead_of``: allocations whose
-        programs never run at the same time as this one's, so that their room is this one's as well.
+        An allocation that is already held with the same placement is granted again unchanged.
 
-        The reason says what is missing: UNHEALTHY when a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
-        MODE_CONFLICT when others are still on it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
+        Args:
+            instead_of: allocations whose programs never run at the same time as this one's; their devices count as
+                free.
+
+        Raises:
+            CalabashError: nothing is held. UNHEALTHY if a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
+                MODE_CONFLICT if other allocations use it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
         """
         granted = self._granting.grant(record, instead_of=instead_of)
-        self._watching.granted()
+        self._threads.granted()
         return granted
 
     def enter(self, allocation: AllocationId, process: Process) -> AllocationRecord:
-        """Make a process the program of an allocation: it, and whatever it starts from now on, is a member.
+        """Make a process a member of an allocation. Processes that it starts later are members too.
 
-        Raises CalabashError when the allocation is not held any more (RECLAIM, PREEMPT, CONFLICT with the reason of its end,
-        NOT_FOUND where none is known) or the process has ended (NOT_FOUND).
+        Raises:
+            CalabashError: RECLAIM, PREEMPT or CONFLICT with the reason of its end if the allocation has ended;
+                NOT_FOUND if it is unknown or the process has ended.
         """
         allocations = self._parts.allocations
         before = allocations.get(allocation)
         if before is None:
             raise self._gone(allocation)
-        # Without the lock: the kernel may take some milliseconds. An allocation that ends meanwhile ends this one too.
+        # Without the lock: the kernel may take some milliseconds. If the allocation ends meanwhile, the new member ends too.
         try:
             admit(self._parts.membership, self._parts.slots, allocation, process)
         except CalabashError:
@@ -184,57 +192,63 @@ class NodeAgent:
         return after
 
     def _gone(self, allocation: AllocationId) -> CalabashError:
-        return gone(self._parts.allocations, self._parts.store, allocation)
+        return ended_error(self._parts.allocations, self._parts.store, allocation)
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
-        """End its programs (``gently``: wait for them) and release it; False when it is not held."""
+        """Request the end of an allocation; its slot is released after its programs have ended.
+
+        Returns False if the allocation is not held.
+
+        Args:
+            gently: wait for the programs to end by themselves; send them no signal.
+        """
         with self._parts.lock:
             known = self._parts.allocations.end(allocation, reason=reason, explanation=explanation, gently=gently)
-        self._watching.wake()
+        self._threads.wake()
         return known
 
     def snapshot(
         self, *, processes: bool = False, pids: bool = False, only: Collection[AllocationId] | None = None
     ) -> NodeSnapshot:
-        """Return everything about the node now.
+        """Return devices and allocations of the node as of now.
 
         Args:
-            processes: of each allocation too, which takes longer.
-            pids: the numbers of these processes alone.
+            processes: include the member processes of each allocation, which takes longer.
+            pids: include only the pids of these processes.
             only: leave out all other allocations.
         """
         return snapshot_reader.snapshot(self._parts, self.node, processes=processes, pids=pids, only=only)
 
-    def is_anybody_leaving(self) -> bool:
+    def has_ended_programs(self) -> bool:
         """Return True if the programs of an allocation have ended, so that it will be released in a moment."""
-        return snapshot_reader.is_anybody_leaving(self._parts)
+        return snapshot_reader.has_ended_programs(self._parts)
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
-        """Its devices and what is on them, without a look at anybody's pages: for whoever asks often."""
+        """Return the devices and the slices held of them. Reads no usage page, so it may be called often."""
         return snapshot_reader.devices(self._parts)
 
     @property
     def membership(self) -> str:
-        """How it is known which processes belong to an allocation: ``kernel`` or ``lease``."""
+        """Form of membership: ``kernel`` (control groups) or ``lease`` (lease files)."""
         return self._parts.membership.form
 
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
-        """One that is held; None when it is not, or not any more."""
+        """Return the record of an allocation; None if it is not held."""
         return self._parts.allocations.get(allocation)
 
     def notes(self, record: AllocationRecord) -> tuple[str, ...]:
-        """What its user should know of it now, or after its end: one line each."""
+        """Return the warnings of its mode for the user of an allocation, one line each; also after its end."""
         executor = self._parts.modes.get(record.placement.mode)
         return executor.warnings(record) if executor is not None else ()
 
     def records(self) -> list[AllocationRecord]:
-        """Everything held, oldest first."""
+        """Return all held allocations, oldest first."""
         return self._parts.allocations.records()
 
     def event(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
-        """Tell people."""
-        self._parts.events.tell(kind, reason=reason, allocation=allocation, device=device, message=message)
+        """Log an event and write it to the journal."""
+        self._parts.events.emit(kind, reason=reason, allocation=allocation, device=device, message=message)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it called, without any lock, whenever room may have appeared."""
+        """Register a callback that is called, without any lock, when capacity may have been freed."""
         self._parts.events.subscribe(changed)

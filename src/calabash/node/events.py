@@ -1,4 +1,4 @@
-"""What people are told: events, kept until the journal takes them, and complaints that are not repeated."""
+"""Events of a node: logged, buffered until the journal accepts them, and reports of journal failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Events:
-    """The events of one node; from any thread."""
+    """Event queue of one node. Methods may be called from any thread."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -29,37 +29,39 @@ class Events:
         self._subscribers: list[Callable[[], None]] = []
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it called, without any lock, whenever room may have appeared."""
+        """Register a callback that is called, without any lock, when capacity may have been freed."""
         self._subscribers.append(changed)
 
     def changed(self) -> None:
-        """Room may have appeared. Not to be called under a lock."""
+        """Call the subscribers: capacity may have been freed. Must not be called with a lock held."""
         for changed in self._subscribers:
             changed()
 
-    def tell(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
-        """Log it and write it into the journal as soon as that is possible; the oldest are lost when too many wait."""
+    def emit(self, kind: str, *, reason: str = "", allocation: str = "", device: str = "", message: str = "") -> None:
+        """Log an event and queue it for the journal. The oldest of more than EVENTS_WAITING_MAX queued events is dropped."""
         fields = {"kind": kind, "reason": reason, "allocation": allocation, "device": device, "message": message}
         log.info(kind, **{k: v for k, v in fields.items() if v and k != "kind"})
         self._waiting.append({"at": self._clock.now_s(), **fields})
 
     def flush(self) -> None:
-        """Write what waits, as far as the store takes it."""
+        """Write queued events to the store; those that it does not accept stay queued."""
         with contextlib.suppress(CalabashError):
             while self._waiting:
-                # Many at once: as many transactions as events would keep grants from the journal meanwhile.
+                # One transaction: one for each event would delay grants, which write to the same journal.
                 batch = list(self._waiting)
                 self._store.add_events(batch)
                 for event in batch:
-                    if self._waiting and self._waiting[0] is event:  # else it was lost in the meantime
+                    if self._waiting and self._waiting[0] is event:  # else the full queue has dropped it
                         self._waiting.popleft()
 
     def complain(self, error: CalabashError) -> None:
-        """Say that the journal cannot be kept now: once, not ten times a second."""
+        """Log that the journal cannot be written. The same error is logged once until ``settled`` is called."""
         if error.message != self._failure:
             self._failure = error.message
-            log.error("cannot settle the allocations; trying on", error=error.message, reason=str(error.reason))
+            log.error(
+                "cannot write the journal of allocations; retrying", error=error.message, reason=str(error.reason)
+            )
 
     def settled(self) -> None:
-        """All is well again; the next complaint is a new one."""
+        """Note that the journal can be written again, so that the next failure is logged."""
         self._failure = ""

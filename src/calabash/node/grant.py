@@ -1,6 +1,6 @@
-"""How an allocation comes about on a node: journalled first, then what its mode needs is made, then its slot.
+"""Grant an allocation on a node: journal it, create what its mode needs, then create its slot.
 
-What takes time is done without the agent's lock, while its room is held; whatever fails, nothing is held afterwards.
+Slow steps run without the agent's lock while the capacity is held. After a failure nothing is held.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calabash.sharing.registry import mode_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A journalled allocation, what its program needs to use it, and what its user should know, one line each.
+    """Result of a grant: the journalled allocation, environment of its program, and warnings for its user, one line each.
 
     ``devices`` are the devices of its slices, as far as they are known.
     """
@@ -40,11 +40,11 @@ class Grant:
 
 
 class Granting:
-    """Grants of one node. May be called from any thread.
+    """Grants of one node. Methods may be called from any thread.
 
     Args:
-        library: the shim.
-        settled: what a sweep has changed is told to it, under the lock.
+        library: path of the shim library.
+        settled: called under the lock with the changes of a sweep.
     """
 
     def __init__(self, parts: NodeParts, library: Path, *, settled: Callable[[Changes], None]) -> None:
@@ -53,7 +53,7 @@ class Granting:
         self._settled = settled
 
     def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
-        """As ``NodeAgent.grant``."""
+        """Implement ``NodeAgent.grant``."""
         mode = mode_named(record.placement.mode)
         executor = executor_of(mode.name, self._parts.modes)
         require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
@@ -79,7 +79,7 @@ class Granting:
         granted = self._launched(granted, executor)
         with self._parts.lock:
             edits = self._edits(granted)
-        self._parts.events.tell(
+        self._parts.events.emit(
             "granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices())
         )
         return Grant(
@@ -87,7 +87,7 @@ class Granting:
         )
 
     def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
-        """Without the lock: others are granted and released meanwhile."""
+        """Create what the mode needs, without the lock: other allocations are granted and released meanwhile."""
         try:
             for other in self._parts.modes.values():
                 if other is not executor:
@@ -108,7 +108,7 @@ class Granting:
         except BaseException:
             self._undone(held, executor)
             raise
-        self._parts.ledgers.meters.begin(granted)
+        self._parts.usage_tracker.meters.begin(granted)
         try:
             executor.enter(granted, self._parts.slots.pages(held.id))
         except CalabashError as error:
@@ -119,7 +119,7 @@ class Granting:
         return (allocations.started(held.id, None) or granted) if held.request.standing else granted
 
     def _launched(self, granted: AllocationRecord, executor: ModeExecutor) -> AllocationRecord:
-        """Without the lock: starting a process takes milliseconds."""
+        """Start the worker of a hosted allocation, without the lock: starting a process takes milliseconds."""
         if not isinstance(executor, HostingExecutor):
             return granted
         try:
@@ -133,22 +133,22 @@ class Granting:
         return self._parts.allocations.get(granted.id) or granted
 
     def _undone(self, record: AllocationRecord, executor: ModeExecutor) -> None:
-        """What its mode has made, and its ports."""
+        """Remove what the mode has created for an allocation, and its ports."""
         executor.leave(record)
         self._parts.network.leave(record)
 
     def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
         if self._parts.allocations.making(known.id):
             raise CalabashError(
-                f"allocation {known.id} is just being made",
+                f"allocation {known.id} is being created",
                 reason=Reason.CONFLICT,
-                hint="ask again in a second",
+                hint="retry in a second",
             )
         if self._parts.allocations.ending(known.id) or known.placement != wanted.placement:
             raise CalabashError(
                 f"allocation {known.id} is still held with another placement, or is just ending",
                 reason=Reason.CONFLICT,
-                hint="it is tried again when its last process has ended",
+                hint="retried automatically when its last process has ended",
             )
         return Grant(record=known, edits=self._edits(known), devices=self._devices_of(known))
 
@@ -164,20 +164,20 @@ class Granting:
 
 
 def _slot_user(record: AllocationRecord, executor: ModeExecutor) -> int:
-    """Who may write into its slot besides us: the tenant, unless something of ours runs there in its stead."""
+    """Return the UID that may write into the slot: the tenant's, or that of the worker that runs in its place."""
     return executor.slot_user(record) if isinstance(executor, HostingExecutor) else record.uid
 
 
 def _require_may_stand(record: AllocationRecord, executor: ModeExecutor) -> None:
     if record.request.standing and not executor.standing:
         raise CalabashError(
-            f"an allocation in mode {executor.name} lives as long as its programs, and cannot stand without one",
+            f"an allocation in mode {executor.name} ends with its programs and cannot be standing",
             hint="leave `standing` out",
         )
 
 
 def _described(record: AllocationRecord, devices: Sequence[Device]) -> str:
-    """``vgpu: 8192 MiB 30% of device 0``."""
+    """Return a text such as ``vgpu: 8192 MiB 30% of device 0``."""
     index = {d.uuid: d.index for d in devices}
     parts = [f"{p.memory_mib} MiB {p.core_percent}% of device {index.get(p.device)}" for p in record.placement.slices]
     return f"{record.placement.mode}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Threads that do one thing again and again, outlive every surprise, and stop when they are told."""
+"""Threads that call a function periodically, survive its exceptions, and can be woken and stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.model.errors import CalabashError
 
-STOP_WITHIN_NS = 3_000_000_000  # a thread that a hung driver holds is left behind
+STOP_WITHIN_NS = 3_000_000_000  # a thread blocked in a driver call is not waited for any longer
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ class _Loop:
 
 
 class Loops:
-    """A set of such threads; their names are unique but for loops that are never woken."""
+    """Set of periodic threads. Names are unique, except among loops that are never woken."""
 
     def __init__(self, clock: Clock, *, complain: Callable[[CalabashError], None]) -> None:
         self._clock = clock
@@ -35,9 +35,9 @@ class Loops:
         self._stopping = threading.Event()
 
     def add(self, name: str, body: Callable[[], float | None], *, every_s: float) -> None:
-        """``body`` is to be called in a thread of its own, again ``every_s`` after it has returned or when woken.
+        """Add a loop that calls ``body`` in a thread of its own, ``every_s`` after it has returned, or when woken.
 
-        It may return another number of seconds for this once.
+        A number of seconds that ``body`` returns replaces ``every_s`` for the next pause.
         """
         self._loops.append(_Loop(name, body, every_s))
 
@@ -47,13 +47,13 @@ class Loops:
             loop.thread.start()
 
     def wake(self, name: str) -> None:
-        """Let that loop go round at once."""
+        """End the pause of a loop so that it runs at once."""
         for loop in self._loops:
             if loop.name == name:
                 loop.wake.set()
 
     def stop(self) -> None:
-        """Let every round end, and wait for it, but not for ever."""
+        """Stop all loops and wait for running calls, at most STOP_WITHIN_NS."""
         self._stopping.set()
         for loop in self._loops:
             loop.wake.set()
@@ -70,7 +70,7 @@ class Loops:
             except CalabashError as error:
                 self._complain(error)
             except Exception:
-                # Without these threads nothing is ever given back.
+                # The loop must go on: without it no allocation is released.
                 log.exception("a thread failed once and goes on", thread=loop.name)
             loop.wake.wait(loop.every_s if pause_s is None else pause_s)
             loop.wake.clear()

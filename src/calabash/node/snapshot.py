@@ -1,4 +1,4 @@
-"""What the agent shows of its node: frozen values, taken at one moment, that nobody can change the node through."""
+"""Immutable snapshots of a node: devices, allocations and their use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from calabash.adapters.host.processes import Process
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, DeviceUuid, NodeName
 from calabash.model.request import AllocationId, ModeName
-from calabash.node.processes.unmanaged import Stranger
+from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceUse:
-    """What one slice uses now; ``core_used_percent`` over the last second, of the whole device; ``idle_s``: for how long it has
-    had no GPU time, 0 where nobody would see it."""
+    """Use of one slice now.
+
+    ``core_used_percent`` is of the whole device, over the last second. ``idle_s`` is the time without GPU time; 0 if
+    GPU time of the slice is not measured.
+    """
 
     memory_used_mib: int = 0
     core_used_percent: float = 0.0
@@ -28,15 +31,15 @@ class SliceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSnapshot:
-    """A device with its health, the mode it is in (None when idle), and who is on it.
+    """A device with its health, its sharing mode (None if idle), and the slices held of it.
 
     Args:
-        held: the slices on it, in the order in which they were granted; ``allocations`` are whose they are.
-        reading: None when it does not answer.
-        cause: why it is not healthy; "" when it is.
-        orphans: allocations in use that the journal does not know; it takes no new work before they are gone.
-        strangers: processes on it that have no slice of it; what they hold is not granted to anybody.
-        drained: it takes no new work as long as there are strangers.
+        held: slices in the order in which they were granted; ``allocations`` has the allocation of each.
+        reading: last reading; None if the device does not answer.
+        cause: reason why the device is not healthy; "" if it is.
+        orphans: allocations in use that the journal does not know; the device takes no new work until they have ended.
+        unmanaged: processes on the device that have no slice of it; their memory is not granted.
+        drained: the device takes no new work while it has unmanaged processes.
     """
 
     device: Device
@@ -46,26 +49,29 @@ class DeviceSnapshot:
     reading: DeviceReading | None = None
     cause: str = ""
     orphans: tuple[AllocationId, ...] = ()
-    strangers: tuple[Stranger, ...] = ()
+    unmanaged: tuple[UnmanagedProcess, ...] = ()
     drained: bool = False
 
     @property
     def takes_work(self) -> bool:
-        """Whether anything new may be granted on it, room or not."""
-        return not self.orphans and not (self.strangers and self.drained)
+        """Return True if new allocations may be granted on the device, regardless of free capacity."""
+        return not self.orphans and not (self.unmanaged and self.drained)
 
     @property
     def foreign_mib(self) -> int:
-        """Memory that its strangers hold; at least 1 when there are any. Those on a part keep that part, and nothing else."""
-        return sum(max(1, stranger.used_mib) for stranger in self.strangers if not stranger.part)
+        """Memory of unmanaged processes in MiB, at least 1 for each.
+
+        Unmanaged processes on a partition are not counted: they block that partition only.
+        """
+        return sum(max(1, found.used_mib) for found in self.unmanaged if not found.part)
 
     @property
     def counted(self) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Mode and slices beside which anything new must fit, what strangers hold included."""
+        """Mode and slices beside which a new slice must fit, including the memory of unmanaged processes."""
         return self.beside()
 
     def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """The same as if the allocations of ``but`` held nothing."""
+        """Return ``counted`` as if the allocations of ``but`` held nothing."""
         held = self.held
         if but:
             held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)
@@ -74,7 +80,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSnapshot:
-    """A held allocation: what it uses of each slice, its live processes, and whether its end was asked for."""
+    """A held allocation: use of each slice, live processes, and whether its end was requested."""
 
     record: AllocationRecord
     use: tuple[SliceUse, ...]
@@ -85,12 +91,12 @@ class AllocationSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """The node at one moment.
+    """State of the node at one moment.
 
     Args:
-        allocations: everything held, oldest first.
-        membership: how the pool knows who belongs to an allocation: ``kernel`` or ``lease``.
-        slots: where limits and usage lie: ``tmpfs`` or ``files``.
+        allocations: held allocations, oldest first.
+        membership: form of membership: ``kernel`` or ``lease``.
+        slots: storage of the slots: ``tmpfs`` or ``files``.
     """
 
     node: NodeName
@@ -100,5 +106,5 @@ class NodeSnapshot:
     slots: str
 
     def device(self, uuid: DeviceUuid) -> DeviceSnapshot | None:
-        """One of its devices."""
+        """Return the device with a UUID; None if there is none."""
         return next((d for d in self.devices if d.device.uuid == uuid), None)

@@ -1,4 +1,4 @@
-"""Reads a node's parts into frozen snapshots."""
+"""Read the components of a node agent into immutable snapshots."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import OUT_OF_SERVICE, Device, NodeName
 from calabash.model.request import AllocationId, Isolation
 from calabash.node.allocations.table import DeviceHeld
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot
 from calabash.node.wiring import NodeParts
 from calabash.sharing.registry import SHARING_MODES
 
 
 def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
-    """All devices with what is on them, of one moment."""
+    """Return all devices with the slices held of them, as of one moment."""
     with parts.lock:
         held = parts.allocations.by_device()
         return tuple(
@@ -24,14 +24,17 @@ def devices(parts: NodeParts) -> tuple[DeviceSnapshot, ...]:
         )
 
 
-def ill_parts(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
-    """Slices, by their place in their allocation, that are a part of a card, such as a MIG device, and that part is ill."""
+def unhealthy_partitions(parts: NodeParts) -> dict[AllocationId, frozenset[int]]:
+    """Return the slices whose partition (such as a MIG device) is unhealthy, as indexes by allocation.
+
+    The card of the partition may be healthy.
+    """
     health = parts.inventory.health
     entries = (health.entry(device.uuid) for device in parts.inventory.devices())
-    ill = {part for entry in entries for part, facts in entry.parts.items() if facts.health in OUT_OF_SERVICE}
+    unhealthy = {part for entry in entries for part, facts in entry.parts.items() if facts.health in OUT_OF_SERVICE}
     found: dict[AllocationId, frozenset[int]] = {}
-    for keeping in parts.ledgers.opened() if ill else ():
-        places = frozenset(i for i, uuid in enumerate(keeping.limits.uuids) if uuid in ill)
+    for keeping in parts.usage_tracker.open_slots() if unhealthy else ():
+        places = frozenset(i for i, uuid in enumerate(keeping.limits.uuids) if uuid in unhealthy)
         if places:
             found[keeping.limits.allocation] = places
     return found
@@ -45,10 +48,12 @@ def snapshot(
     pids: bool = False,
     only: Collection[AllocationId] | None = None,
 ) -> NodeSnapshot:
-    """The whole node. What is held is of one moment; figures and processes are looked up after it, of ``only`` those.
+    """Return a snapshot of the node.
+
+    The set of held allocations is of one moment; usage and processes are read after it, of the allocations in ``only``.
 
     Args:
-        pids: look up no more of processes than their numbers, which takes a fraction of the time.
+        pids: read only the pids of processes, which takes a fraction of the time.
     """
     with parts.lock:
         found, records = devices(parts), parts.allocations.records()
@@ -72,13 +77,16 @@ def _device(parts: NodeParts, device: Device, held: DeviceHeld) -> DeviceSnapsho
         reading=parts.inventory.reading(device.uuid),
         cause=parts.inventory.health.cause(device.uuid),
         orphans=tuple(parts.allocations.orphaned(device.uuid)),
-        strangers=parts.truth.strangers(device.uuid),
-        drained=parts.truth.policy is not StrangerPolicy.TELL,
+        unmanaged=parts.audit.unmanaged(device.uuid),
+        drained=parts.audit.policy is not UnmanagedPolicy.TELL,
     )
 
 
 def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
-    """The tenant's own program, where it is no member because a worker is; who keeps a slice for others is none."""
+    """Return the tenant's program of a brokered allocation, whose member processes are workers, if it is alive.
+
+    Empty for standing allocations and for other modes.
+    """
     mode = SHARING_MODES.get(record.placement.mode)
     if mode is None or mode.isolation is not Isolation.BROKERED or record.request.standing:
         return ()
@@ -93,14 +101,14 @@ def _allocation(parts: NodeParts, record: AllocationRecord, *, processes: bool, 
         numbers = (*(process.pid for process in _tenants(record)), *parts.membership.pids(record.id))
     return AllocationSnapshot(
         record=record,
-        use=tuple(parts.ledgers.use(record)),
+        use=tuple(parts.usage_tracker.use(record)),
         processes=found,
         pids=numbers,
         ending=parts.allocations.ending(record.id) is not None,
     )
 
 
-def is_anybody_leaving(parts: NodeParts) -> bool:
+def has_ended_programs(parts: NodeParts) -> bool:
     """Return True if the programs of an allocation have ended, so that it will be released in a moment."""
     return any(
         record.state is AllocationState.RUNNING

@@ -1,4 +1,4 @@
-"""Where the sockets of a part of the pool lie: in its home, unless that has too long a name for a socket's."""
+"""Choose the directory of a component's Unix sockets: in the pool's home, or elsewhere if paths become too long."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ PATH_BYTES_MAX = 107
 
 
 def socket_directory(home: Path, name: str, *, longest: str, make: bool = True) -> Path:
-    """A directory of ours for sockets with paths of at most ``longest`` below it; ``make``: where it lies elsewhere than in the
-    home, it is made. Raises CalabashError(NOT_PERMITTED)."""
+    """Return a directory for sockets: below the home, or below /run or /tmp if socket paths would be too long.
+
+    Args:
+        longest: the longest path of a socket below the directory.
+        make: create the directory if it is not in the home.
+
+    Raises:
+        CalabashError: NOT_PERMITTED if the directory exists and belongs to another user.
+    """
     own = home / name
     if len(os.fsencode(own)) + len(longest) <= PATH_BYTES_MAX:
         return own
     short = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:12]
-    base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - whose it is is looked at
+    base = Path("/run" if os.geteuid() == 0 else "/tmp")  # noqa: S108 - the owner is checked below
     directory = base / f"calabash-{name}-{short}"
     if make:
         directory.mkdir(mode=0o711, exist_ok=True)
@@ -27,5 +34,9 @@ def socket_directory(home: Path, name: str, *, longest: str, make: bool = True) 
         return directory
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise CalabashError(f"{directory} is somebody else's", reason=Reason.NOT_PERMITTED, hint="use a shorter home")
+        raise CalabashError(
+            f"{directory} does not belong to the user of the pool",
+            reason=Reason.NOT_PERMITTED,
+            hint="use a shorter home",
+        )
     return directory

@@ -1,7 +1,7 @@
-"""What the agent's threads do, round after round (``docs/concepts/threads.md``).
+"""Periodic threads of the node agent; ``docs/concepts/threads.md`` lists them.
 
-``watch`` never asks a driver, so that no card can hold up that what has ended is given back. ``look`` and ``events``
-ask drivers, and hold no lock meanwhile.
+``watch`` calls no driver, so a blocked device never delays the release of ended allocations. ``devices`` and ``events``
+call drivers and hold no lock while they do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.node.administration.devices import Care
+from calabash.node.administration.devices import DeviceAdministration
 from calabash.node.allocations.table import Changes
 from calabash.node.arbiter.supervisor import ArbiterProcess
 from calabash.node.audit.loop import ROUND_S
@@ -26,20 +26,20 @@ from calabash.node.modes.protocol import HostingExecutor
 from calabash.node.wiring import NodeParts
 
 SWEEP_PERIOD_S = 0.1
-LOOK_PERIOD_S = 0.2
-READ_PERIOD_S = 0.8  # with the longest time for an answer, a silent card is found out within two seconds
+DEVICES_PERIOD_S = 0.2
+READ_PERIOD_S = 0.8  # plus the longest wait for an answer: a card that does not answer is detected within 2 s
 ROUNDS_PERIOD_S = 1.0
 RECOVERY_PERIOD_S = 0.2
-REST_PERIOD_S = 1.0  # of rounds that have nothing to do
-EMPTY_PERIOD_S = 0.5  # of ``watch`` while nothing is held: events wait for the journal so long at most
+REST_PERIOD_S = 1.0  # pause of threads that have nothing to do
+EMPTY_PERIOD_S = 0.5  # pause of `watch` while nothing is held; the longest delay of events
 PORTS_PERIOD_S = 1.0
 EVENT_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
 
 
-class Watching:
-    """The rounds of one node."""
+class AgentThreads:
+    """Periodic threads of one node agent."""
 
     def __init__(self, parts: NodeParts, home: Path) -> None:
         self._parts = parts
@@ -47,18 +47,18 @@ class Watching:
         self._terminator = Terminator(parts.membership)
         self._arbiter = ArbiterProcess(home)
         self._next_round_ns = 0
-        self._is_empty = False  # nobody had a slice at the last look
-        self.care = Care(parts)
+        self._is_empty = False  # no allocation was held at the last poll
+        self.administration = DeviceAdministration(parts)
         self._loops = Loops(parts.clock, complain=parts.events.complain)
-        parts.occupancy.asked = lambda: self._loops.wake("look")
+        parts.occupancy.asked = lambda: self._loops.wake("devices")
         parts.network.on_leave(lambda: self._loops.wake("ports"))
         self._loops.add("watch", self._watch, every_s=SWEEP_PERIOD_S)
-        self._loops.add("look", self._look, every_s=LOOK_PERIOD_S)
-        self._loops.add("truth", parts.truth.round, every_s=ROUND_S)
+        self._loops.add("devices", self._poll_devices, every_s=DEVICES_PERIOD_S)
+        self._loops.add("audit", parts.audit.round, every_s=ROUND_S)
         self._loops.add("health", self._observe, every_s=READ_PERIOD_S)
         self._loops.add("recovery", self._recover, every_s=RECOVERY_PERIOD_S)
-        parts.tidings.subscribe(lambda: self._loops.wake("recovery"))
-        self._loops.add("ports", self._keep_ports, every_s=PORTS_PERIOD_S)
+        parts.health_notifier.subscribe(lambda: self._loops.wake("recovery"))
+        self._loops.add("ports", self._reconcile_ports, every_s=PORTS_PERIOD_S)
         for driver in parts.inventory.drivers:
             self._loops.add("events", _waiting_for(driver, parts), every_s=0.0)
 
@@ -67,68 +67,68 @@ class Watching:
         self._loops.start()
 
     def wake(self) -> None:
-        """Settle soon."""
+        """Run ``watch`` at once."""
         self._loops.wake("watch")
 
     def granted(self) -> None:
-        """Somebody has a slice now: go on with the rounds that rest while nobody has."""
+        """Wake the threads that run less often while no allocation is held."""
         if self._is_empty:
             self._is_empty = False
-            self._loops.wake("look")
+            self._loops.wake("devices")
             self._loops.wake("watch")
 
     def stop(self) -> None:
         self._loops.stop()
-        self._parts.truth.close()
+        self._parts.audit.close()
         self._arbiter.stop()
 
     @property
     def arbiter_pid(self) -> int:
-        """0 when it is just being started again."""
+        """Pid of the arbiter process; 0 while it is being restarted."""
         return self._arbiter.pid
 
     def record(self, changes: Changes) -> None:
-        """Tell what has changed, and let modes undo what they did. Under the lock."""
+        """Emit events for changes of a sweep and undo what modes did for released allocations. Called under the lock."""
         events = self._parts.events
         for record in changes.started:
-            events.tell("started", allocation=record.id)
+            events.emit("started", allocation=record.id)
         for record in changes.released:
             executor = self._parts.modes.get(record.placement.mode)
             if executor is not None:
                 executor.leave(record)
             self._parts.network.leave(record)
-            events.tell("released", reason=record.reason, allocation=record.id, message=record.explanation)
+            events.emit("released", reason=record.reason, allocation=record.id, message=record.explanation)
         for failure in changes.failures:
             events.complain(failure)
         if not changes.failures:
             events.settled()
 
     def _watch(self) -> float | None:
-        """Settle allocations; less often while there are none. A grant or an end wakes it up."""
+        """Settle allocations; return a longer pause while none is held. A grant or an end wakes the thread."""
         self._settle()
         return None if self._parts.allocations.records() else EMPTY_PERIOD_S
 
     def _settle(self) -> None:
         parts = self._parts
-        parts.truth.relieve()
+        parts.audit.thaw_for_driver()
         for executor in parts.modes.values():
             if isinstance(executor, HostingExecutor):
                 executor.tend()
-        began = parts.ledgers.meters.now()
-        parts.ledgers.meters.settled(parts.lives)
+        began = parts.usage_tracker.meters.now()
+        parts.usage_tracker.meters.note_living(parts.lives)
         self._sweep()
         parts.last_round.write(began)
-        if parts.ledgers.is_due:
+        if parts.usage_tracker.is_due:
             records = parts.allocations.records()
-            # What is just being made has no slot yet; it could get one between a look that fails and the judgement of it.
+            # An allocation that is being created has no slot yet. It could get one after its page was found missing.
             made = [record for record in records if not parts.allocations.making(record.id)]
-            for allocation, how in parts.ledgers.tick(made).items():
+            for allocation, how in parts.usage_tracker.tick(made).items():
                 self._end_spoilt(allocation, how)
-            parts.ledgers.checkpoint(records, parts.store)
+            parts.usage_tracker.checkpoint(records, parts.store)
         parts.events.flush()
 
     def _sweep(self) -> None:
-        """Settle all allocations now."""
+        """Take all due steps in the life cycle of allocations."""
         with self._parts.lock:
             changes = self._parts.allocations.sweep()
             self.record(changes)
@@ -137,26 +137,26 @@ class Watching:
             self._changed()
 
     def _end_spoilt(self, allocation: AllocationId, how: str) -> None:
-        """Who cuts or stretches its page wants to harm somebody: it is not asked politely."""
+        """End an allocation whose tenant truncated or extended its usage page: SIGKILL without a grace period."""
         with self._parts.lock:
             if not self._parts.allocations.ending(allocation):
-                self._parts.events.tell("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
+                self._parts.events.emit("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
                 self._parts.allocations.end(allocation, reason="hostile", explanation=how)
         self._parts.membership.kill(allocation)
 
-    def _keep_ports(self) -> None:
+    def _reconcile_ports(self) -> None:
         self._parts.network.round(self._parts.allocations.records())
 
-    def _look(self) -> float | None:
-        """Look at the cards; seldom while nobody has a slice, and nobody has asked for a look."""
-        self._look_at_cards()
+    def _poll_devices(self) -> float | None:
+        """Run the periodic work that calls drivers; return a longer pause while no allocation is held."""
+        self._poll_modes_and_usage()
         self._is_empty = not self._parts.allocations.records()
         return REST_PERIOD_S if self._is_empty else None
 
-    def _look_at_cards(self) -> None:
+    def _poll_modes_and_usage(self) -> None:
         parts = self._parts
-        parts.recorded_ends.tend()
-        if parts.occupancy.look():
+        parts.recorded_ends.ensure_running()
+        if parts.occupancy.poll():
             self._loops.wake("watch")
         for executor in parts.modes.values():
             executor.look()
@@ -165,21 +165,21 @@ class Watching:
             return
         self._next_round_ns = now_ns + int(ROUNDS_PERIOD_S * 1e9)
         records = parts.allocations.records()
-        parts.ledgers.sample(records, parts.inventory)
+        parts.usage_tracker.sample(records, parts.inventory)
         for name, executor in parts.modes.items():
             for mended in executor.verify([r for r in records if r.placement.mode == name]):
-                parts.events.tell("mended", message=mended)
+                parts.events.emit("mended", message=mended)
         self._changed()
 
     def _recover(self) -> float | None:
-        """Take the recovery steps that are due; seldom while all cards are healthy. A change of their health wakes it up."""
-        self.care.round()
-        return REST_PERIOD_S if self.care.is_resting else None
+        """Take the recovery steps that are due; return a longer pause while all cards are healthy."""
+        self.administration.round()
+        return REST_PERIOD_S if self.administration.is_resting else None
 
     def _observe(self) -> float:
-        """Read all cards; when to do so again."""
+        """Read all cards; return the seconds until the next reading."""
         begun_ns = self._parts.clock.monotonic_ns()
-        self._parts.tidings.tell(self._parts.inventory.observe(idle=self._idle))
+        self._parts.health_notifier.notify(self._parts.inventory.observe(idle=self._idle))
         return max(0.0, READ_PERIOD_S - (self._parts.clock.monotonic_ns() - begun_ns) / 1e9)
 
     def _idle(self, device: DeviceUuid) -> bool:
@@ -189,8 +189,10 @@ class Watching:
 
 
 def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | None]:
-    """One round of waiting for what a driver reports by itself. The first one only begins to listen, and asks for what was
-    reported before: nothing falls in between."""
+    """Return the loop body that waits for events of one driver.
+
+    The first call starts listening and then reads the faults reported before, so that no fault is lost in between.
+    """
     listening = False
 
     def wait() -> float | None:
@@ -202,9 +204,9 @@ def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | No
             log.debug("no events from the driver", vendor=driver.vendor, error=error.message)
             return EVENT_WAIT_S
         listening = True
-        parts.tidings.tell(parts.inventory.health.missed(past))
+        parts.health_notifier.notify(parts.inventory.health.missed(past))
         for event in events:
-            parts.tidings.tell(parts.inventory.health.reported(event))
+            parts.health_notifier.notify(parts.inventory.health.reported(event))
         return None
 
     return wait

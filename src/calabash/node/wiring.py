@@ -1,4 +1,4 @@
-"""The parts of one node's agent, built once and joined: who is behind the face that front ends hold."""
+"""Build the components of a node agent and connect them."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from calabash.adapters.store import Store
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.allocations.occupancy import Occupancy
-from calabash.node.allocations.retention import RequesterTenure, Tenure
+from calabash.node.allocations.retention import RequesterRetention, RetentionPolicy
 from calabash.node.allocations.table import Allocations, holders_of
-from calabash.node.audit.loop import Hooks, Truth
-from calabash.node.devices.health_notices import Tidings
+from calabash.node.audit.loop import AuditHooks, NodeAudit
+from calabash.node.devices.health_notices import HealthNotifier
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.settings import CardSettings
 from calabash.node.events import Events
 from calabash.node.health.policy import read_policy
-from calabash.node.health.store import HealthBook
-from calabash.node.membership.protocol import Membership, choose_membership, witness_words
+from calabash.node.health.store import HealthStore
+from calabash.node.membership.protocol import Membership, choose_membership, recorder_arguments
 from calabash.node.metering.checkpoint import LastRound
 from calabash.node.metering.meters import Meters
 from calabash.node.metering.recorded_ends import RecordedEnds
-from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.modes.protocol import HostingExecutor, ModeExecutor, NodeTools, WorkerUsers
 from calabash.node.modes.registry import open_modes
 from calabash.node.ports.protocol import HostPorts, NoPorts
-from calabash.node.processes.inherited import OwnProcesses
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.inherited import PoolProcesses
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
 from calabash.node.slots.protocol import Slots, choose_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What an agent is made of. ``lock`` is held while what is held changes, and never while a driver is asked."""
+    """Components of a node agent.
+
+    ``lock`` is held while the set of held allocations changes, and never while a driver is called.
+    """
 
     lock: threading.RLock
     store: Store
@@ -49,21 +52,24 @@ class NodeParts:
     membership: Membership
     slots: Slots
     inventory: Inventory
-    ledgers: Ledgers
+    usage_tracker: UsageTracker
     last_round: LastRound
     recorded_ends: RecordedEnds
     occupancy: Occupancy
     allocations: Allocations
     modes: Mapping[ModeName, ModeExecutor]
     events: Events
-    truth: Truth
-    tidings: Tidings
+    audit: NodeAudit
+    health_notifier: HealthNotifier
     environment: Mapping[str, str]
     driver_files: DriverFiles
     network: HostPorts
 
     def lives(self, allocation: AllocationId) -> bool:
-        """Whether anybody uses an allocation or may still come for it: a process of ours that serves nobody does not."""
+        """Return True if an allocation is in use or may still be taken.
+
+        A worker process of the pool that serves no client does not count as use.
+        """
         hosting = (executor for executor in self.modes.values() if isinstance(executor, HostingExecutor))
         return self.allocations.lives(allocation) and all(executor.needs(allocation) for executor in hosting)
 
@@ -78,28 +84,29 @@ def build_parts(
     environment: Mapping[str, str],
     one_process: bool,
     settings: CardSettings,
-    strangers: StrangerPolicy,
+    unmanaged_policy: UnmanagedPolicy,
     driver_files: DriverFiles = OWN_FILES,
     membership: Membership | None = None,
-    tenure: Tenure | None = None,
+    retention: RetentionPolicy | None = None,
     workers: WorkerUsers | None = None,
     network: HostPorts | None = None,
     names: SlotNames | None = None,
 ) -> NodeParts:
-    """Build and join them.
+    """Build the components of a node agent and connect them.
 
     Args:
-        environment: what leads a program to the simulated node; empty on a machine of cards.
-        driver_files: where the driver's own programs are when they are not ours.
-        membership: where others make the groups of processes; None: the strongest form that this process may have.
-        tenure: how long an allocation is kept that nobody uses.
-        workers: as whom workers run; None: mode ``brokered`` is not served.
+        environment: variables that direct a program to the simulated node; empty on a machine with cards.
+        driver_files: location of the driver's programs if they are not in the file system of this process.
+        membership: membership of processes if another component creates the control groups; None: the strongest form
+            that this process may use.
+        retention: decides how long an allocation without member processes is kept.
+        workers: users that workers run as; None: mode ``brokered`` is not served.
         network: ports of tenant networks on this host; None: there are none.
-        names: what slots are called, where others know it too.
+        names: names of slots, if another component needs them too.
     """
     lock = threading.RLock()
     events = Events(store, clock)
-    own = OwnProcesses()
+    own = PoolProcesses()
     names = names or SlotNames()
     mounted = membership is not None
     membership = membership or choose_membership(home, home / "alloc", names)
@@ -107,30 +114,30 @@ def build_parts(
     inventory = Inventory(
         drivers,
         policy=read_policy(home),
-        book=HealthBook(home, boot=boot_id(), now_s=clock.now_s()),
+        store=HealthStore(home, boot=boot_id(), now_s=clock.now_s()),
         clock=clock,
         settings=settings,
     )
     last_round = LastRound(home)
-    recorded_ends = RecordedEnds(home, boot_id(), witness_words(membership, home / "alloc"))
-    ledgers = Ledgers(
+    recorded_ends = RecordedEnds(home, boot_id(), recorder_arguments(membership, home / "alloc"))
+    usage_tracker = UsageTracker(
         slots,
         clock,
         members=membership.processes,
         model_of=inventory.model_of,
-        meters=Meters(clock, boot=boot_id(), mark=last_round.read(), seen=recorded_ends.of),
+        meters=Meters(clock, boot=boot_id(), mark=last_round.read(), seen=recorded_ends.last_seen),
     )
     occupancy = Occupancy(inventory, membership, clock)
-    tenure = tenure or RequesterTenure()
+    retention = retention or RequesterRetention()
     allocations = Allocations(
         store=store,
         slots=slots,
         membership=membership,
         clock=clock,
         occupancy=occupancy,
-        usage_of=ledgers.close,
+        usage_of=usage_tracker.close,
         names=names,
-        tenure=tenure,
+        retention=retention,
         boot=boot_id(),
     )
 
@@ -138,11 +145,11 @@ def build_parts(
         with lock:
             allocations.end(allocation, reason=reason, explanation=explanation)
 
-    hooks = Hooks(
-        keepings=ledgers.keepings,
-        views=ledgers.opened,
+    hooks = AuditHooks(
+        capped_slots=usage_tracker.capped_slots,
+        open_slots=usage_tracker.open_slots,
         entitled=lambda device: {*holders_of(allocations.records(), device), *allocations.orphaned(device)},
-        tell=lambda kind, reason, allocation, device, message: events.tell(
+        emit=lambda kind, reason, allocation, device, message: events.emit(
             kind, reason=reason, allocation=allocation, device=device, message=message
         ),
         end=end,
@@ -157,23 +164,23 @@ def build_parts(
 
     def over(allocation: AllocationId) -> bool:
         record = allocations.get(allocation)
-        return record is not None and tenure.over(record)
+        return record is not None and retention.is_abandoned(record)
 
-    tidings = Tidings(inventory, events, membership, allocations.records)
+    health_notifier = HealthNotifier(inventory, events, membership, allocations.records)
     tools = NodeTools(
         home=home,
         inventory=inventory,
         library=library,
         environment=environment,
         driver_files=driver_files,
-        keepings=ledgers.opened,
+        open_slots=usage_tracker.open_slots,
         device_root=_device_root(environment),
         one_process=one_process,
         end=end,
-        part_happened=tidings.part_happened,
+        part_happened=health_notifier.part_happened,
         own=own,
         allocation_of=membership.allocation_of,
-        tell=hooks.tell,
+        tell=hooks.emit,
         changed=events.changed,
         slot_of=slots.path,
         join=join,
@@ -188,15 +195,15 @@ def build_parts(
         membership=membership,
         slots=slots,
         inventory=inventory,
-        ledgers=ledgers,
+        usage_tracker=usage_tracker,
         last_round=last_round,
         recorded_ends=recorded_ends,
         occupancy=occupancy,
         allocations=allocations,
         modes=open_modes(tools),
         events=events,
-        truth=Truth(inventory, membership, clock, hooks, policy=strangers, own=own),
-        tidings=tidings,
+        audit=NodeAudit(inventory, membership, clock, hooks, policy=unmanaged_policy, own=own),
+        health_notifier=health_notifier,
         environment=environment,
         driver_files=driver_files,
         network=network or NoPorts(),
@@ -204,14 +211,17 @@ def build_parts(
 
 
 def admit(membership: Membership, slots: Slots, allocation: AllocationId, process: Process) -> None:
-    """Make a process a member of an allocation, and mark it as one that accepts sealed slots only where there are such.
-    Raises CalabashError and then it is none."""
+    """Make a process a member of an allocation, and mark it to accept sealed slots only if slots are sealed.
+
+    Raises:
+        CalabashError: the process is not a member.
+    """
     membership.enter(allocation, process)
     if slots.sealed and membership.group(allocation):
         mark(process)
 
 
 def _device_root(environment: Mapping[str, str]) -> Path:
-    """Where the cards' device nodes are: a simulated node has a root of its own beside its state."""
+    """Return the directory that contains the device nodes: ``/``, or the root beside the state of a simulated node."""
     state = environment.get("CALABASH_SIM")
     return Path(state).parent / "root" if state else Path("/")

@@ -34,7 +34,7 @@ from calabash.node.membership.protocol import group_name
 from calabash.node.ports.host_ports import HostNetwork
 from calabash.node.ports.network_file import host_switch
 from calabash.node.ports.port_facts import BookedPorts
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
 from calabash.platform.access.identities import Identities
 from calabash.platform.access.permission import Permission
@@ -82,8 +82,8 @@ def main() -> int:
     parser.add_argument("--db", metavar="URL", default="", help="journal; - reads the URL from standard input")
     parser.add_argument(
         "--strangers",
-        choices=[policy.value for policy in StrangerPolicy],
-        default=StrangerPolicy.TELL.value,
+        choices=[policy.value for policy in UnmanagedPolicy],
+        default=UnmanagedPolicy.TELL.value,
         help="what happens to processes that are on a card without a slice",
     )
     parser.add_argument(
@@ -138,7 +138,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         environment=simulation,
         one_process=settings.devices.one_process,
         settings=settings.devices.cards(),
-        strangers=StrangerPolicy(arguments.strangers),
+        unmanaged_policy=UnmanagedPolicy(arguments.strangers),
         workers=settings.workers.users(),
         network=network,
         names=names,

@@ -104,7 +104,7 @@ class Pool:
             if waiting.answer.done() or self.binder.bound(waiting):
                 return waiting
         if wanted.wait_s <= 0:
-            if not self.agent.is_anybody_leaving():
+            if not self.agent.has_ended_programs():
                 self.refuse(waiting)
             return waiting
         self.agent.event("pending", reason=told.reason, allocation=waiting.id, message=told.message)

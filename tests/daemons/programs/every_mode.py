@@ -74,11 +74,11 @@ ASKED = (
 class UntilGivenBack:
     """Membership without processes: a grant is held until its end is requested."""
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del record, held_ns
         return True
 
-    def over(self, record: AllocationRecord) -> bool:
+    def is_abandoned(self, record: AllocationRecord) -> bool:
         del record
         return False
 
@@ -102,7 +102,7 @@ class Life:
             environment=simulated_environment(state),
             node="node",
             settings=CardSettings(spill_mib=SPILL_MIB),
-            tenure=UntilGivenBack(),
+            retention=UntilGivenBack(),
         )
         self.parts = cast("Any", self.agent)._parts
         self.agent.start()
@@ -155,23 +155,23 @@ class Life:
             self.agent.end(self.random.choice(held).id, reason="released", explanation="")
 
     def drain(self) -> None:
-        self._as_operator(lambda device: self.agent.care.drain(device, why="a test", evict_after_s=None))
+        self._as_operator(lambda device: self.agent.administration.drain(device, why="a test", evict_after_s=None))
 
     def undrain(self) -> None:
         for state in self.agent.devices():
-            self.agent.care.undrain(state.device)
+            self.agent.administration.undrain(state.device)
 
     def fix_mode(self) -> None:
         mode = self.random.choice(("auto", "auto", "auto", "mig", "vgpu", "mps", "timeslice"))
-        self._as_operator(lambda device: self.agent.cutting.keep(device, mode))
+        self._as_operator(lambda device: self.agent.mig_layouts.set_mode(device, mode))
 
     def cut(self) -> None:
         """Set a fixed layout whose instances serve mode mps, or none."""
         layout, mode = self.random.choice(((LAYOUT, "mps"), ((), "auto")))
 
         def change(device: Any) -> None:
-            self.agent.cutting.apply([(device, layout)])
-            self.agent.cutting.keep(device, mode)
+            self.agent.mig_layouts.apply([(device, layout)])
+            self.agent.mig_layouts.set_mode(device, mode)
             self.done["layouts"] += bool(layout)
 
         if idle := [s for s in self.agent.devices() if not s.held and s.device.mig is not None]:
@@ -185,7 +185,7 @@ class Life:
             interval=choice((None, "auto", "default", "short", "medium", "long")),
             spill=choice((None, "auto", "off")),
         )
-        self._as_operator(lambda device: self.agent.care.set(device, wanted))
+        self._as_operator(lambda device: self.agent.administration.set(device, wanted))
 
     def _as_operator(self, change: Callable[[Any], None], state: Any = None) -> None:
         state = state or self.random.choice(self.agent.devices())
@@ -297,7 +297,7 @@ class Life:
             return found
         layout = partitioning.layout(uuid)
         standing = {(i.profile, i.start): {p.uuid for p in i.parts} for i in layout.instances}
-        shown = {k.limits.allocation: set(k.limits.uuids) for k in self.parts.ledgers.opened()}
+        shown = {k.limits.allocation: set(k.limits.uuids) for k in self.parts.usage_tracker.opened()}
         cut = [(r, s) for r in records for s in r.placement.slices if s.device == uuid and s.profile]
         for record, part in cut:
             told = shown.get(record.id, set())
@@ -311,7 +311,7 @@ class Life:
     def leave(self) -> None:
         """Release everything and check that nothing is left."""
         for state in self.agent.devices():
-            self.agent.cutting.keep(state.device, "auto")
+            self.agent.mig_layouts.set_mode(state.device, "auto")
         for record in self.agent.records():
             self.agent.end(record.id, reason="released", explanation="")
         self.settle()

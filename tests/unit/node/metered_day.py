@@ -22,7 +22,7 @@ from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, Mode
 from calabash.node.allocations.table import Allocations
 from calabash.node.metering.checkpoint import LastRound
 from calabash.node.metering.meters import Meters
-from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.slots import content as slots_content
 from calabash.node.slots import pages
 from calabash.node.slots.files import FileSlots
@@ -152,12 +152,12 @@ class SlowToClear:
     def __init__(self) -> None:
         self._asked: set[AllocationId] = set()
 
-    def clear(self, record: AllocationRecord) -> bool:
+    def is_clear(self, record: AllocationRecord) -> bool:
         asked = record.id in self._asked
         self._asked.add(record.id)
         return asked
 
-    def forget(self, allocation: AllocationId) -> None:
+    def discard(self, allocation: AllocationId) -> None:
         self._asked.discard(allocation)
 
 
@@ -265,16 +265,16 @@ class MeteredDay:
 
     def _round(self) -> None:
         try:
-            began = self._ledgers.meters.now()
-            self._ledgers.meters.settled(self._book.lives)
+            began = self._usage_tracker.meters.now()
+            self._usage_tracker.meters.note_living(self._book.lives)
             changes = self._book.sweep()
             assert not changes.failures, changes.failures
             self._mark.write(began)
             self._pass_until(self._now_s() + ROUND_S)  # what has ended asks the driver, and is released a round later
             self._book.sweep()
             records = self._book.records()
-            self._ledgers.tick(records)
-            self._ledgers.checkpoint(records, cast("Store", self._journal))
+            self._usage_tracker.tick(records)
+            self._usage_tracker.checkpoint(records, cast("Store", self._journal))
         except Died:
             self._restart()
 
@@ -295,7 +295,7 @@ class MeteredDay:
         self._slots = DyingSlots(self._home / "alloc")
         self._slots.step = self._step
         self._journal = DyingStore(self._store, self._step)
-        self._ledgers = Ledgers(
+        self._usage_tracker = UsageTracker(
             self._slots, self._clock, meters=Meters(self._clock, boot="boot", mark=self._mark.read())
         )
         self._book = Allocations(
@@ -304,13 +304,13 @@ class MeteredDay:
             membership=cast("Any", Living(self._programs)),
             clock=self._clock,
             occupancy=SlowToClear(),
-            usage_of=self._ledgers.close,
+            usage_of=self._usage_tracker.close,
             boot="boot",
         )
         for record in self._store.allocations():
-            self._ledgers.restore(record, self._store.usage_book.so_far(record))
+            self._usage_tracker.restore(record, self._store.usage_book.so_far(record))
         self._book.recover()
-        self._ledgers.meters.settled(self._book.lives)
+        self._usage_tracker.meters.note_living(self._book.lives)
 
     def _step(self) -> None:
         if self._dies_in == 0:

@@ -25,7 +25,7 @@ FRONT = ("binder", "platform", "pool", "cli")
 def test_the_agent_has_a_narrow_face() -> None:
     public = {name for name in vars(NodeAgent) if not name.startswith("_")}
     asked = {"start", "stop", "grant", "enter", "end", "snapshot", "devices", "record", "records", "event", "subscribe"}
-    assert public == asked | {"arbiter_pid", "care", "cutting", "is_anybody_leaving", "membership", "notes"}
+    assert public == asked | {"arbiter_pid", "care", "cutting", "has_ended_programs", "membership", "notes"}
 
 
 def test_no_front_end_reaches_behind_it() -> None:

@@ -192,7 +192,7 @@ def test_what_gets_its_slot_while_it_is_looked_at_has_not_spoilt_it(
         raise CalabashError(f"cannot open the limits of {allocation}", reason=Reason.BAD_FILE)
 
     monkeypatch.setattr(slots, "pages", not_there_yet)
-    node.agent._watching._watch()
+    node.agent._threads._watch()
     monkeypatch.setattr(slots, "pages", pages)
     assert isinstance(node.end(), Grant)
     assert [r.reason for r in node.agent.records()] == [""]
@@ -218,7 +218,7 @@ def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_drained_card_is_emptied_after_its_grace_though_the_calendar_is_set(node: Node, jump_s: float) -> None:
     held = node.agent.grant(_record("beside", QUICK)).record.id
-    care, ending = node.agent.care, node.agent._parts.allocations.ending
+    care, ending = node.agent.administration, node.agent._parts.allocations.ending
     care.drain(QUICK, why="a new fan", evict_after_s=600.0)
     node.clock.set_calendar(jump_s)
     node.clock.advance(590.0)

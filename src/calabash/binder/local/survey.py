@@ -7,7 +7,7 @@ from dataclasses import replace
 from calabash.binder.local.unmanaged_memory import Foreign
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.node.agent import NodeAgent
-from calabash.node.audit.process_census import described
+from calabash.node.audit.process_census import describe_process
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.registry import mode_of_device
 
@@ -31,7 +31,7 @@ def _leaves_its_mode(state: DeviceSnapshot) -> bool:
 
 def _foreign(state: DeviceSnapshot) -> Foreign:
     """What strangers hold of a device, and what would give it back."""
-    whose = "; ".join(described(stranger) for stranger in state.strangers[:3])
-    more = f" and {len(state.strangers) - 3} more" if len(state.strangers) > 3 else ""
+    whose = "; ".join(describe_process(stranger) for stranger in state.unmanaged[:3])
+    more = f" and {len(state.unmanaged) - 3} more" if len(state.unmanaged) > 3 else ""
     remedy = f"would have more room without who has no slice of device {state.device.index}: {whose}{more}"
     return Foreign(memory_mib=state.foreign_mib, remedy=remedy)

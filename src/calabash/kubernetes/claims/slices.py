@@ -179,7 +179,7 @@ def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tup
         why.append((UNHEALTHY, "orphans"))
     if facts.closed:
         why.append((CORDONED, ""))
-    if state.foreign_mib or (state.strangers and state.drained):
+    if state.foreign_mib or (state.unmanaged and state.drained):
         why.append((STRANGER, ""))
     if any(name not in facts.claimed for name in state.allocations):
         why.append((OTHER_DOOR, ""))

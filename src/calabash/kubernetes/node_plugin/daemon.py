@@ -22,7 +22,7 @@ from calabash.kubernetes.objects.plan import MEMORY_MIB_MAX
 from calabash.model.device import REPLICAS_MAX, Interval
 from calabash.model.errors import CalabashError
 from calabash.node.modes.protocol import WorkerUsers
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 
 USAGE_AUTHORITY = Path("/etc/calabash/usage/ca.crt")
 USAGE_TOKEN = Path("/var/run/secrets/calabash/usage/token")
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--kubeconfig", type=Path, default=None, help="default: as a pod of the cluster")
     made.add_argument(
         "--strangers",
-        choices=[policy.value for policy in StrangerPolicy],
+        choices=[policy.value for policy in UnmanagedPolicy],
         default=usual.strangers.value,
         help="what happens to processes that are on a card without a slice",
     )
@@ -175,7 +175,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         driver_root=read.driver_root,
         sim_state=read.sim.absolute() if read.sim else None,
         kubeconfig=read.kubeconfig,
-        strangers=StrangerPolicy(read.strangers),
+        strangers=UnmanagedPolicy(read.strangers),
         spill_mib=read.spill,
         replicas=read.replicas,
         interval=read.interval,

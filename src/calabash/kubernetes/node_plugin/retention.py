@@ -11,12 +11,12 @@ from calabash.kubernetes.node_plugin.claims.store import ClaimBook
 from calabash.kubernetes.node_plugin.pods import NodePods, done, ended, init_names, is_since
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
-from calabash.node.allocations.retention import Tenure
+from calabash.node.allocations.retention import RetentionPolicy
 from calabash.node.membership.container import container_allocation, is_of_claim
 
 
 class PodTenure:
-    """See ``node.allocations.retention.Tenure``. Before the pods of the node are known, everything is kept.
+    """See ``node.allocations.retention.RetentionPolicy``. Before the pods of the node are known, everything is kept.
 
     Args:
         since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
@@ -26,18 +26,18 @@ class PodTenure:
         self._pods = pods
         self._since_s = since_s
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del held_ns
         if not self._pods.synced:
             return True
         pod = self._pods.of_allocation(record.id)
         return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
 
-    def over(self, record: AllocationRecord) -> bool:
+    def is_abandoned(self, record: AllocationRecord) -> bool:
         """Also as soon as the sandbox has ended in which it was given, whatever the API server has heard: in the next one its
         containers start anew."""
         sandbox = Process(pid=record.client_pid, start_time=record.client_start_time)
-        return (record.client_pid > 0 and not alive(sandbox)) or not self.holds(record, 0)
+        return (record.client_pid > 0 and not alive(sandbox)) or not self.retains(record, 0)
 
     def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
         """Whether it is of an init container that never starts again."""
@@ -54,27 +54,27 @@ class ClaimTenure:
     def __init__(self, book: ClaimBook) -> None:
         self._book = book
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del held_ns
         return self._book.holds(record.id)
 
-    def over(self, record: AllocationRecord) -> bool:
+    def is_abandoned(self, record: AllocationRecord) -> bool:
         return not self._book.holds(record.id)
 
 
 class DoorTenure:
     """Each allocation by the door that it came through."""
 
-    def __init__(self, pods: Tenure, claims: Tenure) -> None:
+    def __init__(self, pods: RetentionPolicy, claims: RetentionPolicy) -> None:
         self._pods, self._claims = pods, claims
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
-        return self._of(record).holds(record, held_ns)
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
+        return self._of(record).retains(record, held_ns)
 
-    def over(self, record: AllocationRecord) -> bool:
-        return self._of(record).over(record)
+    def is_abandoned(self, record: AllocationRecord) -> bool:
+        return self._of(record).is_abandoned(record)
 
-    def _of(self, record: AllocationRecord) -> Tenure:
+    def _of(self, record: AllocationRecord) -> RetentionPolicy:
         return self._claims if is_of_claim(record.id) else self._pods
 
 

@@ -160,20 +160,20 @@ class AgentService:
             library=shim_library(),
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
             settings=CardSettings(spill_mib=settings.spill_mib, replicas=settings.replicas, interval=settings.interval),
-            strangers=settings.strangers,
+            unmanaged_policy=settings.strangers,
             node=settings.node,
             driver_files=files,
             membership=membership,
-            tenure=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
+            retention=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
             workers=settings.workers,
             names=names,
         )
-        agent.care.subscribe(self._news.set)
+        agent.administration.subscribe(self._news.set)
         agent.start()
         stack.callback(agent.stop)
         usage, room = _sending(stack, settings.usage, store), DiskRoom(settings.home)
         cards = CardCare(
-            agent.care,
+            agent.administration,
             lambda: [state.device for state in agent.devices()],
             settings.home / "orders.json",
             told=self._news.set,

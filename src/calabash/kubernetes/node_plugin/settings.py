@@ -10,7 +10,7 @@ from calabash.kubernetes.node_plugin.reports.usage_sender import UsageServer
 from calabash.kubernetes.objects.allocation_api import NodeDoor
 from calabash.model.device import REPLICAS
 from calabash.node.modes.protocol import WorkerUsers
-from calabash.node.processes.unmanaged import StrangerPolicy
+from calabash.node.processes.unmanaged import UnmanagedPolicy
 
 WORKER_USERS = WorkerUsers(first=2_000_000_000, last=2_000_065_535)
 
@@ -49,7 +49,7 @@ class AgentSettings:
     driver_root: str = "/"
     sim_state: Path | None = None
     kubeconfig: Path | None = None
-    strangers: StrangerPolicy = StrangerPolicy.TELL
+    strangers: UnmanagedPolicy = UnmanagedPolicy.TELL
     serve_nvidia_names: bool = False
     spill_mib: int = 0
     replicas: int = REPLICAS

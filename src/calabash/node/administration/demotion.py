@@ -1,7 +1,7 @@
-"""Shares that are best-effort for a while, whatever was promised, and then are what they were.
+"""Lower compute shares to best-effort temporarily and restore them.
 
-The promise stays in the journal; what changes is one word of a slot's limits, which the arbiter reads at its next look. It is
-written anew from what is wanted each time, so a pool that was killed in between leaves nothing that lasts.
+The granted policy stays in the journal. Only the policy word in the slot's limits page changes; the arbiter reads it at
+its next poll. It is recomputed at each call, so an interrupted pool leaves nothing to restore.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ _SHARED = frozenset({PagePolicy.FIXED, PagePolicy.BURST, PagePolicy.BEST_EFFORT}
 
 
 def lower_shares(parts: NodeParts, lowered: Collection[AllocationId]) -> tuple[list[AllocationId], list[AllocationId]]:
-    """Make the shares of these best-effort and those of all others what they were granted; who was lowered now, and who raised.
+    """Set the shares of the given allocations to best-effort and restore those of all others.
 
-    Slices whose share the arbiter does not keep (whole cards, MIG, MPS, turns of the driver) stay as they are.
+    Returns the allocations that were lowered and those that were restored by this call. Slices whose share the arbiter
+    does not enforce (whole cards, MIG, MPS, time slices of the driver) are unchanged.
     """
-    fell: list[AllocationId] = []
-    rose: list[AllocationId] = []
+    lowered_now: list[AllocationId] = []
+    restored: list[AllocationId] = []
     for record in parts.allocations.records():
         promised = POLICY_CODE[record.request.policy]
         wanted = PagePolicy.BEST_EFFORT if record.id in lowered else promised
         try:
             limits = parts.slots.pages(record.id).limits
         except CalabashError:
-            continue  # it is just going, or its slot is being made again
+            continue  # the allocation is being released, or its slot is being created
         changed = False
         for index in range(limits.device_count):
             now = limits.device(index).policy
@@ -38,5 +39,5 @@ def lower_shares(parts: NodeParts, lowered: Collection[AllocationId]) -> tuple[l
                 limits.set_policy(index, wanted)
                 changed = True
         if changed:
-            (fell if record.id in lowered else rose).append(record.id)
-    return fell, rose
+            (lowered_now if record.id in lowered else restored).append(record.id)
+    return lowered_now, restored

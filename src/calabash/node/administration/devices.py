@@ -1,4 +1,4 @@
-"""What operators do with cards: take them out of service, put them back, test them, reset them."""
+"""Operations of administrators on devices: drain, undrain, test, reset, and settings of one card."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
 from calabash.node.administration.demotion import lower_shares
 from calabash.node.allocations.table import holders_of
-from calabash.node.audit.process_census import described
-from calabash.node.devices.probe import Probed, try_card
+from calabash.node.audit.process_census import describe_process
+from calabash.node.devices.probe import ProbeResult, probe_card
 from calabash.node.devices.recovery import Recovery
 from calabash.node.devices.settings import Wanted, require_possible
 from calabash.node.health.conditions import HealthEvent
@@ -27,26 +27,30 @@ from calabash.sharing.timeslice import MODE
 TIMESLICE = MODE.name
 
 
-class Care:
-    """The cards of one node, for operators; safe for threads."""
+class DeviceAdministration:
+    """Operations of administrators on the cards of one node. Methods may be called from any thread."""
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._tell = parts.tidings.tell
+        self._notify = parts.health_notifier.notify
         self.recovery = Recovery(
             parts.inventory,
             parts.clock,
-            probe=lambda driver, device: try_card(driver, device, parts.environment),
+            probe=lambda driver, device: probe_card(driver, device, parts.environment),
             in_use=self.in_use,
-            tell=self._tell,
+            notify=self._notify,
         )
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it called whenever the health of a card has changed; it must not wait for anything."""
-        self._parts.tidings.subscribe(changed)
+        """Register a callback that is called when the health of a card has changed; it must not block."""
+        self._parts.health_notifier.subscribe(changed)
 
     def find(self, name: str) -> Device:
-        """A card by its index, its UUID, or the beginning of it. Raises NOT_FOUND."""
+        """Return a card by its index, its UUID, or at least 4 leading characters of its UUID.
+
+        Raises:
+            CalabashError: NOT_FOUND if no card or more than one matches.
+        """
         devices = self._parts.inventory.devices()
         found = [d for d in devices if name in {str(d.index), d.uuid}]
         found = found or [d for d in devices if len(name) >= 4 and d.uuid.startswith(name)]
@@ -59,7 +63,7 @@ class Care:
         )
 
     def entry(self, device: Device) -> CardEntry:
-        """Return what is known of the health of a device, with deadlines as the calendar has them now."""
+        """Return the stored health of a device, with deadlines converted to the present calendar time."""
         health = self._parts.inventory.health
         entry, ahead_s = health.entry(device.uuid), health.steady.ahead_s()
         evict_at_s, hold_s = entry.evict_at_s, entry.condition.hold_until_s
@@ -69,36 +73,51 @@ class Care:
             condition=replace(entry.condition, hold_until_s=hold_s + ahead_s if hold_s else 0.0),
         )
 
-    def ill_parts(self) -> Mapping[AllocationId, Collection[int]]:
-        """Allocations that have an ill part of a card, which may be well itself; by the slices' places in them."""
-        return snapshot_reader.ill_parts(self._parts)
+    def unhealthy_partitions(self) -> Mapping[AllocationId, Collection[int]]:
+        """Return the slices whose partition is unhealthy, as indexes by allocation.
+
+        The card of the partition may be healthy.
+        """
+        return snapshot_reader.unhealthy_partitions(self._parts)
 
     def lower_shares(self, lowered: Collection[AllocationId]) -> tuple[list[AllocationId], list[AllocationId]]:
-        """Make the shares of these best-effort, and those of all others what they were granted; whose fell and whose rose."""
+        """Set the shares of the given allocations to best-effort and restore those of all others.
+
+        Returns the allocations that were lowered and those that were restored by this call.
+        """
         with self._parts.lock:
             return lower_shares(self._parts, lowered)
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
-        """Nothing new goes there any more; ``evict_after_s``: whoever is still there by then is ended."""
+        """Take a card out of service: it gets no new allocations.
+
+        Args:
+            why: reason given by the administrator; may be empty.
+            evict_after_s: end the allocations that are still on the card after this time; None: never.
+        """
         steady = self._parts.inventory.health.steady
         at_s = steady.now_s() + evict_after_s if evict_after_s is not None else 0.0
         self._parts.inventory.health.note(device.uuid, drained_why=why, evict_at_s=at_s)
         cause = f"drained: {why}" if why else "drained by an operator"
-        self._tell(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
+        self._notify(self._parts.inventory.health.happened(device.uuid, HealthEvent.DRAIN, cause))
         self.evict()
 
     def undrain(self, device: Device) -> None:
-        """It is well, the operator says: it goes back to work as soon as it passes a test."""
+        """Clear drain and faults of a card and of its partitions; the card takes work again once it passes a test."""
         inventory = self._parts.inventory
         inventory.health.note(device.uuid, drained_why="", evict_at_s=0.0)
-        self._tell(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
+        self._notify(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
         for part in inventory.health.entry(device.uuid).parts:
             for event in (HealthEvent.UNDRAIN, HealthEvent.TEST_PASSED):
-                self._tell(inventory.health.part_happened(device.uuid, part, event, "put back by an operator"))
+                self._notify(inventory.health.part_happened(device.uuid, part, event, "put back by an operator"))
         inventory.steps.postpone(device.uuid, test_at_ns=0)
 
-    def test(self, device: Device) -> Probed:
-        """Whether it works; an idle card only."""
+    def test(self, device: Device) -> ProbeResult:
+        """Test an idle card and return the result.
+
+        Raises:
+            CalabashError: CONFLICT if the card is in use or is divided by MIG.
+        """
         if device.mig_enabled:
             raise CalabashError(
                 f"device {device.index} is divided by MIG and cannot be tested as a whole",
@@ -108,14 +127,22 @@ class Care:
         return self.recovery.test(device.uuid)
 
     def reset(self, device: Device) -> None:
-        """Reset it; an idle card only. It goes back to work when it passes a test."""
+        """Reset an idle card. An unhealthy card takes work again when it passes the test that follows.
+
+        Raises:
+            CalabashError: the card is in use or cannot be reset.
+        """
         inventory = self._parts.inventory
         self.recovery.reset(device.uuid)
         if device.health is not Health.HEALTHY:
             inventory.steps.postpone(device.uuid, test_at_ns=0)
 
     def set(self, device: Device, wanted: Wanted) -> None:
-        """Give a card out otherwise than the others. Raises CalabashError."""
+        """Change the settings of one card.
+
+        Raises:
+            CalabashError: the card cannot have these settings now.
+        """
         with self._parts.lock:
             held = [r for r in self._parts.allocations.records() if r.placement.mode == TIMESLICE]
             sharers = sum(part.device == device.uuid for r in held for part in r.placement.slices)
@@ -128,19 +155,19 @@ class Care:
             interval_of=lambda: intervals.of(device.uuid),
         )
         self._parts.inventory.health.note(device.uuid, **wanted.entry_fields())
-        self._parts.events.tell(
+        self._parts.events.emit(
             "set", device=device.uuid, message=f"device {device.index}: {wanted.said() or 'nothing'}"
         )
         self._parts.events.changed()
 
     def round(self) -> None:
-        """Whatever is due now."""
+        """Take the steps that are due: evict allocations and recover cards."""
         self.evict()
         self.recovery.round()
 
     @property
     def is_resting(self) -> bool:
-        """Return True if all cards are healthy and none is to be emptied: only a change of their health makes a step due."""
+        """Return True if all cards are healthy and none is drained with a deadline: no step is due until health changes."""
         health = self._parts.inventory.health
         return all(
             device.health is Health.HEALTHY and not entry.evict_at_s and entry.condition.step is None
@@ -149,7 +176,7 @@ class Care:
         )
 
     def evict(self) -> None:
-        """End whoever is on a card that was to be empty by now."""
+        """End the allocations on drained cards whose deadline has passed."""
         now_s = self._parts.inventory.health.steady.now_s()
         for device in self._parts.inventory.devices():
             entry = self._parts.inventory.health.entry(device.uuid)
@@ -162,15 +189,15 @@ class Care:
                         self._parts.allocations.end(allocation, reason=Reason.DRAINED, explanation=explanation)
 
     def in_use(self, device: DeviceUuid) -> str:
-        """Who is on a card, for people; "" when nobody is."""
+        """Return a text that names the allocations or unmanaged process on a card; "" if it is idle."""
         held = self.holders(device)
         if held:
             return mentions(Mentioned.REQUEST, held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
-        strangers = self._parts.truth.strangers(device)
-        return described(strangers[0]) if strangers else ""
+        unmanaged = self._parts.audit.unmanaged(device)
+        return describe_process(unmanaged[0]) if unmanaged else ""
 
     def holders(self, device: DeviceUuid) -> list[AllocationId]:
-        """Allocations that are on a card, or were and are not off it yet."""
+        """Return the allocations that hold a slice of a card, and orphaned ones that still use it."""
         with self._parts.lock:
             held = holders_of(self._parts.allocations.records(), device)
             return [*dict.fromkeys(held), *self._parts.allocations.orphaned(device)]

@@ -1,7 +1,7 @@
-"""What operators do with the modes of cards: keep a card in one, look how MIG cuts it, ask what would be, cut it to stay so.
+"""Operations of administrators on sharing modes and MIG layouts: set a mode, show, plan and apply layouts.
 
-What MIG cuts is done by the executor of that mode; here is what must hold before: the layout is one that the card can have,
-and nobody is on it. Everything is checked before anything is changed.
+The executor of mode ``mig`` changes the cards. This module checks first that each card can have its layout and is idle;
+nothing is changed unless all checks pass.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ from calabash.model.mig import MigGeometry, MigInstance, MigState, legal_starts,
 from calabash.model.mig_plan import MigChoice, apply_choice, plan_positions, used_and_idle
 from calabash.model.request import CUT_MODES, MIG_MODE, AllocationId, ModeName, Slice
 from calabash.node import snapshot_reader
-from calabash.node.administration.devices import Care
+from calabash.node.administration.devices import DeviceAdministration
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.node.wiring import NodeParts
 from calabash.sharing.mig import used_by
 from calabash.sharing.registry import SHARING_MODES
 
 AUTO = "auto"
-LEAVING_S = 2.0  # by then it is known that a program has ended, and that its instance is idle
-LEAVING_LOOK_S = 0.05
+RELEASE_WAIT_S = 2.0  # longest time from the end of a program until its instance is known to be idle
+RELEASE_POLL_S = 0.05
 Place = tuple[str, int]
 
 
 @runtime_checkable
-class Arranging(Protocol):
-    """The executor of a mode that cuts cards."""
+class MigArranger(Protocol):
+    """The executor of a mode that creates MIG instances."""
 
     def arrange(self, device: DeviceUuid, places: Sequence[Place]) -> None:
-        """Exactly these instances (profile, first memory slice) stand on the idle card from now on, and stay."""
+        """Replace the instances of an idle card by these (profile, first memory slice); they are kept when idle."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutPart:
-    """Some compute slices of an instance, from the ``start``th of them on, and who has them; nobody: it is idle."""
+class LayoutPartition:
+    """A compute instance: ``compute`` slices of a GPU instance, beginning at slice ``start``.
+
+    ``allocation`` is None if it is idle.
+    """
 
     start: int
     compute: int
@@ -49,53 +52,62 @@ class CutPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutInstance:
-    """An instance on a card, and who has it; ``parts`` where they are smaller than it."""
+class LayoutInstance:
+    """A GPU instance of a card and the allocations that use it; ``parts`` are its compute instances if it is divided."""
 
     place: Place
     uuid: str
     state: str
     allocations: tuple[AllocationId, ...] = ()
-    parts: tuple[CutPart, ...] = ()
+    parts: tuple[LayoutPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutCard:
-    """A card that MIG can cut, with what stands on it by first memory slice."""
+class CardLayout:
+    """A card that supports MIG, with its instances in the order of their first memory slice.
+
+    ``taken`` is True if an allocation, an orphan, an unmanaged process or a foreign instance uses the card.
+    """
 
     device: Device
     geometry: MigGeometry
     mode: ModeName | None
     state: MigState
     idle: tuple[MigInstance, ...]
-    instances: tuple[CutInstance, ...]
+    instances: tuple[LayoutInstance, ...]
     taken: bool
 
     @property
-    def may_be_cut(self) -> bool:
-        """Whether a new instance could be had of it, room or not."""
+    def accepts_instances(self) -> bool:
+        """True if the mode of the card permits new instances, regardless of free capacity."""
         free = self.mode == MIG_MODE or not self.taken
         return free and self.device.pinned in ("", MIG_MODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """Where an instance would go; ``card`` None: nowhere now."""
+class PlannedInstance:
+    """The card and position that an instance would get; ``card`` is None if it fits nowhere."""
 
     profile: str
     card: Device | None
     choice: MigChoice | None
 
 
-class Cutting:
-    """The modes of the cards of one node, for operators; safe for threads."""
+class MigLayouts:
+    """Sharing modes and MIG layouts of the cards of one node. Methods may be called from any thread."""
 
-    def __init__(self, parts: NodeParts, care: Care) -> None:
+    def __init__(self, parts: NodeParts, administration: DeviceAdministration) -> None:
         self._parts = parts
-        self._care = care
+        self._administration = administration
 
-    def keep(self, device: Device, mode: str) -> None:
-        """Serve only that mode on a card, as soon as others have left it; ``auto``: any. Raises CalabashError."""
+    def set_mode(self, device: Device, mode: str) -> None:
+        """Restrict a card to one sharing mode; ``auto`` removes the restriction.
+
+        Allocations in other modes keep running; the mode changes when they have ended.
+
+        Raises:
+            CalabashError: UNKNOWN_MODE; SELECTOR_MISMATCH if the card does not support MIG.
+        """
         if mode != AUTO and mode not in SHARING_MODES:
             raise CalabashError(
                 f"sharing mode {mode!r} is not known",
@@ -107,27 +119,32 @@ class Cutting:
                 f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
             )
         self._parts.inventory.health.note(device.uuid, mode="" if mode == AUTO else mode)
-        self._parts.events.tell("mode", device=device.uuid, message=f"device {device.index} serves mode {mode}")
+        self._parts.events.emit("mode", device=device.uuid, message=f"device {device.index} serves mode {mode}")
         self._parts.events.changed()
 
-    def cards(self) -> tuple[CutCard, ...]:
-        """All cards that MIG can cut."""
+    def cards(self) -> tuple[CardLayout, ...]:
+        """Return the layouts of all cards that support MIG."""
         return tuple(card for state in snapshot_reader.devices(self._parts) if (card := _card(state)) is not None)
 
-    def plan(self, profiles: Iterable[str]) -> tuple[Planned, ...]:
-        """Where these would go if they were asked for now, one after the other."""
-        return spread(self.cards(), tuple(profiles))
+    def plan(self, profiles: Iterable[str]) -> tuple[PlannedInstance, ...]:
+        """Return where instances of these profiles would be created if they were requested now, in order."""
+        return plan_instances(self.cards(), tuple(profiles))
 
     def checked(self, device: Device, wanted: Sequence[Place]) -> tuple[Place, ...]:
-        """The layout with a start for each; -1 leaves it open. Raises CalabashError: in use, or impossible."""
-        card = self._left(device)
+        """Return the layout with a start for each instance; a start of -1 in ``wanted`` is chosen.
+
+        Raises:
+            CalabashError: the card is in use (CONFLICT), restricted to another mode (MODE_CONFLICT), or cannot have the
+                layout.
+        """
+        card = self._card_when_released(device)
         if card is None:
             raise CalabashError(
                 f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
             )
         if card.taken:
             raise CalabashError(
-                f"device {device.index} is in use by {self._care.in_use(device.uuid) or 'instances with processes'}",
+                f"device {device.index} is in use by {self._administration.in_use(device.uuid) or 'instances with processes'}",
                 reason=Reason.CONFLICT,
                 hint=f"drain it first: calabash device drain {device.index}",
             )
@@ -137,45 +154,60 @@ class Cutting:
                 reason=Reason.MODE_CONFLICT,
                 hint=f"let it be cut: calabash device mode {device.index} mig",
             )
-        return laid_out(card.geometry, wanted, what=f"device {device.index}, a {device.model},")
+        return complete_layout(card.geometry, wanted, what=f"device {device.index}, a {device.model},")
 
-    def _left(self, device: Device) -> CutCard | None:
-        """The card; where nothing runs on it any more, as soon as those whose programs have just ended have left it."""
-        deadline = time.monotonic() + LEAVING_S
+    def _card_when_released(self, device: Device) -> CardLayout | None:
+        """Return the layout of a card; wait up to RELEASE_WAIT_S for allocations whose programs have just ended.
+
+        Returns at once if a process still runs on the card; None if the card does not support MIG.
+        """
+        deadline = time.monotonic() + RELEASE_WAIT_S
         while True:
             card = next((c for c in self.cards() if c.device.uuid == device.uuid), None)
             if card is None or not card.taken or time.monotonic() > deadline:
                 return card
-            if any(self._parts.membership.processes(name) for name in self._care.holders(device.uuid)):
+            if any(self._parts.membership.processes(name) for name in self._administration.holders(device.uuid)):
                 return card
-            time.sleep(LEAVING_LOOK_S)
+            time.sleep(RELEASE_POLL_S)
 
     def apply(self, layouts: Sequence[tuple[Device, Sequence[Place]]]) -> None:
-        """Cut idle cards; all are checked before any is changed. Raises CalabashError."""
+        """Create layouts on idle cards; all are checked before the first card is changed.
+
+        Raises:
+            CalabashError: a layout is not possible, a card is in use, or a card is named twice.
+        """
         executor = self._parts.modes.get(MIG_MODE)
-        if not isinstance(executor, Arranging):
-            raise CalabashError("this node cannot cut cards by MIG", reason=Reason.UNKNOWN_MODE)
+        if not isinstance(executor, MigArranger):
+            raise CalabashError("this node does not serve sharing mode mig", reason=Reason.UNKNOWN_MODE)
         uuids = [device.uuid for device, _ in layouts]
         if len(set(uuids)) < len(uuids):
-            raise CalabashError("a card stands twice among the layouts", hint="write one layout for each card")
+            raise CalabashError("a card is named by two layouts", hint="write one layout for each card")
         with self._parts.inventory.steps.reserved(uuids, "being cut by MIG"):
             complete = [(device, self.checked(device, wanted)) for device, wanted in layouts]
             for device, places in complete:
                 executor.arrange(device.uuid, places)
                 text = ", ".join(f"{name} at {start}" for name, start in places) or "nothing fixed"
-                self._parts.events.tell("layout", device=device.uuid, message=f"device {device.index}: {text}")
+                self._parts.events.emit("layout", device=device.uuid, message=f"device {device.index}: {text}")
         self._parts.events.changed()
 
 
-def laid_out(geometry: MigGeometry, wanted: Sequence[Place], *, what: str) -> tuple[Place, ...]:
-    """A whole layout with a start for each instance. Raises CalabashError where the card cannot have it."""
+def complete_layout(geometry: MigGeometry, wanted: Sequence[Place], *, what: str) -> tuple[Place, ...]:
+    """Return a layout with a start for each instance, in the order of the starts.
+
+    Args:
+        wanted: profile and first memory slice of each instance; -1: choose one.
+        what: name of the card for messages.
+
+    Raises:
+        CalabashError: the card cannot have the layout.
+    """
     state = MigState()
     for name, start in wanted:
         profile = geometry.profile(name)
         if profile is not None and profile.of:
             raise CalabashError(
-                f"{name} is a part of a {profile.of}, and a layout has whole instances",
-                hint=f"write {profile.of}: parts are made in it as they are asked for",
+                f"profile {name} is a compute instance of a {profile.of}, and a layout consists of GPU instances",
+                hint=f"write {profile.of}: compute instances are created in it on request",
             )
         if profile is None:
             names = ", ".join(p.name for p in geometry.profiles)
@@ -206,11 +238,14 @@ def laid_out(geometry: MigGeometry, wanted: Sequence[Place], *, what: str) -> tu
     return tuple(sorted(found, key=lambda place: place[1]))
 
 
-def spread(cards: Sequence[CutCard], profiles: Sequence[str]) -> tuple[Planned, ...]:
-    """Instances over cards as the scheduler would place them: the fullest card first, the fewest destroyed."""
+def plan_instances(cards: Sequence[CardLayout], profiles: Sequence[str]) -> tuple[PlannedInstance, ...]:
+    """Plan instances on cards in the way of the scheduler: the fullest card first, the fewest instances destroyed.
+
+    Returns one entry for each profile, in order.
+    """
     now = {card.device.uuid: (card.state, card.idle) for card in cards}
-    usable = [card for card in cards if card.may_be_cut]
-    found: list[Planned] = []
+    usable = [card for card in cards if card.accepts_instances]
+    found: list[PlannedInstance] = []
     for number, name in enumerate(profiles):
         options = []
         for order, card in enumerate(usable):
@@ -220,12 +255,12 @@ def spread(cards: Sequence[CutCard], profiles: Sequence[str]) -> tuple[Planned, 
                 merit = (not choice.shared, -state.mask.bit_count(), len(choice.destroyed), order)
                 options.append((merit, card, choice))
         if not options:
-            found.append(Planned(profile=name, card=None, choice=None))
+            found.append(PlannedInstance(profile=name, card=None, choice=None))
             continue
         _, card, choice = min(options, key=lambda option: option[0])
         state, idle = now[card.device.uuid]
         now[card.device.uuid] = apply_choice(card.geometry, state, idle, choice)
-        found.append(Planned(profile=name, card=card.device, choice=choice))
+        found.append(PlannedInstance(profile=name, card=card.device, choice=choice))
     return tuple(found)
 
 
@@ -234,7 +269,7 @@ def _slices(geometry: MigGeometry, name: str) -> int:
     return profile.slices if profile else 0
 
 
-def _card(seen: DeviceSnapshot) -> CutCard | None:
+def _card(seen: DeviceSnapshot) -> CardLayout | None:
     device = seen.device
     geometry = device.mig
     if geometry is None:
@@ -251,42 +286,42 @@ def _card(seen: DeviceSnapshot) -> CutCard | None:
         shown = _parts(geometry, place, standing_there.get(place), parts)
         uuid = standing_there[place].uuid if place in standing_there and not shown else ""
         names = tuple(name for _, name in parts)
-        instances.append(CutInstance(place=place, uuid=uuid, state="used", allocations=names, parts=shown))
+        instances.append(LayoutInstance(place=place, uuid=uuid, state="used", allocations=names, parts=shown))
     foreign = [i for i in device.mig_instances if i.foreign and i.place not in owners]
     for instance in (*idle, *foreign):
         word = "foreign" if instance.foreign else "fixed" if instance.fixed else "idle"
         shown = _parts(geometry, instance.place, instance, ())
         uuid = "" if shown else instance.uuid
-        instances.append(CutInstance(place=instance.place, uuid=uuid, state=word, parts=shown))
-    return CutCard(
+        instances.append(LayoutInstance(place=instance.place, uuid=uuid, state=word, parts=shown))
+    return CardLayout(
         device=device,
         geometry=geometry,
         mode=seen.mode,
         state=state,
         idle=idle,
         instances=tuple(sorted(instances, key=lambda i: i.place[1])),
-        taken=bool(seen.held or foreign or seen.orphans or seen.strangers),
+        taken=bool(seen.held or foreign or seen.orphans or seen.unmanaged),
     )
 
 
 def _parts(
     geometry: MigGeometry, place: Place, instance: MigInstance | None, owners: Sequence[tuple[Slice, AllocationId]]
-) -> tuple[CutPart, ...]:
-    """What an instance is divided into; () for one that is one piece, or nothing yet."""
+) -> tuple[LayoutPartition, ...]:
+    """Return the compute instances of a GPU instance; empty if it is undivided or has none."""
     profile = geometry.profile(place[0])
     whole = profile.compute if profile is not None else 0
-    found: dict[int, CutPart] = {}
+    found: dict[int, LayoutPartition] = {}
     for part in instance.parts if instance is not None else ():
-        found[part.start] = CutPart(start=part.start, compute=part.compute, uuid=part.uuid)
+        found[part.start] = LayoutPartition(start=part.start, compute=part.compute, uuid=part.uuid)
     for held, name in owners:
         if held.part < 0:
             return ()
         size = split_profile(held.profile)[0]
         for start in [s for s, p in found.items() if s < held.part + size and held.part < s + p.compute]:
             if (start, found[start].compute) != (held.part, size):
-                del found[start]  # it is about to leave
+                del found[start]  # it is being removed
         uuid = found[held.part].uuid if held.part in found else ""
-        found[held.part] = CutPart(start=held.part, compute=size, uuid=uuid, allocation=name)
+        found[held.part] = LayoutPartition(start=held.part, compute=size, uuid=uuid, allocation=name)
     if [(p.start, p.compute) for p in found.values()] == [(0, whole)]:
         return ()
     return tuple(found[start] for start in sorted(found))

@@ -1,4 +1,4 @@
-"""Whether there is room for an allocation on this node now: asked at the grant, whatever a scheduler believes."""
+"""Check at the grant that devices and host memory have capacity for an allocation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.model.units import format_mib
-from calabash.node.audit.process_census import described
+from calabash.node.audit.process_census import describe_process
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.protocol import Misfit
 from calabash.sharing.registry import fits
@@ -19,29 +19,33 @@ from calabash.sharing.registry import fits
 def require_room(
     record: AllocationRecord, devices: Iterable[DeviceSnapshot], *, but: Collection[AllocationId] = ()
 ) -> None:
-    """Raises CalabashError with the reason of the first slice that has no room; UNHEALTHY for a device out of use.
+    """Raise an error if a slice of an allocation does not fit on its device now.
 
     Args:
         but: allocations that do not count.
+
+    Raises:
+        CalabashError: the reason of the first slice that does not fit; UNHEALTHY if its device is missing or takes no
+            work.
     """
     known = {state.device.uuid: state for state in devices}
     _require_host_memory(record, known.values(), but)
     for part in record.placement.slices:
         state = known.get(part.device)
         if state is None:
-            raise CalabashError(f"device {part.device} is not here", reason=Reason.UNHEALTHY)
+            raise CalabashError(f"device {part.device} is not on this node", reason=Reason.UNHEALTHY)
         index = state.device.index
         if state.orphans:
             raise CalabashError(
                 f"device {index} is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know",
                 reason=Reason.UNHEALTHY,
-                hint="it takes new work when those programs have ended",
+                hint="the device takes new work when those programs have ended",
             )
         if not state.takes_work:
             raise CalabashError(
-                f"device {index}: {described(state.strangers[0])} and has no slice of it",
+                f"device {index}: {describe_process(state.unmanaged[0])} and has no slice of it",
                 reason=Reason.UNHEALTHY,
-                hint="it takes new work when that process has left it",
+                hint="the device takes new work when that process has ended",
             )
         request = replace(record.request, mode=record.placement.mode)
         answer = fits(state.device, *state.beside(but), request, place=part.place)
@@ -52,7 +56,7 @@ def require_room(
 def _require_host_memory(
     record: AllocationRecord, devices: Iterable[DeviceSnapshot], but: Collection[AllocationId]
 ) -> None:
-    """What all slices of the node spill has room in what its host gives for that."""
+    """Raise NO_HOST_MEMORY if the spill of all slices exceeds the free host memory that the node gives for it."""
     wanted_mib = sum(part.spill_mib for part in record.placement.slices)
     if not wanted_mib:
         return
@@ -75,11 +79,11 @@ def _require_host_memory(
 
 
 def _beside(state: DeviceSnapshot) -> str:
-    return "".join(f"; {described(stranger)} without a slice" for stranger in state.strangers[:2])
+    return "".join(f"; {describe_process(found)} without a slice" for found in state.unmanaged[:2])
 
 
 def require_served(record: AllocationRecord, *, membership: str, own_uid: int) -> None:
-    """Raises NOT_PERMITTED where members are known by leases and the allocation is not the pool's own user's."""
+    """Raise NOT_PERMITTED if membership rests on leases and the allocation belongs to another user than the pool's."""
     if membership == "lease" and record.uid not in {-1, own_uid}:
         raise CalabashError(
             f"this pool serves user {own_uid} only, not {record.uid}: it has no control groups",

@@ -1,4 +1,4 @@
-"""Why nobody can take an allocation now, or not any more: for whoever comes for it."""
+"""Errors for requests that name an allocation which has ended or is ending."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.node.allocations.table import Allocations
 
-_FOR_OTHERS = {Reason.RECLAIM, Reason.PREEMPT}  # whoever asks again may wait for room
+_RETRY_REASONS = {Reason.RECLAIM, Reason.PREEMPT}  # a new request may wait for capacity
 
 
-def gone(allocations: Allocations, store: Store, allocation: AllocationId) -> CalabashError:
-    """The reason of its end, as far as one is known. Raises CalabashError where the journal cannot be read."""
+def ended_error(allocations: Allocations, store: Store, allocation: AllocationId) -> CalabashError:
+    """Build the error for a request that names an allocation which is not held any more, or is ending.
+
+    Its reason is RECLAIM or PREEMPT if the allocation ended for that, else CONFLICT; NOT_FOUND if no end is known.
+
+    Raises:
+        CalabashError: the journal cannot be read.
+    """
     reason, explanation = allocations.ending(allocation) or ("", "")
     if allocations.get(allocation) is None and (ended := store.allocation(allocation)) is not None:
         reason, explanation = ended.reason, ended.explanation
@@ -20,6 +26,6 @@ def gone(allocations: Allocations, store: Store, allocation: AllocationId) -> Ca
         return CalabashError(message, reason=Reason.NOT_FOUND, hint="see `calabash ps`")
     return CalabashError(
         f"allocation {allocation} was taken back before its program began: {explanation}",
-        reason=Reason(reason) if reason in _FOR_OTHERS else Reason.CONFLICT,
+        reason=Reason(reason) if reason in _RETRY_REASONS else Reason.CONFLICT,
         hint="ask again",
     )

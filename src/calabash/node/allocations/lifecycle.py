@@ -1,14 +1,14 @@
-"""The life of an allocation as a table: what is seen -> the one next step.
+"""Life cycle of an allocation: a table from observed state to the next step (pure).
 
-Theory of operation. An allocation has two witnesses that survive a crash: its entry in the journal and its slot
-directory; and one that the kernel keeps: whether any member of it lives (``membership``). The order of writing is fixed,
+Theory of operation. The state of an allocation is in three places that survive a crash of the agent: its entry in the
+journal, its slot directory, and the kernel's knowledge whether a member process lives (``membership``). The order of
+writes is fixed,
 
     grant     entry GRANTED  ->  slot
     release   slot removed   ->  entry RELEASED
 
-so every combination of witnesses that a crash at any point can leave has exactly one meaning, and the next step
-follows from what is seen and not from what was about to happen. The same function therefore serves the running pool
-and a pool that starts again; repeating a step changes nothing.
+so each combination that a crash can leave has exactly one meaning, and the next step follows from what is observed. The
+same function serves the running agent and one that starts again; repeating a step changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calabash.model.allocation import AllocationState
 
 
 class LifecycleStep(StrEnum):
-    """What to do next; after every step but KEEP the witnesses are looked at again."""
+    """Next step for an allocation. After every step but KEEP, the state is observed again."""
 
     KEEP = "keep"
     MARK_RUNNING = "mark_running"
@@ -31,15 +31,15 @@ class LifecycleStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The witnesses.
+class Witnesses:
+    """Observed state of an allocation.
 
     Args:
-        entry: state in the journal; None when it has no entry.
-        slot: the directory exists.
-        in_use: a member lives, or a device still lists one.
-        awaited: somebody may still come and take what was granted, or take it again.
-        ending: its end was asked for.
+        entry: state in the journal; None if there is no entry.
+        slot: the slot directory exists.
+        in_use: a member process lives, or a device still lists one.
+        awaited: a process may still take what was granted, or take it again.
+        ending: the end of the allocation was requested.
     """
 
     entry: AllocationState | None
@@ -49,17 +49,17 @@ class Seen:
     ending: bool = False
 
 
-def next_step(seen: Seen) -> LifecycleStep:
-    """The one step that follows from the witnesses."""
+def next_step(seen: Witnesses) -> LifecycleStep:
+    """Return the step that follows from the observed state."""
     entered = seen.entry in {AllocationState.GRANTED, AllocationState.RUNNING}
     if not seen.slot:
         if seen.in_use and entered:
-            return LifecycleStep.END_PROGRAMS  # its limits are gone, so nothing keeps it to them
+            return LifecycleStep.END_PROGRAMS  # without its slot its limits are not enforced
         return LifecycleStep.CLOSE_ENTRY if entered else LifecycleStep.FORGET
     if seen.in_use:
         if seen.ending and entered:
             return LifecycleStep.END_PROGRAMS
-        # A slot without an entry but with users is an orphan: it keeps its devices until the users are gone.
+        # A slot without an entry but with member processes is an orphan: it keeps its devices until they have ended.
         return LifecycleStep.MARK_RUNNING if seen.entry is AllocationState.GRANTED else LifecycleStep.KEEP
     if entered and seen.awaited and not seen.ending:
         return LifecycleStep.KEEP

@@ -1,8 +1,9 @@
-"""Whether a driver still lists something of an allocation whose programs have ended.
+"""Find out whether a driver still lists processes of an allocation whose programs have ended.
 
-Its devices are free when the driver says so, not when the last program is gone: a card that is given out while it
-still holds memory of the last tenant would fail the next one. Drivers are asked by one thread only; whoever settles
-allocations puts the question and finds the answer at a later round. A driver that does not answer holds nothing up.
+The devices of an allocation are free when the driver says so, not when its last program has ended: a card that is
+granted while it still holds memory of the last tenant would fail the next one. Drivers are called by one thread only;
+the thread that settles allocations leaves a question and finds the answer in a later round. A driver that does not
+answer within ANSWER_WITHIN_NS delays no release.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Question:
 
 
 class Occupancy:
-    """Questions and answers. ``asked`` is called when there is a new question."""
+    """Questions about allocations and their answers. ``asked`` is called when there is a new question."""
 
     def __init__(self, inventory: Inventory, membership: Membership, clock: Clock) -> None:
         self._inventory = inventory
@@ -39,8 +40,11 @@ class Occupancy:
         self._questions: dict[AllocationId, _Question] = {}
         self.asked: Callable[[], None] = lambda: None
 
-    def clear(self, record: AllocationRecord) -> bool:
-        """Whether its devices list nothing of it; False as long as that is not known. Never asks a driver."""
+    def is_clear(self, record: AllocationRecord) -> bool:
+        """Return True if the devices of an allocation list none of its processes; False while that is not known.
+
+        Calls no driver. An unanswered question counts as clear after ANSWER_WITHIN_NS.
+        """
         question = self._questions.get(record.id)
         if question is None:
             self._questions[record.id] = _Question(record, self._clock.monotonic_ns())
@@ -49,12 +53,12 @@ class Occupancy:
         late = self._clock.monotonic_ns() - question.asked_ns > ANSWER_WITHIN_NS
         return question.clear or (late and not question.looked)
 
-    def forget(self, allocation: AllocationId) -> None:
-        """It is in use again, or released."""
+    def discard(self, allocation: AllocationId) -> None:
+        """Drop the question about an allocation that is in use again or released."""
         self._questions.pop(allocation, None)
 
-    def look(self) -> bool:
-        """Ask the drivers; True when something has become clear."""
+    def poll(self) -> bool:
+        """Call the drivers for all open questions; return True if an allocation has become clear."""
         news = False
         for allocation, question in list(self._questions.items()):
             if question.clear:

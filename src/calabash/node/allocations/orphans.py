@@ -1,4 +1,4 @@
-"""Allocations that somebody uses and the journal does not know: their devices take no new work before they end."""
+"""Orphaned allocations: in use, but unknown to the journal. Their devices take no new work until they have ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.node.slots.protocol import Slots
 
 
 class Orphans:
-    """What a lost journal has left. Changed under the agent's lock, read from any thread."""
+    """Allocations that a lost journal has left. Changed under the agent's lock, read from any thread."""
 
     def __init__(self, slots: Slots, membership: Membership) -> None:
         self._slots = slots
@@ -20,7 +20,7 @@ class Orphans:
         self._devices: dict[AllocationId, tuple[DeviceUuid, ...]] = {}
 
     def adopt(self, found: Collection[AllocationId]) -> None:
-        """Slots and members without an entry: those that nobody uses are removed."""
+        """Register slots and members without an entry; those without member processes are removed."""
         for allocation in sorted(found):
             if self._membership.remove(allocation):
                 self._slots.remove(allocation)
@@ -28,14 +28,14 @@ class Orphans:
                 self._devices[allocation] = self._devices_of(allocation)
 
     def sweep(self) -> None:
-        """Remove those that nobody uses any more."""
+        """Remove the orphans whose member processes have ended."""
         for allocation in list(self._devices):
             if self._membership.remove(allocation):
                 self._slots.remove(allocation)
                 del self._devices[allocation]
 
     def on(self, device: DeviceUuid) -> list[AllocationId]:
-        """Those that have a slice of the device."""
+        """Return the orphans that have a slice of a device."""
         return [allocation for allocation, devices in list(self._devices.items()) if device in devices]
 
     def _devices_of(self, allocation: AllocationId) -> tuple[DeviceUuid, ...]:

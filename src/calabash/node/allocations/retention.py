@@ -1,4 +1,4 @@
-"""How long an allocation is kept that nobody uses: the rule of whoever hands allocations out."""
+"""Policies for how long an allocation without member processes is kept."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ from calabash.model.allocation import AllocationRecord, AllocationState
 GRANT_GRACE_NS = 10_000_000_000
 
 
-class Tenure(Protocol):
-    """Who else than a live process has a right to what is held."""
+class RetentionPolicy(Protocol):
+    """Decides whether an allocation is kept although no member process uses it."""
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
-        """Whether it is kept although nobody uses it now; ``held_ns``: since this process holds it. Never waits."""
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
+        """Return True if an allocation without member processes is kept. Must not block.
+
+        Args:
+            held_ns: how long this agent has held the allocation.
+        """
         ...
 
-    def over(self, record: AllocationRecord) -> bool:
-        """Whether its tenant cannot use it again, so that what of ours runs for it is to end. Never waits."""
+    def is_abandoned(self, record: AllocationRecord) -> bool:
+        """Return True if the tenant cannot use the allocation again, so that its worker is to end. Must not block."""
         ...
 
 
-class RequesterTenure:
-    """A grant is kept for the process that asked, as long as that is there and takes it in time; then for its members.
-    One that stands is kept until it is given back."""
+class RequesterRetention:
+    """Keep a granted allocation while its requesting process lives, at most GRANT_GRACE_NS, until its program has started.
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+    Standing allocations are kept until they are released.
+    """
+
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         if record.request.standing:
             return True
         if record.state is not AllocationState.GRANTED or held_ns >= GRANT_GRACE_NS:
@@ -34,7 +40,7 @@ class RequesterTenure:
         client = Process(pid=record.client_pid, start_time=record.client_start_time)
         return record.client_pid <= 0 or alive(client)
 
-    def over(self, record: AllocationRecord) -> bool:
-        """A program of the tenant's may connect to what runs for it as long as that is there."""
+    def is_abandoned(self, record: AllocationRecord) -> bool:
+        """Return False: a program of the tenant may connect to the worker as long as the worker lives."""
         del record
         return False

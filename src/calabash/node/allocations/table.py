@@ -1,10 +1,10 @@
-"""The allocations that are held now, kept equal to the journal, the slots and who is a member.
+"""Held allocations, kept consistent with the journal, the slots and membership.
 
-Writing goes through ``lifecycle.next_step`` only: grants are journalled before the slot appears, releases after it is
-gone, and every sweep looks at the witnesses again. A pool that starts reads the journal and the slots and takes the
-same steps, so it ends where the dead one would have.
+State changes only by ``lifecycle.next_step``: a grant is journalled before its slot is created, a release after its
+slot is removed, and every sweep observes the state again. An agent that starts reads the journal and the slots and
+takes the same steps, so it reaches the state that the previous one would have reached.
 
-Changes are not safe for threads by themselves: the agent makes them under its lock. Reading is.
+Changes are not thread-safe by themselves: the agent makes them under its lock. Reading is.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from calabash.model.allocation import AllocationRecord, AllocationState, UsageRe
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, ModeName
-from calabash.node.allocations.lifecycle import LifecycleStep, Seen, next_step
+from calabash.node.allocations.lifecycle import LifecycleStep, Witnesses, next_step
 from calabash.node.allocations.orphans import Orphans
-from calabash.node.allocations.retention import RequesterTenure, Tenure
-from calabash.node.allocations.uncertain_entries import DoubtfulEntries
+from calabash.node.allocations.retention import RequesterRetention, RetentionPolicy
+from calabash.node.allocations.uncertain_entries import UncertainEntries
 from calabash.node.membership.protocol import Membership
 from calabash.node.slots.content import SlotSpec
 from calabash.node.slots.names import SlotNames
@@ -32,35 +32,35 @@ from calabash.node.slots.protocol import Slots
 from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import mode_of_device
 
-LOOK_AT_ALL_NS = (
-    5_000_000_000  # what no member tells, such as a slot that an operator has removed, is found after so long
-)
+FULL_SWEEP_NS = 5_000_000_000  # longest delay until a change without a notification is found, such as a removed slot
 
 
 @dataclass(slots=True)
 class _Held:
-    """An allocation that is held: its journal record and what only this process knows about it."""
+    """A held allocation: its journal record and state that only this process knows."""
 
     record: AllocationRecord
     since_ns: int
     ending: tuple[str, str] | None = None  # reason, explanation
-    end_noted: bool = False  # the journal has why it ends
-    gently: bool = False  # its programs are not to be ended, only waited for
-    making: bool = False  # its mode is making what it needs; it has no slot yet
-    adopted: bool = False  # granted by a pool before this one, which may not have lived to write its start down
-    start_unwritten: bool = False  # the journal hears of the start at the next sweep; a crash would see it again
+    end_noted: bool = False  # the reason of the end is journalled
+    gently: bool = False  # wait for its programs; send no signal
+    making: bool = False  # its mode is creating what it needs; it has no slot yet
+    adopted: bool = False  # granted by an earlier agent, which may have ended before it wrote the start
+    start_unwritten: bool = False  # the start is journalled at the next sweep; after a crash it is observed again
     final_usage: Sequence[UsageRecord] | None = None
-    populated: bool = False  # it had a live member at the last look
+    populated: bool = False  # it had a live member process at the last observation
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
-        """Asked once: a store that failed is given the same."""
+        """Return the final usage records; they are computed once, so that a retried write gets the same ones."""
         if self.final_usage is None:
             self.final_usage = usage_of(self.record)
         return self.final_usage
 
     def note_end(self, store: Store) -> Sequence[CalabashError]:
-        """Journal why, before its programs are ended: they may be gone when the next pool looks, and their user asks why. A
-        journal that cannot be written keeps nobody running; what it failed of."""
+        """Journal the reason of the end before its programs are ended, because they may be gone when the next agent looks.
+
+        Returns the errors of the journal; they do not keep the programs running.
+        """
         if self.ending is None or self.end_noted:
             return ()
         try:
@@ -70,13 +70,13 @@ class _Held:
         self.end_noted = True
         return ()
 
-    def awaited(self, tenure: Tenure, clock: Clock) -> bool:
-        """Whether somebody may still come for it."""
-        return tenure.holds(self.record, clock.monotonic_ns() - self.since_ns)
+    def awaited(self, retention: RetentionPolicy, clock: Clock) -> bool:
+        """Return True if a process may still take the allocation."""
+        return retention.retains(self.record, clock.monotonic_ns() - self.since_ns)
 
     @property
-    def why_it_ends(self) -> tuple[str, str]:
-        """Reason and explanation."""
+    def end_reason(self) -> tuple[str, str]:
+        """Reason and explanation of the end."""
         if self.ending is not None:
             return self.ending
         if self.record.state is AllocationState.GRANTED and self.adopted:
@@ -88,7 +88,7 @@ class _Held:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """What a sweep did, for events and for whoever waits for room."""
+    """Result of a sweep: allocations that started or were released, those whose programs must be ended, and failures."""
 
     started: list[AllocationRecord] = field(default_factory=list)
     released: list[AllocationRecord] = field(default_factory=list)
@@ -97,21 +97,22 @@ class Changes:
 
 
 class Occupied(Protocol):
-    """Whether devices still list something of an allocation; ``occupancy`` asks the drivers."""
+    """Answers whether devices still list processes of an allocation; implemented by ``occupancy``."""
 
-    def clear(self, record: AllocationRecord) -> bool: ...
+    def is_clear(self, record: AllocationRecord) -> bool: ...
 
-    def forget(self, allocation: AllocationId) -> None: ...
+    def discard(self, allocation: AllocationId) -> None: ...
 
 
 class Allocations:
     """All allocations that are held.
 
     Args:
-        usage_of: last usage records of an allocation, asked once, while its slot still exists if it ever had one.
-        names: what slots are called, shared with all that exists for an allocation under a name.
-        tenure: how long an allocation is kept that nobody uses; by default as long as its requester may still come.
-        boot: the boot of this machine whose monotonic clock ``clock`` has.
+        usage_of: returns the final usage records of an allocation; called once, before its slot is removed.
+        names: names of slots, shared with everything that is created for an allocation under a name.
+        retention: how long an allocation without member processes is kept; by default as long as its requester may take
+            it.
+        boot: ID of the boot of this machine that the monotonic time of ``clock`` belongs to.
     """
 
     def __init__(
@@ -124,57 +125,65 @@ class Allocations:
         occupancy: Occupied,
         usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]] = lambda _: (),
         names: SlotNames | None = None,
-        tenure: Tenure | None = None,
+        retention: RetentionPolicy | None = None,
         boot: str = "",
     ) -> None:
         self._names = names or SlotNames()
         self._store, self._slots, self._membership = store, slots, membership
         self._clock, self._boot = clock, boot
         self._usage_of, self._occupancy = usage_of, occupancy
-        self._tenure = tenure or RequesterTenure()
+        self._retention = retention or RequesterRetention()
         self._held: dict[AllocationId, _Held] = {}
-        self._orphans, self._doubtful = Orphans(slots, membership), DoubtfulEntries(store, clock)
-        self._look_at_all_ns = 0
+        self._orphans, self._uncertain = Orphans(slots, membership), UncertainEntries(store, clock)
+        self._next_full_sweep_ns = 0
         self._unsettled: set[AllocationId] = set()
-        self._changes = 0  # how often an allocation came or went
-        self._devices: tuple[int, dict[DeviceUuid, DeviceHeld]] | None = None  # and the count of changes that it is of
+        self._changes = 0  # number of allocations added or removed so far
+        self._devices: tuple[int, dict[DeviceUuid, DeviceHeld]] | None = (
+            None  # with the value of _changes that it belongs to
+        )
 
     def records(self) -> list[AllocationRecord]:
-        """Everything held, oldest first."""
+        """Return all held allocations, oldest first."""
         return [e.record for e in list(self._held.values())]
 
     def by_device(self) -> Mapping[DeviceUuid, DeviceHeld]:
-        """Return what is held of each device of which anything is held. Under the lock."""
+        """Return the slices held of each device that has any. Called under the lock."""
         if self._devices is None or self._devices[0] != self._changes:
             self._devices = (self._changes, _by_device(self.records()))
         return self._devices[1]
 
     def get(self, allocation: AllocationId) -> AllocationRecord | None:
-        """One that is held."""
+        """Return the record of a held allocation; None if it is not held."""
         return entry.record if (entry := self._held.get(allocation)) else None
 
     def making(self, allocation: AllocationId) -> bool:
-        """Whether its mode is still making what it needs."""
+        """Return True while the mode is creating what the allocation needs."""
         return bool((entry := self._held.get(allocation)) and entry.making)
 
     def ending(self, allocation: AllocationId) -> tuple[str, str] | None:
-        """Reason and explanation with which its end was asked for; None: it was not."""
+        """Return reason and explanation of a requested end; None if none was requested."""
         return entry.ending if (entry := self._held.get(allocation)) else None
 
     def lives(self, allocation: AllocationId) -> bool:
-        """Whether it has a live member or somebody may still come for it; one that only waits for a driver does not."""
+        """Return True if an allocation has a live member process or a process may still take it.
+
+        False for one that only waits for a driver to report its devices free.
+        """
         entry = self._held.get(allocation)
         return entry is not None and (
-            self._membership.populated(allocation) or entry.awaited(self._tenure, self._clock)
+            self._membership.populated(allocation) or entry.awaited(self._retention, self._clock)
         )
 
     def orphaned(self, device: DeviceUuid) -> list[AllocationId]:
-        """Users of the device that the journal knows nothing of; it takes no new work before they are gone."""
+        """Return the orphans that use a device; it takes no new work until they have ended."""
         return self._orphans.on(device)
 
     def hold(self, record: AllocationRecord) -> AllocationRecord:
-        """Journal it: its room is held from now on, and ``grant`` or ``give_up`` follows. Raises CalabashError and then
-        holds nothing (DISK_FULL, STORE_UNAVAILABLE)."""
+        """Journal an allocation; its capacity is held from now on, and ``grant`` or ``give_up`` must follow.
+
+        Raises:
+            CalabashError: DISK_FULL or STORE_UNAVAILABLE; nothing is held.
+        """
         self._names.assign(record.id)
         slot, now_ns = str(self._slots.path(record.id)), self._clock.monotonic_ns()
         record = replace(record, state=AllocationState.GRANTED, slot=slot, granted_ns=now_ns, boot=self._boot)
@@ -184,12 +193,15 @@ class Allocations:
             self._withdraw(record.id, error)
             raise
         self._held[record.id] = _Held(record, now_ns, making=True)
-        self._came_or_went(record.id)
+        self._note_change(record.id)
         return record
 
     def grant(self, spec: SlotSpec) -> AllocationRecord:
-        """Make the slot of one that is held. Raises CalabashError and then holds nothing: what the slot could not be
-        made for, or CONFLICT when its end was asked for meanwhile."""
+        """Create the slot of a held allocation.
+
+        Raises:
+            CalabashError: the slot cannot be created, or CONFLICT if its end was requested meanwhile; nothing is held.
+        """
         entry = self._held[spec.allocation]
         try:
             if entry.ending:
@@ -204,21 +216,24 @@ class Allocations:
         return entry.record
 
     def give_up(self, allocation: AllocationId, error: BaseException) -> None:
-        """What it needs could not be made: it is released."""
+        """Release an allocation whose resources could not be created."""
         del self._held[allocation]
-        self._came_or_went(allocation)
+        self._note_change(allocation)
         self._withdraw(allocation, error)
 
     def _withdraw(self, allocation: AllocationId, error: BaseException) -> None:
-        """Whether the journal has it is not known after a lost connection."""
+        """Remove slot and group, and close the journal entry, which may exist even if the write failed."""
         self._membership.remove(allocation)
         self._slots.remove(allocation)
         self._names.retire(allocation)
-        self._doubtful.add(allocation, error)
+        self._uncertain.add(allocation, error)
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
-        """Ask for the end of an allocation; its programs are ended, then it is released. False when not held. ``gently``:
-        its programs are about to end by themselves and are not to be told."""
+        """Request the end of an allocation: its programs are ended, then it is released. Returns False if it is not held.
+
+        Args:
+            gently: send the programs no signal; they are about to end by themselves.
+        """
         if (entry := self._held.get(allocation)) is None:
             return False
         self._unsettled.add(allocation)
@@ -227,28 +242,32 @@ class Allocations:
         return True
 
     def started(self, allocation: AllocationId, program: Process | None) -> AllocationRecord | None:
-        """The program is a member and runs; None when the allocation is not held any more."""
+        """Note that the program of an allocation is a member and runs; return the record.
+
+        None if the allocation is not held, is ending, or is still being created. ``program`` is None for a standing
+        allocation.
+        """
         entry = self._held.get(allocation)
         if entry is None or entry.ending or entry.making:
             return None
         if program is not None:
-            if self._membership.form == "lease":  # the kernel remembers by itself who the program is
+            if self._membership.form == "lease":  # control groups keep their members by themselves
                 self._store.note(allocation, program=(program.pid, program.start_time))
             entry.record = replace(entry.record, program_pid=program.pid, program_start_time=program.start_time)
         if entry.record.state is AllocationState.GRANTED:
-            # Whoever starts does not wait for the disk: that it runs is seen again after a crash.
+            # The start does not wait for the disk: after a crash it is observed again.
             entry.record = replace(entry.record, state=AllocationState.RUNNING, started_at=self._clock.now_s())
             entry.start_unwritten = True
             self._unsettled.add(allocation)
         return entry.record
 
     def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
-        """Take over what the slots of these records are called, before anything of them is opened."""
+        """Take over the slot names of these records, before their slots are opened."""
         for record in entered:
             self._names.adopt(record.id, PurePath(record.slot).name)
 
     def recover(self) -> Changes:
-        """Adopt what the journal, the slots and the members say; called once, before anything is granted."""
+        """Adopt what journal, slots and membership show. Called once, before anything is granted."""
         entered = {r.id: r for r in self._store.allocations()}
         self.learn_names(entered.values())
         self._slots.sweep()
@@ -257,7 +276,7 @@ class Allocations:
         for record in entered.values():
             ending = (record.reason, record.explanation) if record.reason else None
             self._held[record.id] = _Held(record, now_ns, ending, end_noted=ending is not None, adopted=True)
-            self._came_or_went(record.id)
+            self._note_change(record.id)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
                 self._slots.bind(record.id, self._membership.group(record.id))
@@ -265,9 +284,9 @@ class Allocations:
         return self.sweep()
 
     def sweep(self) -> Changes:
-        """Look at the witnesses again that may have changed, and take the steps that follow."""
-        changes = Changes(failures=self._doubtful.close())
-        for entry in self._to_look_at():
+        """Observe the state of allocations that may have changed, and take the steps that follow."""
+        changes = Changes(failures=self._uncertain.close())
+        for entry in self._entries_to_settle():
             try:
                 self._settle(entry, changes)
             except CalabashError as error:
@@ -275,19 +294,20 @@ class Allocations:
         self._orphans.sweep()
         return changes
 
-    def _to_look_at(self) -> list[_Held]:
-        """Return what is not settled or has news of its members; everything now and then, and where there are no news.
+    def _entries_to_settle(self) -> list[_Held]:
+        """Return the allocations that are not settled or whose members have changed; all of them every FULL_SWEEP_NS.
 
-        An allocation is settled if the last look led to no step, and only news of its members or a call can lead to one.
+        An allocation is settled if the last observation led to no step, and only a change of its members or a call can
+        lead to one. All are returned if membership cannot report changes.
         """
-        news, now_ns = self._membership.news(), self._clock.monotonic_ns()
-        if news is None or now_ns >= self._look_at_all_ns:
-            self._look_at_all_ns = now_ns + LOOK_AT_ALL_NS
+        news, now_ns = self._membership.changed_allocations(), self._clock.monotonic_ns()
+        if news is None or now_ns >= self._next_full_sweep_ns:
+            self._next_full_sweep_ns = now_ns + FULL_SWEEP_NS
             return list(self._held.values())
         wanted = self._unsettled.union(news)
         return [self._held[name] for name in sorted(wanted) if name in self._held]
 
-    def _came_or_went(self, allocation: AllocationId) -> None:
+    def _note_change(self, allocation: AllocationId) -> None:
         self._changes += 1
         if allocation in self._held:
             self._unsettled.add(allocation)
@@ -297,12 +317,12 @@ class Allocations:
     def _settle(self, entry: _Held, changes: Changes) -> None:
         self._unsettled.add(entry.record.id)
         if entry.making:
-            return  # whoever makes it goes on: grant or give_up follows
+            return  # grant or give_up follows
         if entry.start_unwritten:
             self._store.start(entry.record.id, at=entry.record.started_at)
             entry.start_unwritten = False
         while True:
-            step = next_step(self._look(entry))
+            step = next_step(self._witnesses(entry))
             if step is LifecycleStep.MARK_RUNNING:
                 now_s = self._clock.now_s()
                 self._store.start(entry.record.id, at=now_s)
@@ -320,48 +340,48 @@ class Allocations:
                 changes.released.append(self._close(entry))
                 return
             else:
-                # What only waits for its requester or for a driver has other witnesses than its members.
+                # An allocation that waits for its requester or for a driver changes without a change of its members.
                 if entry.record.request.standing or entry.populated:
                     self._unsettled.discard(entry.record.id)
                 return
 
     def _close(self, entry: _Held) -> AllocationRecord:
-        at, (reason, why), usage = self._clock.now_s(), entry.why_it_ends, entry.last_usage(self._usage_of)
+        at, (reason, why), usage = self._clock.now_s(), entry.end_reason, entry.last_usage(self._usage_of)
         name, released = entry.record.id, AllocationState.RELEASED
         self._store.release(name, at=at, reason=reason, explanation=why, usage=usage)
         del self._held[name]
-        self._came_or_went(name)
-        self._occupancy.forget(name)
+        self._note_change(name)
+        self._occupancy.discard(name)
         self._names.retire(name)
         return replace(entry.record, state=released, ended_at=at, reason=reason, explanation=why)
 
-    def _look(self, entry: _Held) -> Seen:
+    def _witnesses(self, entry: _Held) -> Witnesses:
         record = entry.record
         in_use = entry.populated = self._membership.populated(record.id)
         if in_use:
-            self._occupancy.forget(record.id)
+            self._occupancy.discard(record.id)
         elif record.state is AllocationState.RUNNING and self._slots.exists(record.id):
-            in_use = not self._occupancy.clear(record)
-        return Seen(
+            in_use = not self._occupancy.is_clear(record)
+        return Witnesses(
             entry=record.state,
             slot=self._slots.exists(record.id),
             in_use=in_use,
-            awaited=entry.awaited(self._tenure, self._clock),
+            awaited=entry.awaited(self._retention, self._clock),
             ending=entry.ending is not None,
         )
 
     def _remove_slot(self, entry: _Held) -> bool:
-        """False when somebody has come after all."""
+        """Remove group and slot; return False if a process has become a member meanwhile."""
         if not self._membership.remove(entry.record.id):
             return False
-        self._store.add_usage(entry.last_usage(self._usage_of))  # before the slot goes, from which it is read
+        self._store.add_usage(entry.last_usage(self._usage_of))  # before the slot is removed, from which usage is read
         self._slots.remove(entry.record.id)
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceHeld:
-    """The slices that are held of a device, the allocation of each, and the mode of the device; None while it is idle."""
+    """Slices held of a device, the allocation of each, and the mode of the device (None if idle)."""
 
     slices: tuple[HeldSlice, ...] = ()
     allocations: tuple[AllocationId, ...] = ()

@@ -1,5 +1,4 @@
-"""Journal entries that may or may not have been written: a line to the store that broke does not say. They are closed until
-that succeeds."""
+"""Journal entries that may or may not have been written because the connection to the store broke."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 
 
-class DoubtfulEntries:
-    """Used under the agent's lock."""
+class UncertainEntries:
+    """Entries to be closed, retried until that succeeds. Used under the agent's lock."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -18,13 +17,13 @@ class DoubtfulEntries:
         self._causes: dict[AllocationId, CalabashError] = {}
 
     def add(self, allocation: AllocationId, error: BaseException) -> None:
-        """One that is not held, whatever the journal says; ``error`` is why."""
+        """Add the entry of an allocation that is not held, with the error that caused this, and try to close it."""
         cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
         self._causes[allocation] = cause
         self.close()
 
     def close(self) -> list[CalabashError]:
-        """Close all of them; what went wrong with those that are tried again."""
+        """Try to close all entries; return the errors of those that are retried later."""
         failures = []
         for allocation, cause in list(self._causes.items()):
             try:

@@ -17,7 +17,7 @@ from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import ComputeDemand
 from calabash.node.arbiter.policy import Order, SharedDevice, Turn, decide, is_active
 from calabash.node.arbiter.swap_shifts import Shift, present
-from calabash.node.slots.clamped_counters import CREDIT_NS, KERNEL_NS_MAX, MS, Believed, LargestStep
+from calabash.node.slots.clamped_counters import CREDIT_NS, KERNEL_NS_MAX, MS, ClampedCounter, LargestStep
 from calabash.node.slots.layout import PagePolicy
 from calabash.node.slots.pages import LimitsPage, TurnPlan, UsagePage
 
@@ -36,7 +36,7 @@ class DeviceShare:
         self._index = index
         self._demand: ComputeDemand | None = None
         self._order: Order | None = None
-        self._believed = Believed()
+        self._believed = ClampedCounter()
         self._steps = LargestStep()
         self._kernels: deque[int] = deque(maxlen=KERNEL_WINDOWS)
         self._kernels_at_ns = 0

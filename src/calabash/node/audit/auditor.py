@@ -15,19 +15,19 @@ from calabash.model.request import AllocationId
 from calabash.node.audit.compare import IGNORED_NS, Audit, Throttle, Window, check, throttle
 from calabash.node.audit.duty_cycle import due_ns
 from calabash.node.devices.inventory import Inventory
-from calabash.node.processes.reaper import Keeping
-from calabash.node.slots.clamped_counters import MS, Believed
+from calabash.node.processes.reaper import OpenSlot
+from calabash.node.slots.clamped_counters import MS, ClampedCounter
 from calabash.node.slots.layout import Gate, PagePolicy
 from calabash.node.slots.pages import LimitsPage
 
 WINDOW_NS = 250 * MS
 PACED_WINDOW_NS = 100 * MS  # while somebody is paced: the driver of a card tells no more often
 WINDOW_NS_MAX = 1_500 * MS  # a sample stands for no more time than this
-TELL_AGAIN_NS = 60_000 * MS
+REPORT_AGAIN_NS = 60_000 * MS
 BURST_NS = 40 * MS
 STEP_S_MIN = 0.002
 
-Tell = Callable[[AllocationId, DeviceUuid, int], None]
+ReportUnreported = Callable[[AllocationId, DeviceUuid, int], None]
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Had:
 class _Slice:
     """One slice under audit. ``told_ns`` is the believed counter up to which it was compared."""
 
-    believed: Believed = field(default_factory=Believed)
+    believed: ClampedCounter = field(default_factory=ClampedCounter)
     audit: Audit = field(default_factory=Audit)
     told_ns: int = 0
     since_ns: int = 0
@@ -69,7 +69,7 @@ class Auditor:
     Args:
         allocation_of: who a process belongs to, by the kernel's word or by its lease.
         freeze: stops or continues an allocation; None where that cannot be done to it alone.
-        tell: called once a minute for each allocation that tells too little: device and nanoseconds.
+        report: called once a minute for each allocation that tells too little: device and nanoseconds.
     """
 
     def __init__(
@@ -78,31 +78,31 @@ class Auditor:
         allocation_of: Callable[[int], AllocationId | None],
         *,
         freeze: Callable[[AllocationId, bool], None] | None,
-        tell: Tell,
+        report: ReportUnreported,
     ) -> None:
         self._inventory = inventory
         self._allocation_of = allocation_of
         self._freeze = freeze
-        self._tell = tell
+        self._report = report
         self._devices: dict[DeviceUuid, _Device] = {}
         self._slices: dict[tuple[AllocationId, int], _Slice] = {}
         self._throttles: dict[AllocationId, Throttle] = {}
-        self._told_at_ns: dict[AllocationId, int] = {}
+        self._reported_at_ns: dict[AllocationId, int] = {}
         self._owners: dict[int, AllocationId] = {}
         self._next_ns = 0
         self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
         self._paced: dict[AllocationId, LimitsPage] = {}
-        self._keepings: tuple[Keeping, ...] = ()
-        self._pages: dict[AllocationId, Keeping] = {}
-        self._by_device: dict[DeviceUuid, list[tuple[Keeping, int]]] = {}
+        self._open_slots: tuple[OpenSlot, ...] = ()
+        self._pages: dict[AllocationId, OpenSlot] = {}
+        self._by_device: dict[DeviceUuid, list[tuple[OpenSlot, int]]] = {}
         self._worked_ns: dict[AllocationId, int] = {}  # when the driver last saw it at work
         self._restless: set[AllocationId] = set()  # stopped, suspended or paced
-        self._relieved: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
+        self._thawed: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
 
-    def tick(self, keepings: Iterable[Keeping], now_ns: int) -> None:
+    def tick(self, open_slots: Iterable[OpenSlot], now_ns: int) -> None:
         """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
-        if keepings is not self._keepings:
-            self._take_over(keepings if isinstance(keepings, tuple) else tuple(keepings))
+        if open_slots is not self._open_slots:
+            self._take_over(open_slots if isinstance(open_slots, tuple) else tuple(open_slots))
         self._had.clear()
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + (PACED_WINDOW_NS if self._paced else WINDOW_NS)
@@ -117,7 +117,7 @@ class Auditor:
     @property
     def is_watching(self) -> bool:
         """Return True if an allocation worked of late, or is stopped or suspended."""
-        return bool(self._worked_ns or self._restless or self._relieved)
+        return bool(self._worked_ns or self._restless or self._thawed)
 
     def step(self, now_ns: int) -> float | None:
         """What is due of pacing; in how many seconds it is again, None when nobody is paced."""
@@ -128,7 +128,7 @@ class Auditor:
             waits_s.append((self._due_ns(name) - now_ns) / 1e9)
         return max(STEP_S_MIN, min(waits_s)) if waits_s else None
 
-    def release(self) -> None:
+    def thaw_all(self) -> None:
         """Let everybody go on."""
         for name, state in self._throttles.items():
             if state.frozen and self._freeze is not None:
@@ -136,23 +136,23 @@ class Auditor:
         self._throttles.clear()
         self._paced.clear()
 
-    def relieve(self) -> None:
+    def thaw_for_driver(self) -> None:
         """Let whoever is stopped go on until it is looked at again; from any thread."""
         for name, state in list(self._throttles.items()):
             if state.frozen and self._freeze is not None:
-                self._relieved.add(name)
+                self._thawed.add(name)
                 self._freeze(name, False)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _take_over(self, keepings: tuple[Keeping, ...]) -> None:
+    def _take_over(self, open_slots: tuple[OpenSlot, ...]) -> None:
         """Look at these allocations from now on, and forget all others."""
-        self._keepings = keepings
-        self._pages = {keeping.limits.allocation: keeping for keeping in keepings}
+        self._open_slots = open_slots
+        self._pages = {slot.limits.allocation: slot for slot in open_slots}
         self._by_device = {}
-        for keeping in self._pages.values():
-            for index, uuid in enumerate(keeping.limits.uuids):
-                self._by_device.setdefault(uuid, []).append((keeping, index))
+        for slot in self._pages.values():
+            for index, uuid in enumerate(slot.limits.uuids):
+                self._by_device.setdefault(uuid, []).append((slot, index))
         self._forget(self._pages.keys())
 
     def _to_hold(self, now_ns: int) -> list[AllocationId]:
@@ -162,7 +162,7 @@ class Auditor:
             if any(h.seen_ns > 0 for h in had.values()):
                 self._worked_ns[name] = now_ns
         self._worked_ns = {name: at for name, at in self._worked_ns.items() if now_ns - at < IGNORED_NS}
-        watched = {*self._worked_ns, *self._relieved, *self._restless, *(self._pages.keys() - self._throttles.keys())}
+        watched = {*self._worked_ns, *self._thawed, *self._restless, *(self._pages.keys() - self._throttles.keys())}
         return [name for name in self._pages if name in watched] if watched else []
 
     def _forget(self, held: Iterable[AllocationId]) -> None:
@@ -170,11 +170,11 @@ class Auditor:
         self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
         self._throttles = {name: state for name, state in self._throttles.items() if name in names}
         self._paced = {name: limits for name, limits in self._paced.items() if name in names}
-        self._told_at_ns = {name: at for name, at in self._told_at_ns.items() if name in names}
+        self._reported_at_ns = {name: at for name, at in self._reported_at_ns.items() if name in names}
         self._worked_ns = {name: at for name, at in self._worked_ns.items() if name in names}
         self._restless &= names
 
-    def _window(self, uuid: DeviceUuid, parts: list[tuple[Keeping, int]], now_ns: int) -> None:
+    def _window(self, uuid: DeviceUuid, parts: list[tuple[OpenSlot, int]], now_ns: int) -> None:
         device = self._devices.setdefault(uuid, _Device(read_ns=now_ns))
         try:
             seen = self._seen(uuid, device)
@@ -183,20 +183,18 @@ class Auditor:
         if seen is None:
             return
         device.read_ns = now_ns
-        for keeping, index in parts:
-            name = keeping.limits.allocation
+        for slot, index in parts:
+            name = slot.limits.allocation
             part = self._slices.setdefault((name, index), _Slice(since_ns=now_ns))
-            usage = keeping.usage.device(index)
+            usage = slot.usage.device(index)
             value_ns = part.believed.read(usage.charged_ns, now_ns, burst_ns=BURST_NS, inflight_ns=usage.inflight_ns)
             elapsed_ns = now_ns - part.since_ns
             seen_ns = seen.get(name, 0)
             if elapsed_ns <= 0:
                 continue
-            if keeping.limits.device(index).policy == PagePolicy.NONE:
+            if slot.limits.device(index).policy == PagePolicy.NONE:
                 part.told_ns, part.since_ns = value_ns, now_ns
-                keeping.limits.add_seen(
-                    index, seen_ns, unreported_ns=seen_ns
-                )  # others hold its share, and nobody tells
+                slot.limits.add_seen(index, seen_ns, unreported_ns=seen_ns)  # others hold its share, and nobody tells
                 continue
             window = Window(
                 now_ns=now_ns,
@@ -207,13 +205,13 @@ class Auditor:
             )
             part.audit, owed_ns = check(part.audit, window)
             part.told_ns, part.since_ns = value_ns, now_ns
-            share = _share(keeping.limits, index)
+            share = _share(slot.limits, index)
             had = _Had(seen_ns=seen_ns, elapsed_ns=elapsed_ns, owed_ns=owed_ns, share=share)
             self._had.setdefault(name, {})[index] = had
-            keeping.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
-            if owed_ns and now_ns - self._told_at_ns.get(name, -TELL_AGAIN_NS) >= TELL_AGAIN_NS:
-                self._told_at_ns[name] = now_ns
-                self._tell(name, uuid, owed_ns)
+            slot.limits.add_seen(index, seen_ns, unreported_ns=owed_ns)
+            if owed_ns and now_ns - self._reported_at_ns.get(name, -REPORT_AGAIN_NS) >= REPORT_AGAIN_NS:
+                self._reported_at_ns[name] = now_ns
+                self._report(name, uuid, owed_ns)
 
     def _seen(self, uuid: DeviceUuid, device: _Device) -> dict[AllocationId, int] | None:
         """Nanoseconds of the device by allocation since the last answer; None when there is no new sample."""
@@ -253,10 +251,10 @@ class Auditor:
             now_ns=now_ns,
             share=most.share if most else min(_share(limits, i) for i in range(limits.device_count)),
             seen_ns=most.seen_ns if most else None,
-            hides=any(h.owed_ns for h in had.values()),
+            under_reports=any(h.owed_ns for h in had.values()),
         )
-        if after.frozen is not state.frozen or name in self._relieved:
-            self._relieved.discard(name)
+        if after.frozen is not state.frozen or name in self._thawed:
+            self._thawed.discard(name)
             self._freeze(name, after.frozen)
         self._throttles[name] = after
         if after.suspended_ns or after.frozen or after.pace is not None:

@@ -1,13 +1,13 @@
-"""Compares the GPU time that a tenant's page tells with what the driver saw. Pure.
+"""Compare the GPU time that a tenant's usage page reports with what the driver saw (pure).
 
-Theory of operation. The driver tells how much of a device's time each process had (NVML: in whole percent, some times
-a second). Summed over the processes of an allocation and over time that is *seen*; the growth of the page's counter, as
-far as it can be true, is *told*. Their difference, the excess, is not noise around zero but a lag: work is charged
-when it is sent and seen when it ran. For honest programs it stayed within 140 ms either way, for kernels of 0.1 to 100
-ms, graphs, and eight processes that share a card with another tenant (measured on the simulated card; whole percents
-add less than a hundredth of the time). Hence nothing is said below ``SLACK_NS``, an excess that grows more slowly
-than ``LEAK_RATIO`` of the time is taken for a measuring error, and whatever is above is owed: all of it, and
-from then on without the slack for as long as it goes on.
+Theory of operation. The driver reports how much of a device's time each process had (NVML: in whole percent, some times
+a second). The sum over the processes of an allocation and over time is *seen*; the growth of the counter on the page,
+clamped to plausible values, is *told*. Their difference, the excess, is not noise around zero but a lag: work is
+charged when it is sent and seen when it ran. For honest programs it stayed within 140 ms either way, for kernels of 0.1
+to 100 ms, graphs, and eight processes that share a card with another tenant (measured on the simulated card; whole
+percents add less than a hundredth of the time). Hence an excess below ``SLACK_NS`` is not reported, and one that grows
+more slowly than ``LEAK_RATIO`` of the time is taken for a measuring error. Anything above is charged: all of it, and
+from then on with the smaller ``CAUGHT_SLACK_NS`` for as long as it goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS
 SLACK_NS = 250 * MS
 CAUGHT_SLACK_NS = 50 * MS
 CAUGHT_NS = 3_000 * MS
-AHEAD_NS = 400 * MS  # who tells more than it used is owed nothing for it beyond this
+AHEAD_NS = 400 * MS  # largest credit of a page that reports more than was seen
 LEAK_RATIO = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What is remembered of one slice between two windows; ``caught_ns`` 0: never found to tell too little."""
+    """State of the audit of one slice between two windows; ``caught_ns`` is when it last under-reported, 0: never."""
 
     excess_ns: int = 0
     caught_ns: int = 0
@@ -34,7 +34,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window of one slice: how long it was, and the GPU time in it by the driver and by the page."""
+    """One audit window of one slice: its length, and the GPU time in it by the driver (seen) and by the page (told)."""
 
     now_ns: int
     elapsed_ns: int
@@ -44,7 +44,7 @@ class Window:
 
 
 def check(audit: Audit, window: Window) -> tuple[Audit, int]:
-    """The audit after a window, and the GPU time to charge because the page did not tell it."""
+    """Return the audit state after a window, and the unreported GPU time to charge, in ns."""
     caught = audit.caught_ns > 0 and window.now_ns - audit.caught_ns < CAUGHT_NS
     excess = audit.excess_ns + window.seen_ns - window.told_ns
     if excess > 0:
@@ -56,16 +56,20 @@ def check(audit: Audit, window: Window) -> tuple[Audit, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """What is remembered of an allocation that keeps to no gate; ``ignored_ns``: when it last ran without leave."""
+    """State of the forced suspension of one allocation.
+
+    ``suspended_ns``: since when its arbiter suspends it; 0: it may run. ``ignored_ns``: when it last ran although
+    suspended.
+    """
 
     suspended_ns: int = 0  # since when; 0: it may run
     ignored_ns: int = 0
     frozen: bool = False
-    pace: Pace | None = None  # of one that is known to run without leave
+    pace: Pace | None = None  # of an allocation that is known to ignore its suspension
 
 
-IGNORED_NS = 10_000 * MS  # for so long after it ran without leave, or hid that it ran, it is taken for one that does
-SUSPENSION_SEEN_NS = 500 * MS  # a window of the driver that began earlier tells of time before the suspension
+IGNORED_NS = 10_000 * MS  # time for which an allocation counts as ignoring suspension after it did, or under-reported
+SUSPENSION_SEEN_NS = 500 * MS  # a driver window that began earlier covers time before the suspension
 RUNS_RATIO = 0.05
 
 
@@ -77,20 +81,22 @@ def throttle(
     now_ns: int,
     share: float = 1.0,
     seen_ns: int | None = None,
-    hides: bool = False,
+    under_reports: bool = False,
 ) -> Throttle:
-    """Whether an allocation must be stopped by force: while its arbiter has suspended it, if it runs all the same; and
-    from then on for the part of the time that is not its own.
+    """Decide whether an allocation must be stopped by force.
+
+    It is stopped while its arbiter suspends it, if it runs all the same. For IGNORED_NS after that, it is stopped for
+    the part of the time that exceeds its share.
 
     Args:
-        seen_ratio: part of a device's time that it had in a window which ends now; None between windows.
-        share: the part of it that it was given and may have whatever its arbiter says; 1: as the arbiter says.
-        seen_ns: what it had in that window.
-        hides: it was just found to have told too little.
+        seen_ratio: fraction of a device's time that it used in a window which ends now; None between windows.
+        share: fraction of the device's time that it was given and may use at any time; 1: as the arbiter says.
+        seen_ns: device time that it used in that window; None between windows.
+        under_reports: it was just found to report too little.
     """
     since_ns = (state.suspended_ns or now_ns) if suspended else 0
     runs = suspended and seen_ratio is not None and seen_ratio > RUNS_RATIO and now_ns - since_ns > SUSPENSION_SEEN_NS
-    ignored_ns = now_ns if runs or (hides and _is_known(state.ignored_ns, now_ns)) else state.ignored_ns
+    ignored_ns = now_ns if runs or (under_reports and _is_known(state.ignored_ns, now_ns)) else state.ignored_ns
     if not _is_known(ignored_ns, now_ns):
         return Throttle(suspended_ns=since_ns, ignored_ns=ignored_ns, frozen=state.frozen and suspended)
     paced = pace(state.pace or Pace(), share=share, seen_ns=seen_ns, suspended=suspended, now_ns=now_ns)

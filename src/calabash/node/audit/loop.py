@@ -12,52 +12,52 @@ from calabash.model.errors import Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.node.audit.auditor import Auditor
-from calabash.node.audit.process_census import PERIOD_NS, Caps, Census, CensusListener, Views, described
+from calabash.node.audit.process_census import PERIOD_NS, Caps, Census, CensusListener, Views, describe_process
 from calabash.node.devices.inventory import Inventory
 from calabash.node.membership.protocol import Membership
-from calabash.node.processes.inherited import OwnProcesses
-from calabash.node.processes.reaper import Keeping
-from calabash.node.processes.unmanaged import OverUse, Stranger, StrangerPolicy
+from calabash.node.processes.inherited import PoolProcesses
+from calabash.node.processes.reaper import OpenSlot
+from calabash.node.processes.unmanaged import OverUse, UnmanagedPolicy, UnmanagedProcess
 
 PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
 ROUND_S = 0.1
 REST_S = 0.2  # nobody who has a slice did anything of late
-EMPTY_S = PERIOD_NS / 1e9  # nobody has a slice, and only strangers are looked for
+EMPTY_S = PERIOD_NS / 1e9  # nobody has a slice, and only unmanaged are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
+class AuditHooks:
     """What a round may do to the rest of the agent.
 
     Args:
-        keepings: the pages of all allocations that are limited.
+        open_slots: the pages of all allocations that are limited.
         views: those of all allocations: what devices, and parts of devices, each may see.
         entitled: the allocations that may be on a device.
-        tell: an event: kind, reason, allocation, device, message.
+        emit: an event: kind, reason, allocation, device, message.
         end: ends an allocation: id, reason, explanation.
         changed: what can be granted has changed.
     """
 
-    keepings: Callable[[], Sequence[Keeping]]
-    views: Callable[[], Sequence[Keeping]]
+    capped_slots: Callable[[], Sequence[OpenSlot]]
+    open_slots: Callable[[], Sequence[OpenSlot]]
     entitled: Callable[[DeviceUuid], Collection[AllocationId]]
-    tell: Callable[[str, str, str, str, str], None]
+    emit: Callable[[str, str, str, str, str], None]
     end: Callable[[AllocationId, str, str], None]
     changed: Callable[[], None]
 
 
-class Truth:
-    """Rounds of one node. ``round`` from one thread, ``strangers`` from any."""
+class NodeAudit:
+    """Rounds of one node. ``round`` from one thread, ``unmanaged`` from any."""
 
     def __init__(
         self,
         inventory: Inventory,
         membership: Membership,
         clock: Clock,
-        hooks: Hooks,
+        hooks: AuditHooks,
         *,
-        policy: StrangerPolicy,
-        own: OwnProcesses | None = None,
+        policy: UnmanagedPolicy,
+        own: PoolProcesses | None = None,
     ) -> None:
         self._inventory = inventory
         self._membership = membership
@@ -78,17 +78,17 @@ class Truth:
             inventory,
             membership.allocation_of,
             freeze=membership.freeze if self._proven else None,
-            tell=self._under_reported,
+            report=self._under_reported,
         )
 
     @property
-    def policy(self) -> StrangerPolicy:
-        """What happens to strangers."""
+    def policy(self) -> UnmanagedPolicy:
+        """What happens to unmanaged."""
         return self._census.policy
 
-    def strangers(self, device: DeviceUuid) -> tuple[Stranger, ...]:
+    def unmanaged(self, device: DeviceUuid) -> tuple[UnmanagedProcess, ...]:
         """Those that are on a device."""
-        return self._census.strangers(device)
+        return self._census.unmanaged(device)
 
     def round(self) -> float | None:
         """What is due now; in how many seconds something is due again, None: after the usual time."""
@@ -96,51 +96,51 @@ class Truth:
         if now_ns < self._next_ns:
             return self._until_next(self._auditor.step(now_ns), now_ns)
         self._next_ns = now_ns + int(ROUND_S * 1e9)
-        keepings = self._hooks.keepings()
+        capped_slots = self._hooks.capped_slots()
         self._asking_since_ns = now_ns
         try:
-            self._auditor.tick(keepings, now_ns)
-            self._census.tick(lambda: _caps(keepings), now_ns, views=lambda: _views(self._hooks.views()))
+            self._auditor.tick(capped_slots, now_ns)
+            self._census.tick(lambda: _caps(capped_slots), now_ns, views=lambda: _views(self._hooks.open_slots()))
         finally:
             self._asking_since_ns = 0
         now_ns = self._clock.monotonic_ns()
         return self._until_next(self._auditor.step(now_ns), now_ns)
 
-    def relieve(self) -> None:
+    def thaw_for_driver(self) -> None:
         """From a thread that asks no driver: while a driver does not answer, whoever is stopped goes on. It may hold what
         the driver waits for."""
         since_ns = self._asking_since_ns
         if since_ns and self._clock.monotonic_ns() - since_ns > PATIENCE_NS:
-            self._auditor.relieve()
+            self._auditor.thaw_for_driver()
 
     def _until_next(self, paced_s: float | None, now_ns: int) -> float | None:
         if paced_s is None:
             if self._auditor.is_watching:
                 return None
-            return REST_S if self._hooks.keepings() else EMPTY_S
+            return REST_S if self._hooks.capped_slots() else EMPTY_S
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
         """Let everybody go on who was stopped: nobody is there to continue them later."""
-        self._auditor.release()
+        self._auditor.thaw_all()
 
     def _index(self, uuid: DeviceUuid) -> int:
         return next((d.index for d in self._inventory.devices() if d.uuid == uuid), -1)
 
-    def _found(self, stranger: Stranger) -> None:
-        message = f"{described(stranger)} of device {self._index(stranger.device)} and has no slice of it"
-        self._hooks.tell("stranger", Reason.STRANGER, stranger.allocation or "", stranger.device, message)
+    def _found(self, found: UnmanagedProcess) -> None:
+        message = f"{describe_process(found)} of device {self._index(found.device)} and has no slice of it"
+        self._hooks.emit("stranger", Reason.STRANGER, found.allocation or "", found.device, message)
 
-    def _gone(self, stranger: Stranger) -> None:
-        message = f"pid {stranger.process.pid} has left device {self._index(stranger.device)}"
-        self._hooks.tell("stranger_gone", Reason.STRANGER, stranger.allocation or "", stranger.device, message)
+    def _gone(self, found: UnmanagedProcess) -> None:
+        message = f"pid {found.process.pid} has left device {self._index(found.device)}"
+        self._hooks.emit("stranger_gone", Reason.STRANGER, found.allocation or "", found.device, message)
 
     def _over_use(self, use: OverUse) -> None:
         message = (
             f"its {use.processes} processes hold {use.used_mib} MiB of device {self._index(use.device)},"
             f" it was given {use.cap_mib} MiB"
         )
-        self._hooks.tell("over_use", Reason.OVER_USE, use.allocation, use.device, message)
+        self._hooks.emit("over_use", Reason.OVER_USE, use.allocation, use.device, message)
         if self._proven:
             self._hooks.end(use.allocation, Reason.OVER_USE, message)
 
@@ -149,17 +149,17 @@ class Truth:
             f"the driver saw {owed_ns // 1_000_000} ms of GPU time on device {self._index(uuid)}"
             " that its usage page does not tell; they are charged"
         )
-        self._hooks.tell("under_reported", Reason.UNDER_REPORTED, allocation, uuid, message)
+        self._hooks.emit("under_reported", Reason.UNDER_REPORTED, allocation, uuid, message)
 
 
-def _views(keepings: Sequence[Keeping]) -> Views:
-    return {keeping.limits.allocation: keeping.limits.uuids for keeping in keepings}
+def _views(open_slots: Sequence[OpenSlot]) -> Views:
+    return {slot.limits.allocation: slot.limits.uuids for slot in open_slots}
 
 
-def _caps(keepings: Sequence[Keeping]) -> Caps:
+def _caps(open_slots: Sequence[OpenSlot]) -> Caps:
     return {
-        (keeping.limits.allocation, uuid): keeping.limits.cap_bytes(index) // MIB
-        for keeping in keepings
-        for index, uuid in enumerate(keeping.limits.uuids)
-        if keeping.limits.device(index).memory_limit_bytes
+        (slot.limits.allocation, uuid): slot.limits.cap_bytes(index) // MIB
+        for slot in open_slots
+        for index, uuid in enumerate(slot.limits.uuids)
+        if slot.limits.device(index).memory_limit_bytes
     }

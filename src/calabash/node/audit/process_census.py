@@ -1,4 +1,4 @@
-"""Counts who is on the devices: asks each driver for its processes, names them, and does what ``strangers`` decides."""
+"""Counts who is on the devices: asks each driver for its processes, names them, and does what ``unmanaged`` decides."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from calabash.model.errors import CalabashError
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.node.devices.inventory import Inventory
-from calabash.node.processes.inherited import OwnProcesses
-from calabash.node.processes.unmanaged import Listed, OverUse, OverUses, Stranger, StrangerPolicy, judge
+from calabash.node.processes.inherited import PoolProcesses
+from calabash.node.processes.unmanaged import (
+    ListedProcess,
+    OverUse,
+    OverUses,
+    UnmanagedPolicy,
+    UnmanagedProcess,
+    judge_listing,
+)
 
 PERIOD_NS = 400_000_000
 LISTING_AGE_NS = 200_000_000  # a list of processes that the reaper has just asked for will do
@@ -27,19 +34,19 @@ class CensusListener:
     """Whom the census tells; every call may come from its thread.
 
     Args:
-        found, gone: a stranger on a device.
+        found, gone: a found on a device.
         over_use: an allocation that holds more than it was given.
         changed: what can be granted has changed.
     """
 
-    found: Callable[[Stranger], None]
-    gone: Callable[[Stranger], None]
+    found: Callable[[UnmanagedProcess], None]
+    gone: Callable[[UnmanagedProcess], None]
     over_use: Callable[[OverUse], None]
     changed: Callable[[], None]
 
 
 class Census:
-    """Everybody on every device. ``tick`` from one thread, ``strangers`` from any.
+    """Everybody on every device. ``tick`` from one thread, ``unmanaged`` from any.
 
     Args:
         allocation_of: who a process belongs to, by the kernel's word or by its lease.
@@ -54,24 +61,24 @@ class Census:
         entitled: Callable[[DeviceUuid], Collection[AllocationId]],
         events: CensusListener,
         *,
-        policy: StrangerPolicy = StrangerPolicy.TELL,
-        own: OwnProcesses | None = None,
+        policy: UnmanagedPolicy = UnmanagedPolicy.TELL,
+        own: PoolProcesses | None = None,
     ) -> None:
         self.policy = policy
-        self._own = own or OwnProcesses()
+        self._own = own or PoolProcesses()
         self._inventory = inventory
         self._allocation_of = allocation_of
         self._entitled = entitled
         self._events = events
-        self._strangers: dict[DeviceUuid, tuple[Stranger, ...]] = {}
+        self._unmanaged: dict[DeviceUuid, tuple[UnmanagedProcess, ...]] = {}
         self._owners: dict[Process, AllocationId] = {}
         self._pids: dict[int, Process] = {}
         self._over = OverUses()
         self._next_ns = 0
 
-    def strangers(self, device: DeviceUuid) -> tuple[Stranger, ...]:
+    def unmanaged(self, device: DeviceUuid) -> tuple[UnmanagedProcess, ...]:
         """Those that are on a device, by pid."""
-        return tuple(s for s in self._strangers.get(device, ()) if s.confirmed)
+        return tuple(s for s in self._unmanaged.get(device, ()) if s.confirmed)
 
     def tick(self, caps: Callable[[], Caps], now_ns: int, *, views: Callable[[], Views] = dict) -> None:
         """Look at all devices once, when it is due.
@@ -91,7 +98,7 @@ class Census:
                 processes = self._inventory.processes(device.uuid, within_ns=LISTING_AGE_NS)
             except CalabashError:
                 continue  # nothing is known of it now: those that were there count on
-            if not processes and not self._strangers.get(device.uuid):
+            if not processes and not self._unmanaged.get(device.uuid):
                 continue
             allowed = views() if any(process.part for process in processes) else {}
             listed = [self._listed(process, allowed) for process in processes]
@@ -102,31 +109,31 @@ class Census:
                 uses += _uses(device.uuid, listed, known_caps)
         self._pids = pids
         self._owners = {process: name for process, name in self._owners.items() if pids.get(process.pid) == process}
-        self._over = self._over.look(uses, now_ns)
+        self._over = self._over.updated(uses, now_ns)
         for use in self._over.lasting:
             self._events.over_use(use)
 
-    def _judge(self, uuid: DeviceUuid, listed: Sequence[Listed]) -> None:
-        before = self.strangers(uuid)
-        known = self._strangers.get(uuid, ())
-        verdict = judge(known, uuid, listed, entitled=self._entitled(uuid), policy=self.policy)
-        self._strangers[uuid] = verdict.strangers
-        for stranger in verdict.found:
-            self._events.found(stranger)
-        for stranger in verdict.kill:
-            send_signal(stranger.process, signal.SIGKILL)
-        for stranger in verdict.gone:
-            self._events.gone(stranger)
-        if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.strangers(uuid)):
+    def _judge(self, uuid: DeviceUuid, listed: Sequence[ListedProcess]) -> None:
+        before = self.unmanaged(uuid)
+        known = self._unmanaged.get(uuid, ())
+        verdict = judge_listing(known, uuid, listed, entitled=self._entitled(uuid), policy=self.policy)
+        self._unmanaged[uuid] = verdict.unmanaged
+        for found in verdict.found:
+            self._events.found(found)
+        for found in verdict.kill:
+            send_signal(found.process, signal.SIGKILL)
+        for found in verdict.gone:
+            self._events.gone(found)
+        if sum(s.used_mib for s in before) != sum(s.used_mib for s in self.unmanaged(uuid)):
             self._events.changed()
 
-    def _listed(self, entry: DeviceProcess, allowed: Views) -> Listed:
+    def _listed(self, entry: DeviceProcess, allowed: Views) -> ListedProcess:
         """Who it is. One that is just ending is still what it was at the last look."""
         process = identify(entry.pid) or self._pids.get(entry.pid) or Process(pid=entry.pid, start_time=0)
         allocation = self._allocation_of(entry.pid) or self._owners.get(process)
         if allocation is not None:
             self._owners[process] = allocation
-        return Listed(
+        return ListedProcess(
             process=process,
             used_mib=entry.used_mib,
             uid=owner(process),
@@ -143,7 +150,7 @@ def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
     return bool(part) and allowed is not None and part not in allowed
 
 
-def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUse]:
+def _uses(uuid: DeviceUuid, listed: Sequence[ListedProcess], caps: Caps) -> list[OverUse]:
     held: dict[AllocationId, list[int]] = {}
     for entry in listed:
         if entry.allocation is not None:
@@ -155,11 +162,11 @@ def _uses(uuid: DeviceUuid, listed: Sequence[Listed], caps: Caps) -> list[OverUs
     ]
 
 
-def described(stranger: Stranger) -> str:
+def describe_process(found: UnmanagedProcess) -> str:
     """``python (pid 4711, user bob) holds 20480 MiB``, as a mention."""
-    who = f"{stranger.command or 'a process'} (pid {stranger.process.pid}"
-    if stranger.uid >= 0:
-        who += f", user {user_name(stranger.uid)}"
-    if stranger.allocation is not None:
-        who += f", of allocation {stranger.allocation} that has no slice here"
-    return mention(Mentioned.PROCESS, f"{who}) holds {stranger.used_mib} MiB")
+    who = f"{found.command or 'a process'} (pid {found.process.pid}"
+    if found.uid >= 0:
+        who += f", user {user_name(found.uid)}"
+    if found.allocation is not None:
+        who += f", of allocation {found.allocation} that has no slice here"
+    return mention(Mentioned.PROCESS, f"{who}) holds {found.used_mib} MiB")

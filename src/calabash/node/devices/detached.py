@@ -1,4 +1,4 @@
-"""Cards that somebody else drives for now: their own driver does not see them, and that is no fault of theirs."""
+"""Cards that another driver uses for now, such as one of a virtual machine; their own driver does not list them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from calabash.model.device import Device, DeviceUuid, Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """To whom a card is lent; ``ending`` while it is on its way back and takes no work yet."""
+    """The allocation to which a card is passed; ``ending`` while the card returns and takes no work yet."""
 
     to: str
     ending: bool = False
 
 
-class Lent:
-    """The cards that are lent, and whether drivers are asked at all just now. From any thread."""
+class DetachedCards:
+    """Cards that are detached from their driver. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,30 +28,30 @@ class Lent:
         self._mark = 0
 
     def lend(self, uuid: DeviceUuid, *, to: str) -> None:
-        """From now on nobody asks its driver of it."""
+        """Mark a card as detached: its driver is not called for it from now on."""
         with self._lock:
             self._loans[uuid] = Loan(to=to)
 
     def ending(self, uuid: DeviceUuid) -> None:
-        """Its borrower is gone and it is being fetched back."""
+        """Mark a detached card as returning: the program that used it has ended."""
         with self._lock:
             loan = self._loans.get(uuid)
             if loan is not None:
                 self._loans[uuid] = Loan(to=loan.to, ending=True)
 
     def back(self, uuid: DeviceUuid) -> None:
-        """It is here again."""
+        """Mark a card as attached to its own driver again."""
         with self._lock:
             self._loans.pop(uuid, None)
 
     def loan(self, uuid: DeviceUuid) -> Loan | None:
-        """None when it is here."""
+        """Return the loan of a card; None if it is attached to its own driver."""
         with self._lock:
             return self._loans.get(uuid)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Drivers may be away meanwhile: that one does not answer says nothing about its cards."""
+        """Context in which drivers may be unavailable: an unanswered call says nothing about a card."""
         with self._lock:
             self._quiet += 1
         try:
@@ -62,26 +62,26 @@ class Lent:
                 self._mark += 1
 
     def mark(self) -> int:
-        """To be given to ``counts`` with answers to questions that were asked after it."""
+        """Return a value to be passed to ``counts`` with the answers to calls made after it."""
         with self._lock:
             return self._mark
 
     def counts(self, uuid: DeviceUuid, *, since: int, answered: bool) -> bool:
-        """Whether an answer about this card, or none, says something about it."""
+        """Return True if an answer about a card, or its absence, says something about the health of the card."""
         with self._lock:
             if uuid in self._loans:
                 return False
             return answered or (not self._quiet and self._mark == since)
 
-    # -- what people see ---------------------------------------------------------------------------------------
+    # -- as shown to users ---------------------------------------------------------------------------------------
 
     def shown(self, device: Device) -> Device:
-        """As people and schedulers see it: on its way back it takes no work."""
+        """Return the card as users and schedulers see it: DRAINING while it returns."""
         loan = self.loan(device.uuid)
         ending = loan is not None and loan.ending and device.health is Health.HEALTHY
         return replace(device, health=Health.DRAINING) if ending else device
 
     def cause(self, uuid: DeviceUuid) -> str:
-        """Why it takes no work; "" when it is here."""
+        """Return the reason why a returning card takes no work; "" if it is attached or still detached."""
         loan = self.loan(uuid)
-        return "it is on its way back from a virtual machine" if loan is not None and loan.ending else ""
+        return "returning from a virtual machine" if loan is not None and loan.ending else ""

@@ -1,4 +1,4 @@
-"""One card as the inventory keeps it: what it is, what was last read of it, and what is known of its health."""
+"""State of one card in the inventory: its properties, last reading, settings and health."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health
 from calabash.node.devices.settings import CardSettings
-from calabash.node.health.conditions import HealthEvent, HealthFacts, Need, decide, stand
+from calabash.node.health.conditions import HealthEvent, HealthFacts, Need, decide, set_standing
 from calabash.node.health.policy import HealthPolicy
-from calabash.node.health.rules import Findings, Watched, judge
-from calabash.node.health.store import CardEntry, Happening
+from calabash.node.health.rules import Findings, Watched, judge_reading
+from calabash.node.health.store import CardEntry, HealthRecord
 
 _TOLD = {Health.DRAINING, Health.LOST}
 _STEPS = {HealthEvent.TEST_PASSED, HealthEvent.RESET_DONE}
@@ -22,28 +22,29 @@ _NEED_OF = {HealthEvent.NEEDS_RESET: Need.RESET, HealthEvent.NEEDS_REPLACE: Need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChange:
-    """Something about a device that people should know; ``tell`` when its tenants should as well.
+    """A change of the health of a device to be reported; to its tenants too if ``notify_tenants`` is set.
 
-    ``part``: the part of the device that it is about; "" for all of it. ``fault``: it is no doing of an operator.
+    ``part`` is the partition or service that it is about, "" for the whole device. ``fault`` is False if an
+    administrator caused it.
     """
 
     device: DeviceUuid
     before: Health
     after: Health
     cause: str
-    tell: bool
+    notify_tenants: bool
     part: str = ""
     fault: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
 class Card:
-    """Used under the inventory's lock.
+    """State of one card. Used under the inventory's lock.
 
     Args:
-        reserved: what is just being done with it; nobody gets it meanwhile. "" when nothing is.
-        test_at_ns, reset_at_ns: when that may be tried again, monotonic.
-        ahead_s: by how much the calendar is ahead of the clock that ``now_s`` of the methods is read from.
+        reserved: what is being done with the card, such as a test; it is not allocated meanwhile. "" if nothing.
+        test_at_ns, reset_at_ns: earliest monotonic time of the next test or reset.
+        ahead_s: difference of the calendar to the clock that ``now_s`` of the methods is read from.
     """
 
     device: Device
@@ -64,29 +65,32 @@ class Card:
 
     @property
     def shown(self) -> Device:
-        """With its present health, and as its operator wants it."""
+        """The device with its present health and its settings."""
         health = self.condition.health
         if self.reserved and health is Health.HEALTHY:
             health = Health.RECOVERING
-        if self.ill_services and health is Health.HEALTHY:
+        if self.unhealthy_services and health is Health.HEALTHY:
             health = Health.SUSPECT
         return replace(self.settings.shown(self.device, self.entry), health=health)
 
     @property
     def cause(self) -> str:
-        """Why it is not healthy; "" when it is."""
+        """Reason why the card is not healthy; "" if it is."""
         if self.condition.health is Health.HEALTHY:
-            return self.reserved or ", ".join(f"{name} is {facts.health}" for name, facts in self.ill_services)
+            return self.reserved or ", ".join(f"{name} is {facts.health}" for name, facts in self.unhealthy_services)
         return self.entry.cause
 
     @property
-    def ill_services(self) -> tuple[tuple[str, HealthFacts], ...]:
-        """Daemons that serve it and are not well: it takes nothing new meanwhile. A MIG device is its own matter."""
+    def unhealthy_services(self) -> tuple[tuple[str, HealthFacts], ...]:
+        """Daemons that serve the card and are not healthy; the card takes no new work meanwhile.
+
+        MIG devices are not included: they are unhealthy on their own.
+        """
         found = self.entry.parts.items()
         return tuple((n, f) for n, f in found if not n.startswith("MIG-") and f.health is not Health.HEALTHY)
 
     def happened(self, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
-        """Take an event; what people should know of it."""
+        """Apply a health event; return the change to report, or None."""
         before = self.condition
         if event in _NEED_OF and before.need >= _NEED_OF[event]:
             return None  # nothing new has to be done
@@ -94,12 +98,19 @@ class Card:
         return self._became(before, after, cause, now_s=now_s, event=event)
 
     def answered(self, reading: DeviceReading, *, free: bool, divided: bool, now_s: float) -> list[HealthChange]:
-        """Take a reading. ``free``: nobody is on it. ``divided``: by MIG."""
+        """Apply a reading; return the changes to report.
+
+        Args:
+            free: no allocation uses the card.
+            divided: the card is in MIG mode.
+        """
         self.reading = reading
         told = [self.happened(HealthEvent.ANSWERED, "it answers", now_s=now_s)]
-        told += self.found(*judge(self.watched, reading, self.policy, now_s=now_s, divided=divided), now_s=now_s)
+        told += self.found(
+            *judge_reading(self.watched, reading, self.policy, now_s=now_s, divided=divided), now_s=now_s
+        )
         event = HealthEvent.IDLE if free else HealthEvent.IN_USE
-        told.append(self.happened(event, "nobody is on it" if free else "it is in use", now_s=now_s))
+        told.append(self.happened(event, "it is idle" if free else "it is in use", now_s=now_s))
         if 0 < self.condition.hold_until_s <= now_s:
             told.append(self.happened(HealthEvent.HOLD_OVER, "it has stayed well", now_s=now_s))
         for part in [name for name, facts in self.entry.parts.items() if 0 < facts.hold_until_s <= now_s]:
@@ -108,19 +119,19 @@ class Card:
         return [change for change in told if change is not None]
 
     def found(self, watched: Watched, findings: Findings, *, now_s: float) -> list[HealthChange]:
-        """Take what a reading says."""
+        """Apply the faults and lasting conditions that a reading shows; return the changes to report."""
         self.watched = watched
         changes = [self.happened(event, cause, now_s=now_s) for event, cause in findings.faults]
         before = self.condition
         names = tuple(name for name, _ in findings.standing)
-        after = stand(before, names, now_s=now_s, flapping=self.policy.damping())
+        after = set_standing(before, names, now_s=now_s, flapping=self.policy.damping())
         if after != before:
             cause = "; ".join(cause for _, cause in findings.standing) or "it has passed"
             changes.append(self._became(before, after, cause, now_s=now_s))
         return [change for change in changes if change is not None]
 
     def part_happened(self, part: str, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
-        """Take an event of a part of it; the rest goes on."""
+        """Apply a health event to a partition or service; the rest of the card is not affected."""
         before = self.entry.parts.get(part, HealthFacts())
         after = decide(before, event, now_s=now_s, flapping=self.policy.damping())
         parts = {name: c for name, c in self.entry.parts.items() if name != part}
@@ -129,10 +140,15 @@ class Card:
         self.entry = msgspec.structs.replace(self.entry, parts=parts)
         if after.health is before.health and event is not HealthEvent.APP_FAULT:
             return None
-        self._tell(after.health, f"{part}: {cause}", now_s)
+        self._add_record(after.health, f"{part}: {cause}", now_s)
         told = after.health in _TOLD and after.health is not before.health
         return HealthChange(
-            device=self.device.uuid, before=before.health, after=after.health, cause=cause, tell=told, part=part
+            device=self.device.uuid,
+            before=before.health,
+            after=after.health,
+            cause=cause,
+            notify_tenants=told,
+            part=part,
         )
 
     def _became(
@@ -150,22 +166,24 @@ class Card:
         if not changed and event not in _STEPS and event is not HealthEvent.APP_FAULT:
             return None
         cause = _latched(before, after, cause)
-        self._tell(after.health, cause, now_s)
-        tell = changed and (after.health in _TOLD or (after.health is Health.SUSPECT and bool(after.standing)))
+        self._add_record(after.health, cause, now_s)
+        notify_tenants = changed and (
+            after.health in _TOLD or (after.health is Health.SUSPECT and bool(after.standing))
+        )
         return HealthChange(
             device=self.device.uuid,
             before=before.health,
             after=after.health,
             cause=cause,
-            tell=tell,
+            notify_tenants=notify_tenants,
             fault=event is not HealthEvent.DRAIN and not (after.drained and after.health is Health.DRAINING),
         )
 
-    def _tell(self, health: Health, cause: str, now_s: float) -> None:
-        self.entry = self.entry.told(Happening(at=now_s + self.ahead_s(), health=health, cause=cause))
+    def _add_record(self, health: Health, cause: str, now_s: float) -> None:
+        self.entry = self.entry.with_record(HealthRecord(at=now_s + self.ahead_s(), health=health, cause=cause))
 
 
 def _latched(before: HealthFacts, after: HealthFacts, cause: str) -> str:
     if after.latched and not before.latched:
-        return f"{cause}; failed {len(after.left_at)} times in a short time, stays out until `calabash device undrain`"
+        return f"{cause}; failed {len(after.left_at)} times in a short time, out of service until `calabash device undrain`"
     return cause

@@ -1,4 +1,4 @@
-"""Who hears of the health of a card: everybody who reads events, its tenants, and their programs if they asked for it."""
+"""Notify subscribers, tenants and their programs of changes in the health of cards."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _HITS = {HealthEvent.APP_FAULT, HealthEvent.NEEDS_RESET, HealthEvent.NEEDS_REPLA
 _SIGNALLED = {Health.DRAINING, Health.LOST}
 
 
-class Tidings:
-    """Of one node; from any thread."""
+class HealthNotifier:
+    """Notifier of one node. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -37,17 +37,21 @@ class Tidings:
         self._hearers: list[Callable[[], None]] = []
 
     def subscribe(self, heard: Callable[[], None]) -> None:
-        """Have it called whenever the health of a card has changed; it may be called under a lock."""
+        """Register a callback that is called when the health of a card has changed, possibly under a lock."""
         self._hearers.append(heard)
 
-    def tell(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
-        """Tell what has happened; ``tenants``: whom it concerns, when that is known better than by who has a slice."""
+    def notify(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
+        """Emit events for changes of health, and signal the programs of affected tenants that have requested it.
+
+        Args:
+            tenants: affected allocations; None: all that have a slice of the device, or a process on its partition.
+        """
         for change in changes:
             part = f" ({change.part})" if change.part else ""
             what = f"{change.before} -> {change.after}{part}: {change.cause}"
-            self._events.tell("health", reason=change.after, device=change.device, message=what)
-            for record in self._concerned(change, tenants) if change.tell else ():
-                self._events.tell(
+            self._events.emit("health", reason=change.after, device=change.device, message=what)
+            for record in self._concerned(change, tenants) if change.notify_tenants else ():
+                self._events.emit(
                     "device_unhealthy",
                     reason="unhealthy",
                     allocation=record.id,
@@ -64,11 +68,13 @@ class Tidings:
     def part_happened(
         self, device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
     ) -> None:
-        """Something happened to a part of a card that a mode looks after; these tenants are on it. Their programs hear of
-        it also where it changes nothing about the part."""
+        """Apply a health event to a partition or service that a mode supervises, and notify the allocations that use it.
+
+        Their programs are signalled even if the event does not change the health of the partition.
+        """
         changes = self._inventory.health.part_happened(device, part, event, cause)
-        self.tell(changes, tenants)
-        if event in _HITS and not any(change.tell for change in changes):
+        self.notify(changes, tenants)
+        if event in _HITS and not any(change.notify_tenants for change in changes):
             for record in self._records():
                 if record.id in tenants:
                     self._signal(record)
@@ -82,12 +88,15 @@ class Tidings:
         return on_it if tenants is None else [r for r in on_it if r.id in tenants]
 
     def _signal(self, record: AllocationRecord) -> None:
-        """Whoever asked for it; a process that is no member in that very moment is not touched."""
+        """Send the requested signal to the programs of an allocation.
+
+        Each process is checked right before: one that is not a member any more gets no signal.
+        """
         if not record.request.on_fault:
             return
         number = signal.Signals[record.request.on_fault]
         mode = SHARING_MODES.get(record.placement.mode)
-        if mode is not None and mode.isolation is Isolation.BROKERED:  # members are workers: they are not meant
+        if mode is not None and mode.isolation is Isolation.BROKERED:  # its members are workers, which get no signal
             asker = Process(pid=record.client_pid, start_time=record.client_start_time)
             send_signal(asker, number, still=lambda found: owner(found) == record.uid)
             return

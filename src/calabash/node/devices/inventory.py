@@ -1,7 +1,7 @@
-"""The cards of this machine: which they are, who speaks to them, their figures and their last readings.
+"""Inventory of the cards of this machine: their drivers, properties and last readings.
 
-Readings are taken by one thread, of all cards at once, and no card can hold up the others; everybody else reads what was
-last seen. What follows from them for the health of a card is decided in ``card_health``.
+Readings are taken by one thread, of all cards at once, so that no card delays the others; other threads read the last
+result. ``health`` decides what follows from a reading for the health of a card.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from calabash.adapters.clock import Clock, SteadyClock, SystemClock
 from calabash.adapters.gpu.protocol import GpuDriver
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, VfProfile
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.devices.detached import Lent
+from calabash.node.devices.detached import DetachedCards
 from calabash.node.devices.device import Card, HealthChange
 from calabash.node.devices.health_tracker import CardHealth, entry_at_start, with_figures
 from calabash.node.devices.maintenance import CardSteps
-from calabash.node.devices.partitions import Divisions
-from calabash.node.devices.poller import Readings
+from calabash.node.devices.partitions import CardPartitions
+from calabash.node.devices.poller import CardPoller
 from calabash.node.devices.settings import CardSettings
 from calabash.node.health.policy import HealthPolicy
-from calabash.node.health.store import CardEntry, HealthBook
+from calabash.node.health.store import CardEntry, HealthStore
 
 FIRST_ANSWER_S = 10.0
 LISTED_NS = 1_000_000_000
@@ -31,7 +31,7 @@ UNUSED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """The processes on a card as a driver last told them, and when it last told of any, or was first asked."""
+    """Processes that a driver last listed on a card, and the time when it last listed any or was first called."""
 
     processes: tuple[DeviceProcess, ...]
     at_ns: int
@@ -39,7 +39,7 @@ class _Listing:
 
 
 def answers(driver: GpuDriver, device: Device) -> bool:
-    """The least test: the driver can read the card."""
+    """Return True if the driver can read the card."""
     try:
         driver.read(device.uuid)
     except CalabashError:
@@ -48,15 +48,15 @@ def answers(driver: GpuDriver, device: Device) -> bool:
 
 
 class Inventory:
-    """All cards of all drivers, indexed through. Methods may be called from any thread; ``observe`` from one.
+    """All cards of all drivers, with consecutive indexes. Methods may be called from any thread; ``observe`` from one.
 
-    ``health``: what is decided about them; ``steps``: what is just done with them; ``lent``: which somebody else drives;
-    ``divisions``: how they are cut.
+    ``health``: decisions about their health; ``steps``: operations in progress; ``lent``: cards detached from their
+    driver; ``divisions``: their MIG partitions.
 
     Args:
-        policy: how faults are judged.
-        book: where what is known of their health is kept.
-        settings: how cards are given out.
+        policy: rules by which faults are classified.
+        store: file in which the health of the cards is kept.
+        settings: default settings of cards.
     """
 
     def __init__(
@@ -64,27 +64,27 @@ class Inventory:
         drivers: Sequence[GpuDriver],
         *,
         policy: HealthPolicy | None = None,
-        book: HealthBook | None = None,
+        store: HealthStore | None = None,
         clock: Clock | None = None,
         settings: CardSettings | None = None,
     ) -> None:
         self.policy = policy or HealthPolicy()
         self.settings = settings or CardSettings()
-        self._book = book or HealthBook(None)
+        self._store = store or HealthStore(None)
         self._clock = clock or SystemClock()
         self._listings: dict[DeviceUuid, _Listing] = {}
         self._lock = threading.Lock()
         self._cards: dict[DeviceUuid, Card] = {}
-        self.divisions = Divisions()
+        self.divisions = CardPartitions()
         self.drivers = tuple(drivers)
-        self.lent = Lent()
-        known = self._book.read()
-        self._steady = steady = SteadyClock(self._clock, self._book.clock)
-        self._book.clock = steady.start
+        self.lent = DetachedCards()
+        known = self._store.read()
+        self._steady = steady = SteadyClock(self._clock, self._store.clock)
+        self._store.clock = steady.start
         for driver in drivers:
             for device in driver.devices():
                 numbered = replace(device, index=len(self._cards))
-                entry = entry_at_start(device, known, rebooted=self._book.rebooted)
+                entry = entry_at_start(device, known, rebooted=self._store.rebooted)
                 numbered, entry = with_figures(numbered, entry)
                 card = self._card(numbered, driver, entry)
                 card.watched = replace(card.watched, ecc_uncorrected=_counted(device, known))
@@ -93,7 +93,7 @@ class Inventory:
             lambda: self._cards,
             self._lock,
             self.policy,
-            book=self._book,
+            store=self._store,
             steady=steady,
             lent=self.lent,
             divisions=self.divisions,
@@ -101,12 +101,12 @@ class Inventory:
         self.steps = CardSteps(
             lambda: self._cards, self._lock, self.policy, lent=lambda uuid: self.lent.loan(uuid) is not None
         )
-        self._readings = Readings({uuid: card.driver for uuid, card in self._cards.items()})
-        self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # who is on them is not known yet
-        self.health.keep()  # from when on faults are kept has to outlive us as well
+        self._readings = CardPoller({uuid: card.driver for uuid, card in self._cards.items()})
+        self.observe(idle=lambda _: False, within_s=FIRST_ANSWER_S)  # allocations are not known yet
+        self.health.save()  # the time since when faults are recorded is stored as well
 
     def _card(self, device: Device, driver: GpuDriver, entry: CardEntry) -> Card:
-        """Return a card that is read by the policy, settings and clock of this inventory."""
+        """Return a card with the policy, settings and clock of this inventory."""
         return Card(
             device=device,
             driver=driver,
@@ -117,30 +117,30 @@ class Inventory:
         )
 
     def devices(self) -> tuple[Device, ...]:
-        """Every card with its present health, by index."""
+        """Return all cards with their present health, by index."""
         with self._lock:
             return tuple(self.lent.shown(self.divisions.shown(card.shown)) for card in self._cards.values())
 
     def reading(self, uuid: DeviceUuid) -> DeviceReading | None:
-        """The last reading; None when the card does not answer."""
+        """Return the last reading of a card; None if it does not answer."""
         with self._lock:
             return self._cards[uuid].reading
 
     def model_of(self, uuid: DeviceUuid) -> str:
-        """The model name of a card or of the card of a part; "" for one that is not here."""
+        """Return the model name of a card, or of the card of a partition; "" if it is unknown."""
         card = self._cards.get(uuid) or self._cards.get(self.divisions.card_of(uuid))
         return card.device.model if card else ""
 
     def driver_of(self, uuid: DeviceUuid) -> GpuDriver:
-        """Who speaks to the card, or to the card that a part is of."""
+        """Return the driver of a card, or of the card of a partition."""
         card = self._cards.get(uuid) or self._cards[self.divisions.card_of(uuid)]
         return card.driver
 
     def processes(self, uuid: DeviceUuid, *, within_ns: int = 0) -> tuple[DeviceProcess, ...]:
-        """Return the processes that the driver lists on a card or a part.
+        """Return the processes that the driver lists on a card or a partition.
 
         Args:
-            within_ns: an answer that is no older will do; 0: ask the driver.
+            within_ns: largest age of an earlier answer that is used again; 0: call the driver.
 
         Raises:
             CalabashError: the driver does not answer.
@@ -155,16 +155,16 @@ class Inventory:
         return found
 
     def is_unused(self, uuid: DeviceUuid) -> bool:
-        """Return True if the driver has listed no process on a card for some time, the last second included."""
+        """Return True if the driver has listed no process on a card for UNUSED_NS, and was called in the last LISTED_NS."""
         now_ns, known = self._clock.monotonic_ns(), self._listings.get(uuid)
         return known is not None and now_ns - known.at_ns <= LISTED_NS and now_ns - known.used_ns > UNUSED_NS
 
     def observe(self, *, idle: Callable[[DeviceUuid], bool], within_s: float | None = None) -> list[HealthChange]:
-        """Read every card once and let its health follow.
+        """Read every card once and apply the results to its health; return the changes to report.
 
         Args:
-            idle: whether nobody has a slice of the card.
-            within_s: what has not answered by then was missed; None: the policy's.
+            idle: returns True if no allocation has a slice of the card.
+            within_s: longest time for an answer; None: that of the policy.
         """
         changes: list[HealthChange] = []
         mark = self.lent.mark()
@@ -178,18 +178,21 @@ class Inventory:
             if card.device.memory_mib == 0 and not isinstance(reading, CalabashError):
                 self._learn(card)
         if changes:
-            self.health.keep()
+            self.health.save()
         return changes
 
     def remember(self, device: Device) -> None:
-        """A card that was lent before this process began: its driver does not list it, and it has its old place. Before
-        anybody observes."""
+        """Add a card that was detached before this process began, at its old index; its driver does not list it.
+
+        Does nothing if the card is known or no driver has its vendor. Must precede the first ``observe`` of another
+        thread.
+        """
         driver = next((d for d in self.drivers if d.vendor == device.vendor), None)
         with self._lock:
             if device.uuid in self._cards or driver is None:
                 return
             cards = list(self._cards.values())
-            entry = entry_at_start(device, self._book.read(), rebooted=self._book.rebooted)
+            entry = entry_at_start(device, self._store.read(), rebooted=self._store.rebooted)
             card = self._card(device, driver, entry)
             cards.insert(device.index, card)
             self._cards = {}
@@ -199,18 +202,18 @@ class Inventory:
         self._readings.add(device.uuid, driver)
 
     def offer_parts(self, uuid: DeviceUuid, profiles: tuple[VfProfile, ...]) -> None:
-        """The parts of a card that virtual machines can have."""
+        """Set the virtual function profiles of a card that virtual machines can have."""
         with self._lock:
             self._cards[uuid].device = replace(self._cards[uuid].device, vf_profiles=profiles)
 
     def came_back(self, uuid: DeviceUuid) -> None:
-        """It was lent and is here again: it takes work when it has passed a test."""
+        """Note that a detached card is attached again; it takes work when it has passed a test."""
         self.health.returned(uuid)
         self.lent.back(uuid)
-        self.health.keep()
+        self.health.save()
 
     def _learn(self, card: Card) -> None:
-        """The figures of a card that did not answer when the pool started."""
+        """Read the properties of a card that did not answer when the agent started."""
         for device in card.driver.devices():
             if device.uuid == card.device.uuid and device.memory_mib:
                 with self._lock:
@@ -218,12 +221,12 @@ class Inventory:
 
 
 def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:
-    """Its memory errors when an earlier pool last looked; None when it never did."""
+    """Return the count of uncorrected memory errors that an earlier agent read last; None if it read none."""
     return known[device.uuid].ecc_uncorrected if known and device.uuid in known else None
 
 
 def no_devices() -> CalabashError:
-    """The pool has nothing to give."""
+    """Build the error of a machine without usable GPU."""
     return CalabashError(
         "this machine has no usable GPU",
         reason=Reason.NO_DEVICES,

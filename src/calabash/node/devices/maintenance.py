@@ -1,4 +1,4 @@
-"""What is done with cards one at a time: which step is due, when it may be tried again, and who has a card meanwhile."""
+"""Reservation of cards for tests and resets, and the recovery steps that are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESETTING = "being reset"
 
 
 class CardSteps:
-    """Of the cards of an inventory, under its lock; from any thread."""
+    """Recovery steps and reservations of the cards of an inventory, under its lock. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class CardSteps:
         self._lent = lent
 
     def due(self, now_ns: int) -> list[tuple[DeviceUuid, HealthStep]]:
-        """What is to be done now so that cards come back."""
+        """Return the recovery steps that are due now."""
         found = []
         with self._lock:
             for uuid, card in self._cards().items():
@@ -44,7 +44,7 @@ class CardSteps:
         return found
 
     def postpone(self, uuid: DeviceUuid, *, test_at_ns: int | None = None, reset_at_ns: int | None = None) -> None:
-        """Do not try again before then."""
+        """Set the earliest time of the next test or reset of a card."""
         with self._lock:
             card = self._cards()[uuid]
             card.test_at_ns = card.test_at_ns if test_at_ns is None else test_at_ns
@@ -52,7 +52,14 @@ class CardSteps:
 
     @contextmanager
     def reserved(self, uuids: Sequence[DeviceUuid], why: str) -> Iterator[None]:
-        """Meanwhile nobody gets these cards. Raises CONFLICT when something is being done with one of them."""
+        """Context in which these cards are not allocated.
+
+        Args:
+            why: what is being done, for messages.
+
+        Raises:
+            CalabashError: CONFLICT if one of the cards is reserved already.
+        """
         with self._lock:
             wanted = [self._cards()[uuid] for uuid in uuids]
             for card in wanted:

@@ -1,4 +1,4 @@
-"""How cards are cut into parts now, as their mode has last seen it, for everybody who looks at devices."""
+"""MIG partitions of all cards, as the executor of their mode has last read them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from calabash.model.mig import MigInstance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Division:
+class _Partitions:
     enabled: bool
     instances: tuple[MigInstance, ...]
     parts: frozenset[DeviceUuid]
 
 
-class Divisions:
-    """The parts of all cards. Methods may be called from any thread."""
+class CardPartitions:
+    """MIG partitions of all cards. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[DeviceUuid, _Division] = {}
+        self._of: dict[DeviceUuid, _Partitions] = {}
 
     def set(
         self, card: DeviceUuid, *, enabled: bool, instances: tuple[MigInstance, ...], parts: Iterable[DeviceUuid]
     ) -> bool:
-        """What stands on a card, and the names by which programs know the parts; whether that is news."""
-        division = _Division(enabled=enabled, instances=instances, parts=frozenset(parts))
+        """Set the MIG instances of a card and the UUIDs of its partitions; return True if they have changed.
+
+        Args:
+            enabled: the card is in MIG mode.
+        """
+        division = _Partitions(enabled=enabled, instances=instances, parts=frozenset(parts))
         with self._lock:
             news = self._of.get(card) != division
             self._of[card] = division
         return news
 
     def shown(self, device: Device) -> Device:
-        """The card with what stands on it."""
+        """Return the device with its MIG mode and instances."""
         with self._lock:
             found = self._of.get(device.uuid)
         if found is None or not (found.enabled or device.mig_enabled):
@@ -43,6 +47,6 @@ class Divisions:
         return replace(device, mig_enabled=found.enabled, mig_instances=found.instances)
 
     def card_of(self, part: DeviceUuid) -> DeviceUuid:
-        """The card that a part is of; itself when it is none."""
+        """Return the card of a partition; the argument itself if it is no partition."""
         with self._lock:
             return next((card for card, division in self._of.items() if part in division.parts), part)

@@ -1,4 +1,4 @@
-"""Readings of all cards at once: a thread for each, so that one that hangs delays none of the others."""
+"""Read all cards in parallel, one thread for each, so that a blocked one delays none of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class _Reader:
-    """Reads one card when it is asked; asked again, it goes on with the question that it has."""
+    """Reads one card on request. A request while one is pending waits for the pending answer."""
 
     def __init__(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
         self._uuid = uuid
@@ -43,23 +43,23 @@ class _Reader:
                 self._answer = self._driver.read(self._uuid)
             except CalabashError as error:
                 self._answer = error
-            except Exception as error:  # whoever asks must hear of it
+            except Exception as error:  # reported to the caller of `answer`
                 self._answer = CalabashError(f"it cannot be read: {error!r}", reason=Reason.UNHEALTHY)
             self._done.set()
 
 
-class Readings:
-    """All cards. Used by one thread."""
+class CardPoller:
+    """Readers of all cards. Used by one thread."""
 
     def __init__(self, drivers: Mapping[DeviceUuid, GpuDriver]) -> None:
         self._readers = {uuid: _Reader(uuid, driver) for uuid, driver in drivers.items()}
 
     def add(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
-        """One more card; before readings are taken by another thread."""
+        """Add a card, before another thread takes readings."""
         self._readers[uuid] = _Reader(uuid, driver)
 
     def take(self, within_s: float) -> dict[DeviceUuid, DeviceReading | CalabashError]:
-        """One of each; for a card that does not answer in time, TIMEOUT."""
+        """Return a reading or an error of every card; TIMEOUT for a card that does not answer within ``within_s``."""
         for reader in self._readers.values():
             reader.ask()
         deadline = time.monotonic() + within_s

@@ -1,10 +1,10 @@
-"""Tries a card out with a program of its own (``probe_program``): memory, copies both ways, a kernel with a known result.
+"""Test a card with a program of its own (``probe_program``): memory, copies both ways, a kernel with a known result.
 
-The program also tells what an empty context costs on that card: while it waits, the driver is asked how much it holds.
-That figure is charged to a tenant's first context until its real cost has been seen, so that a cap holds from the first
-millisecond. A card that hangs costs the probe, never the pool.
+The test also measures the memory of an empty context: while the program waits, the driver is asked how much it uses.
+That value is charged for the first context of a program until its real cost is known, so that memory limits hold from
+the beginning. A card that hangs blocks the program, never the agent.
 
-Vendors whose cards are not tried this way, and cards that MIG divides, are only asked for a reading.
+Cards of other vendors than NVIDIA, and cards in MIG mode, are only read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SAID_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """What came out; ``context_bytes`` 0 when it could not be measured.
+class ProbeResult:
+    """Result of a test; ``context_bytes`` is 0 if it could not be measured.
 
-    ``why``: what failed. ``no_room``: it failed because others leave it no room on the card. ``figures``: how long parts of
-    it took by the card's own clock, in microseconds, by name.
+    ``why``: what failed. ``no_room``: it failed because other programs left too little free memory. ``figures``:
+    durations of its steps by the card's own clock, in microseconds, by name.
     """
 
     passed: bool
@@ -44,21 +44,21 @@ class Probed:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def try_card(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
-    """Try one card, within TIMEOUT_S."""
+def probe_card(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> ProbeResult:
+    """Test one card, within TIMEOUT_S."""
     if device.mig_enabled:
         return _read_only(driver, device, environment)
     return _TRIES.get(device.vendor, _read_only)(driver, device, environment)
 
 
-def _read_only(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
+def _read_only(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> ProbeResult:
     del environment
-    return Probed(passed=True) if answers(driver, device) else Probed(passed=False, why="it does not answer")
+    return ProbeResult(passed=True) if answers(driver, device) else ProbeResult(passed=False, why="it does not answer")
 
 
-def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> Probed:
+def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> ProbeResult:
     if not answers(driver, device):
-        return Probed(passed=False, why="it does not answer")
+        return ProbeResult(passed=False, why="it does not answer")
     child = start_module(
         "calabash.node.devices.probe_program",
         inherit=LIBRARIES,
@@ -71,9 +71,9 @@ def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> 
         said, context_bytes = _until_context(driver, device, child)
         rest, _ = child.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return Probed(passed=False, why=f"no end within {TIMEOUT_S:g} s")
+        return ProbeResult(passed=False, why=f"no end within {TIMEOUT_S:g} s")
     except CalabashError as error:
-        return Probed(passed=False, why=error.message)
+        return ProbeResult(passed=False, why=error.message)
     finally:
         child.kill()
         child.wait()
@@ -81,7 +81,10 @@ def _cuda(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> 
 
 
 def _until_context(driver: GpuDriver, device: Device, child: subprocess.Popen[bytes]) -> tuple[bytes, int]:
-    """What it says first, and what its context holds by then; it goes on when its standard input ends."""
+    """Return the first output of the program and the memory of its context, in bytes.
+
+    The program waits until its standard input is closed.
+    """
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)
     deadline = time.monotonic() + TIMEOUT_S
@@ -95,16 +98,16 @@ def _until_context(driver: GpuDriver, device: Device, child: subprocess.Popen[by
     return said, held.get(child.pid, 0) * MIB
 
 
-def _outcome(code: int, said: bytes, context_bytes: int) -> Probed:
+def _outcome(code: int, said: bytes, context_bytes: int) -> ProbeResult:
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
     if code != 0:
         why = last[:_SAID_CHARACTERS_MAX] if last and last != "context" else f"the test ended with {code}"
-        return Probed(passed=False, why=why, no_room=code == NO_ROOM)
+        return ProbeResult(passed=False, why=why, no_room=code == NO_ROOM)
     try:
         figures = msgspec.json.decode(last, type=dict[str, float])
     except msgspec.DecodeError:
-        return Probed(passed=False, why="the test ended without figures")
-    return Probed(passed=True, context_bytes=context_bytes, figures=figures)
+        return ProbeResult(passed=False, why="the test ended without figures")
+    return ProbeResult(passed=True, context_bytes=context_bytes, figures=figures)
 
 
-_TRIES: Mapping[str, Callable[[GpuDriver, Device, Mapping[str, str]], Probed]] = {"nvidia": _cuda}
+_TRIES: Mapping[str, Callable[[GpuDriver, Device, Mapping[str, str]], ProbeResult]] = {"nvidia": _cuda}

@@ -1,9 +1,10 @@
-"""The program that tries a card: it makes a context, copies memory there and back, and has a kernel add up two vectors.
+"""Program that tests a card: it creates a context, copies memory both ways, and adds two vectors with a kernel.
 
-It says ``context`` as soon as its context stands and goes on when its standard input ends. Then it says, as JSON, how long
-its parts took by the card's own clock, in microseconds; or what failed. It needs nothing but the interpreter and the driver.
+It prints ``context`` when its context exists and continues when its standard input is closed. Then it prints, as JSON,
+how long its steps took by the card's own clock, in microseconds, or what failed. It needs nothing but the interpreter
+and the driver.
 
-Ends with 0 when all is well, 3 when others leave it no room on the card, 1 when the card has failed.
+Exit codes: 0 if the card works, 3 if other programs leave it too little memory, 1 if the card has failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import sys
 
 NO_ROOM = 3
-_NO_ROOM_RESULTS = {2, 46}  # out of memory; the card takes no other process
+_NO_ROOM_RESULTS = {2, 46}  # out of memory; the card accepts no other process
 COUNT = 1 << 18
 BLOCK = 256
 TIMES = 20
@@ -63,11 +64,11 @@ class _CudaError(Exception):
 
 
 class _WrongError(Exception):
-    """The card has answered, and wrongly."""
+    """The card has returned a wrong result."""
 
 
 class _Card:
-    """The driver's calls; any error raises with the call's name."""
+    """Calls of the CUDA driver; an error raises with the name of the call."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -83,7 +84,7 @@ class _Card:
         return pointer
 
     def timed(self, name: str, *arguments: object) -> float:
-        """How long the card took for the quickest of some calls, in microseconds."""
+        """Return the shortest time of TIMES calls by the card's clock, in microseconds."""
         begun, ended, took = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
         for event in (begun, ended):
             self.call("cuEventCreate", ctypes.byref(event), 0)
@@ -142,7 +143,7 @@ def _tried() -> dict[str, float]:
 
 
 def main() -> int:
-    """Try the first card that is visible."""
+    """Test the first visible card."""
     try:
         print(json.dumps(_tried()), flush=True)
     except _CudaError as error:

@@ -1,5 +1,8 @@
-"""Brings cards back: resets those that need it, tests those that must pass one. One step at a time, in a thread of its own,
-so that neither a reset nor a card that hangs in a test delays the verdict on another."""
+"""Recover cards: reset those that need it and test those that must pass a test.
+
+Steps run one at a time in a thread of their own, so that neither a reset nor a hanging test delays health decisions
+about other cards.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.device import HealthChange
 from calabash.node.devices.inventory import Inventory
 from calabash.node.devices.maintenance import RESETTING
-from calabash.node.devices.probe import Probed
+from calabash.node.devices.probe import ProbeResult
 from calabash.node.health.conditions import HealthEvent, HealthStep
 
-Probe = Callable[[GpuDriver, Device], Probed]
+Probe = Callable[[GpuDriver, Device], ProbeResult]
 
 log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """Steps of one node.
+    """Recovery steps of one node.
 
     Args:
-        probe: tries a card.
-        in_use: what is on a card, for people; "" when nobody is.
-        tell: what has happened.
+        probe: tests a card.
+        in_use: returns a text that names the user of a card; "" if it is idle.
+        notify: called with the changes of health.
     """
 
     def __init__(
@@ -39,17 +42,17 @@ class Recovery:
         *,
         probe: Probe,
         in_use: Callable[[DeviceUuid], str],
-        tell: Callable[[Sequence[HealthChange]], None],
+        notify: Callable[[Sequence[HealthChange]], None],
     ) -> None:
         self._inventory = inventory
         self._clock = clock
         self._probe = probe
         self._in_use = in_use
-        self._tell = tell
+        self._notify = notify
         self._one = threading.Lock()
 
     def round(self) -> None:
-        """Whatever is due now."""
+        """Take the steps that are due. A step that is not possible now is logged and retried later."""
         for uuid, step in self._inventory.steps.due(self._clock.monotonic_ns()):
             try:
                 if step is HealthStep.TEST:
@@ -57,16 +60,20 @@ class Recovery:
                 else:
                     self._reset(uuid)
             except CalabashError as error:
-                log.info("a step of a card's recovery waits", device=uuid, step=step, why=error.message)
+                log.info("a recovery step of a card is postponed", device=uuid, step=step, why=error.message)
 
-    def test(self, uuid: DeviceUuid) -> Probed:
-        """Test an idle card now. Raises CONFLICT while it is in use."""
+    def test(self, uuid: DeviceUuid) -> ProbeResult:
+        """Test an idle card now. Raises CalabashError(CONFLICT) if it is in use."""
         with self._one, self._inventory.steps.reserved([uuid], "being tested"):
             self._require_idle(uuid, "tested")
             return self._tried(uuid, idle=True)
 
     def reset(self, uuid: DeviceUuid) -> None:
-        """Reset an idle card now. Raises CalabashError with the reason why it cannot be."""
+        """Reset an idle card now.
+
+        Raises:
+            CalabashError: the card is in use, in MIG mode, or its driver refuses the reset.
+        """
         with self._one:
             self._reset_held(uuid)
 
@@ -76,27 +83,27 @@ class Recovery:
         with self._one, self._inventory.steps.reserved([uuid], "being tested"):
             self._tried(uuid, idle=not self._in_use(uuid))
 
-    def _tried(self, uuid: DeviceUuid, *, idle: bool) -> Probed:
+    def _tried(self, uuid: DeviceUuid, *, idle: bool) -> ProbeResult:
         device = self._device(uuid)
         probed = self._probe(self._inventory.driver_of(uuid), device)
         if probed.passed and idle:
             probed = self._compared(uuid, probed)
         elif probed.no_room and not idle:
-            probed = Probed(passed=True)  # it answers; whoever is on it leaves no room for more
+            probed = ProbeResult(passed=True)  # the card answers; its programs leave too little memory for the test
         event = HealthEvent.TEST_PASSED if probed.passed else HealthEvent.TEST_FAILED
         said = "a test passed" if probed.passed else f"a test failed: {probed.why}"
-        self._tell(self._inventory.health.happened(uuid, event, said))
+        self._notify(self._inventory.health.happened(uuid, event, said))
         return probed
 
-    def _compared(self, uuid: DeviceUuid, probed: Probed) -> Probed:
-        """Held against what the card itself has done before."""
+    def _compared(self, uuid: DeviceUuid, probed: ProbeResult) -> ProbeResult:
+        """Return the result, failed if a step took longer than its best earlier time times ``test_slowest``."""
         known = self._inventory.health.entry(uuid).figures
         slowest = self._inventory.policy.recovery.test_slowest
         for name, value in probed.figures.items():
             before = known.get(name)
             if before is not None and value > before * slowest:
                 why = f"{name} took {value:.0f} us, {value / before:.1f} times its own {before:.0f} us"
-                return Probed(passed=False, context_bytes=probed.context_bytes, why=why, figures=probed.figures)
+                return ProbeResult(passed=False, context_bytes=probed.context_bytes, why=why, figures=probed.figures)
         best = {name: min(value, known.get(name, value)) for name, value in probed.figures.items()}
         self._inventory.health.note(uuid, figures={**known, **best})
         return probed
@@ -109,13 +116,13 @@ class Recovery:
                 self._reset_held(uuid)
             except CalabashError as error:
                 why = f"it cannot be reset: {error.marked_message}"
-                self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
+                self._notify(self._inventory.health.happened(uuid, HealthEvent.RESET_REFUSED, why))
 
     def _reset_held(self, uuid: DeviceUuid) -> None:
         device = self._device(uuid)
         if device.mig_enabled:
             raise CalabashError(
-                f"device {device.index} is divided by MIG, a reset would destroy its instances",
+                f"device {device.index} is in MIG mode, a reset would destroy its instances",
                 reason=Reason.CONFLICT,
                 hint=f"calabash device mode {device.index} vgpu, then reset it",
             )
@@ -125,16 +132,16 @@ class Recovery:
             for peer in device.reset_peers:
                 self._require_idle(peer, f"reset with device {device.index}, which NVLink joins it to")
             self._inventory.driver_of(uuid).reset(uuid)
-            self._tell(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
+            self._notify(self._inventory.health.happened(uuid, HealthEvent.RESET_DONE, "it was reset"))
 
     def _require_idle(self, uuid: DeviceUuid, to_be: str) -> None:
         who = self._in_use(uuid)
         if who:
             index = self._device(uuid).index
             raise CalabashError(
-                f"device {index} is to be {to_be}, and is used by {who}",
+                f"device {index} cannot be {to_be}: it is used by {who}",
                 reason=Reason.CONFLICT,
-                hint=f"empty it first: calabash device drain {index} --evict",
+                hint=f"drain it first: calabash device drain {index} --evict",
             )
 
     def _device(self, uuid: DeviceUuid) -> Device:

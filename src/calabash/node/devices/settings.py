@@ -1,4 +1,4 @@
-"""How cards are given out, as far as an operator decides it: for all of them, and otherwise for one."""
+"""Settings of cards: defaults of the node and those that an administrator sets for one card."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ON, OFF = "on", "off"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSettings:
-    """For all cards of a node.
+    """Default settings of the cards of a node.
 
     Args:
-        spill_mib: host memory that it gives for what does not fit on its cards.
-        spill: whether every card may use it; otherwise those that are named.
-        replicas: how many tenants use a card in turns.
-        interval: how long these turns are; "": as the driver makes them.
+        spill_mib: host memory that the node gives for memory that does not fit on its cards.
+        spill: every card may use it; if False, only the cards for which it is switched on.
+        replicas: largest number of tenants that share a card by time slices.
+        interval: duration of a time slice; "": that of the driver.
     """
 
     spill_mib: int = 0
@@ -30,7 +30,7 @@ class CardSettings:
     interval: str = ""
 
     def shown(self, device: Device, entry: CardEntry) -> Device:
-        """A card with what holds for it."""
+        """Return the device with the settings that apply to it."""
         spills = entry.spill == ON if entry.spill else self.spill
         return replace(
             device,
@@ -43,7 +43,7 @@ class CardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an operator wants of one card; None: as it is. ``replicas`` 0 and ``auto``: as for all cards."""
+    """Settings of one card to change; None: unchanged. ``replicas`` 0 and ``auto`` select the default of the node."""
 
     replicas: int | None = None
     interval: str | None = None
@@ -60,7 +60,7 @@ class Wanted:
             raise CalabashError(f"spill {self.spill[:64]!r} is not known", hint=f"one of: {AUTO}, {ON}, {OFF}")
 
     def entry_fields(self) -> dict[str, object]:
-        """What is kept with the card."""
+        """Return the fields of ``CardEntry`` to store."""
         fields: dict[str, object] = {}
         if self.replicas is not None:
             fields["replicas"] = self.replicas
@@ -71,7 +71,7 @@ class Wanted:
         return fields
 
     def said(self) -> str:
-        """For people."""
+        """Return the settings as text."""
         words = [f"replicas {self.replicas or AUTO}"] if self.replicas is not None else []
         words += [f"interval {self.interval}"] if self.interval is not None else []
         words += [f"spill {self.spill}"] if self.spill is not None else []
@@ -81,20 +81,20 @@ class Wanted:
 def require_possible(
     device: Device, wanted: Wanted, settings: CardSettings, *, sharers: int, interval_of: Callable[[], object]
 ) -> None:
-    """Raises CalabashError where a card cannot be so.
+    """Raise an error if a card cannot have these settings now.
 
     Args:
-        sharers: how many tenants use it in turns now.
-        interval_of: asks the driver for the length of turns; raises CalabashError where it cannot be set.
+        sharers: number of tenants that share the card by time slices now.
+        interval_of: asks the driver for the duration of time slices; raises CalabashError if it cannot be set.
     """
     replicas = wanted.replicas or settings.replicas
     if wanted.replicas is not None and replicas < sharers:
         raise CalabashError(
-            f"{sharers} tenants are on device {device.index} in turns, replicas {replicas} are asked",
+            f"{sharers} tenants share device {device.index} by time slices, more than replicas {replicas}",
             reason=Reason.CONFLICT,
-            hint=f"wait until some have ended; calabash device drain {device.index} lets nobody new on it",
+            hint=f"wait until some have ended; calabash device drain {device.index} keeps new ones off it",
         )
     if wanted.spill == ON and not settings.spill_mib:
-        raise CalabashError("this node gives none of its memory to what is spilled", reason=Reason.NOT_PERMITTED)
+        raise CalabashError("this node gives no host memory for spill", reason=Reason.NOT_PERMITTED)
     if wanted.interval not in (None, AUTO):
         interval_of()

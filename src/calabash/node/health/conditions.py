@@ -1,20 +1,20 @@
-"""Health of a card, or of a part of one, as facts and what follows from them. Pure; the agent feeds events and acts.
+"""State machine of the health of a card, a partition or a service (pure).
 
-Theory of operation. What is known is a handful of facts (``HealthFacts``); an event changes facts, and the state follows
-from the facts alone, so that two things wrong at once need no state of their own and none hides the other. Only HEALTHY
+Theory of operation. The state is a set of facts (``HealthFacts``); an event changes facts, and ``health`` follows from
+the facts alone, so that two faults at once need no state of their own and neither hides the other. Only a HEALTHY card
 takes new work.
 
     LOST        it does not answer, or it must be replaced
-    DRAINING    it needs a reset and is in use, was drained by an operator, or fails again and again
-    SUSPECT     it missed one question, or something lasts that is no fault of its own: too hot, a link is down
-    RECOVERING  it is being reset, must pass a test, or has to stay well for a while
+    DRAINING    it needs a reset and is in use, was drained by an administrator, or fails again and again
+    SUSPECT     it missed one reading, or has a lasting condition that is no fault of its own: too hot, a link is down
+    RECOVERING  it is being reset, must pass a test, or has to stay without fault for a while
     HEALTHY     none of these
 
-A card comes back by itself as far as its need allows: NOTHING < TEST < RESET < OPERATOR. A reset leads to a test, and
-nobody becomes healthy again without one. What needs an OPERATOR stays out of service until ``UNDRAIN``.
+A card recovers automatically as far as its need allows: NOTHING < TEST < RESET < OPERATOR. A reset leads to a test, and
+no card becomes healthy again without one. A card that needs an OPERATOR stays out of service until ``UNDRAIN``.
 
-Flapping is damped: each time a card stops being healthy within a window, it has to stay well for twice as long before it
-counts as healthy; after too many times it keeps draining until an operator says otherwise.
+Flapping is damped: each time that a card leaves HEALTHY within a window doubles the time that it must stay without
+fault before it is healthy again; after too many times it stays DRAINING until an administrator undrains it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calabash.model.device import Health
 
 
 class Need(IntEnum):
-    """What has to be done before a card is trusted again; a larger one includes the smaller."""
+    """Step that is needed before a card is trusted again; a larger one includes the smaller ones."""
 
     NOTHING = 0
     TEST = 1
@@ -36,9 +36,9 @@ class Need(IntEnum):
 
 
 class HealthEvent(StrEnum):
-    """What can happen to a card or a part of one, seen from its agent."""
+    """Event that changes the health of a card, a partition or a service."""
 
-    APP_FAULT = "app_fault"  # a program on it is at fault; it is fine
+    APP_FAULT = "app_fault"  # fault of a program; the card is not affected
     NEEDS_RESET = "needs_reset"
     NEEDS_REPLACE = "needs_replace"
     GONE = "gone"
@@ -56,7 +56,7 @@ class HealthEvent(StrEnum):
 
 
 class HealthStep(StrEnum):
-    """What the agent is to do for a card that is to come back."""
+    """Step that the agent takes to recover a card."""
 
     RESET = "reset"
     TEST = "test"
@@ -64,7 +64,7 @@ class HealthStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flapping:
-    """How often something may stop being healthy within ``window_s``, and how long it must stay well before it counts.
+    """Limits of flapping: how often a card may leave HEALTHY within ``window_s``, and the hold times.
 
     The first time costs nothing, the second ``hold_s``, then twice as much each time, at most ``hold_max_s``.
     """
@@ -75,7 +75,7 @@ class Flapping:
     hold_max_s: float = 600.0
 
     def hold(self, times: int) -> float:
-        """How long to stay well after having failed so many times."""
+        """Return the hold time in seconds after so many faults in the window."""
         if times < 2:
             return 0.0
         return min(self.hold_max_s, self.hold_s * 2.0 ** min(times - 2, 60))
@@ -83,17 +83,17 @@ class Flapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """The facts.
+    """Facts about the health of a card, a partition or a service.
 
     Args:
-        misses: questions in a row that were not answered, counted up to 2.
-        gone: its driver says that it is not there any more.
-        drained: an operator wants nothing new on it.
-        standing: what lasts and is no fault of its own, by name.
-        idle: nobody is on it; kept only while it needs a reset.
-        refused: a reset was tried and cannot be done now.
-        left_at: when it stopped being healthy by itself, seconds since 1970, within the window.
-        hold_until_s: it has to stay well until then; 0: it need not.
+        misses: consecutive readings that were not answered, counted up to 2.
+        gone: the driver reports that the device is not there any more.
+        drained: an administrator keeps new work off it.
+        standing: names of lasting conditions that are no fault of its own.
+        idle: no allocation uses it; kept only while it needs a reset.
+        refused: a reset was tried and is not possible now.
+        left_at: times within the window at which it left HEALTHY because of a fault, in seconds since 1970.
+        hold_until_s: end of the hold time; 0: none.
         latched: it failed too often.
     """
 
@@ -110,7 +110,7 @@ class HealthFacts:
 
     @property
     def health(self) -> Health:
-        """The state that follows."""
+        """State that follows from the facts."""
         if self.gone or self.misses >= 2 or self.need is Need.OPERATOR:
             return Health.LOST
         if self.drained or self.latched:
@@ -125,7 +125,7 @@ class HealthFacts:
 
     @property
     def step(self) -> HealthStep | None:
-        """What would bring it back now. An operator who drains a card may be working on it: nothing is done then."""
+        """Recovery step to take now. None while drained: an administrator may be working on the card."""
         if self.gone or self.misses or self.drained:
             return None
         if self.need is Need.RESET and self.idle:
@@ -136,27 +136,31 @@ class HealthFacts:
 
 
 def decide(before: HealthFacts, event: HealthEvent, *, now_s: float, flapping: Flapping) -> HealthFacts:
-    """The facts after an event."""
+    """Return the facts after an event."""
     if event is HealthEvent.TEST_PASSED:
         if before.need is not Need.TEST or before.misses or before.gone or before.standing:
-            return before  # what has happened since it began wants a test of its own
+            return before  # a fault since the test began needs a test of its own
         hold_s = flapping.hold(len(before.left_at))
         return replace(before, need=Need.NOTHING, hold_until_s=now_s + hold_s if hold_s else 0.0)
     return _damped(before, _CHANGES[event](before), now_s, flapping, by_itself=event is not HealthEvent.DRAIN)
 
 
-def stand(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> HealthFacts:
-    """The facts when this lasts, and nothing else that is no fault of its own; it is tested when nothing lasts any more."""
+def set_standing(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> HealthFacts:
+    """Return the facts when ``standing`` are all lasting conditions.
+
+    A test is needed after the last one has passed.
+    """
     if standing == before.standing:
         return before
     need = before.need if standing else max(before.need, Need.TEST)
     return _damped(before, replace(before, standing=standing, need=need), now_s, flapping, by_itself=True)
 
 
-def restored(before: HealthFacts, *, rebooted: bool = False) -> HealthFacts:
-    """The facts as a pool finds them that starts again: who is on it and whether it answers is to be seen anew.
+def restored_facts(before: HealthFacts, *, rebooted: bool = False) -> HealthFacts:
+    """Return stored facts as an agent that starts takes them over: use and answers are to be observed anew.
 
-    ``rebooted``: the machine was restarted meanwhile, and with it every card reset.
+    Args:
+        rebooted: the machine was restarted since they were stored, which has reset every card.
     """
     need = _tested(before) if before.standing else before.need
     if rebooted and need is Need.RESET:
@@ -178,7 +182,7 @@ def _tested(before: HealthFacts) -> Need:
 
 
 def _undrained(before: HealthFacts) -> HealthFacts:
-    """An operator vouches for it: what had to be done is done, and what happened before is forgotten."""
+    """Return the facts after an administrator has declared the card fit: needs and earlier faults are dropped."""
     if before.health is Health.HEALTHY:
         return replace(before, left_at=())
     return replace(before, drained=False, latched=False, need=Need.TEST, refused=False, left_at=(), hold_until_s=0.0)

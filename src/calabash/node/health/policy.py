@@ -1,8 +1,9 @@
-"""``health.toml`` in the home: what an operator may change of how failing cards are judged and brought back.
+"""Health policy of a pool, read from ``health.toml`` in its home: classes of faults and rules of recovery.
 
-Everything has a default. The classes of XIDs are NVIDIA's published ones ("Xid catalog", docs.nvidia.com/deploy/xid-errors,
-column "immediate action"): what says RESTART_APP or IGNORE is the application's, RESET_GPU and the workflows of memory and
-links are resets, what somebody has to touch (CHECK_MECHANICALS, CONTACT_SUPPORT) is a replacement.
+All settings have defaults. The default classes of XIDs are NVIDIA's published ones ("Xid catalog",
+docs.nvidia.com/deploy/xid-errors, column "immediate action"): RESTART_APP and IGNORE are faults of the application;
+RESET_GPU and the workflows of memory and links need a reset; actions that need a person at the machine
+(CHECK_MECHANICALS, CONTACT_SUPPORT) need a replacement.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Code = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class FaultClass(StrEnum):
-    """What is done about a fault. SUSPECT: nothing new, as long as it lasts."""
+    """Action on a fault. SUSPECT: no new work as long as it lasts."""
 
     IGNORE = "ignore"
     APPLICATION = "application"
@@ -47,7 +48,7 @@ _RESET_XIDS = (
     *(74, 121, *range(144, 152)),  # links
     154,  # the driver itself asks for a recovery action
 )
-_REPLACE_XIDS = (54,)  # the power connector: somebody has to go there
+_REPLACE_XIDS = (54,)  # the power connector needs a person at the machine
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -55,15 +56,18 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class XidClasses(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Which XID is of which class. A number in a list of the file is taken out of the default ones; what is in none is the
-    application's. 79, fallen off the bus, is not asked for: the card is lost until it answers."""
+    """Classes of XIDs. A number in a list of the file overrides its default class.
+
+    Numbers in no list are faults of the application. XID 79, fallen off the bus, is not used: the card is LOST until it
+    answers.
+    """
 
     application: tuple[Code, ...] = ()
     reset: tuple[Code, ...] = ()
     replace: tuple[Code, ...] = ()
 
-    def of(self, code: int) -> FaultClass:
-        """The class of a number."""
+    def class_of(self, code: int) -> FaultClass:
+        """Return the class of an XID."""
         for fault, said, default in (
             (FaultClass.APPLICATION, self.application, ()),
             (FaultClass.RESET, self.reset, ()),
@@ -77,7 +81,7 @@ class XidClasses(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class MemoryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Memory errors. ``uncorrected``: so many new ones at once take a card out of service; 0: none do."""
+    """Memory errors. ``uncorrected``: number of new ones between two readings that takes a card out of service; 0: none."""
 
     uncorrected: Count = 1
     row_remap_pending: FaultClass = FaultClass.RESET
@@ -86,8 +90,10 @@ class MemoryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class ThrottleRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How many seconds a card may be slowed down before it takes nothing new; 0: for ever. That a card keeps to its power
-    limit is everyday life; that it is braked by its power supply is not."""
+    """Seconds for which a card may be slowed down before it takes no new work; 0: without limit.
+
+    Running at the power limit is normal by default; being slowed down by the power supply is not.
+    """
 
     thermal_s: Seconds = 0.5
     power_brake_s: Seconds = 0.5
@@ -95,15 +101,16 @@ class ThrottleRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class LinkRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """NVLinks that were up and are not."""
+    """Class of NVLinks that were up and are down."""
 
     down: FaultClass = FaultClass.SUSPECT
 
 
 class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """NVIDIA's multi-process service. What is wrong with it is wrong with a part of its card, which comes back by itself.
+    """NVIDIA's multi-process service. Its faults are those of a service of the card, which recovers automatically.
 
-    ``client_fault``: a fatal fault of a program, which hits all others. ``daemon_died``: the daemon, or its server.
+    ``client_fault``: fatal fault of a program, which affects all other clients. ``daemon_died``: end of the daemon or
+    its server.
     """
 
     client_fault: FaultClass = FaultClass.APPLICATION
@@ -111,10 +118,10 @@ class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class RecoveryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How cards come back.
+    """Recovery of cards.
 
-    ``reset``: whether the agent resets cards by itself. ``answer_within_s``: a reading that takes longer is a missed one.
-    ``test_slowest``: a test that takes so many times the card's own earlier figure has failed.
+    ``reset``: the agent resets cards automatically. ``answer_within_s``: a reading that takes longer is missed.
+    ``test_slowest``: a test that takes this many times the card's best earlier time has failed.
     """
 
     reset: bool = True
@@ -128,7 +135,7 @@ _DAMPING = Flapping()
 
 
 class FlappingRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """See ``health.Flapping``."""
+    """See ``conditions.Flapping``."""
 
     window_s: Interval = _DAMPING.window_s
     most: Annotated[int, Meta(ge=2, le=100)] = _DAMPING.most
@@ -137,7 +144,7 @@ class FlappingRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class HealthPolicy(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file."""
+    """Contents of the file."""
 
     xid: XidClasses = XidClasses()
     memory: MemoryRules = MemoryRules()
@@ -148,12 +155,16 @@ class HealthPolicy(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True
     flapping: FlappingRules = FlappingRules()
 
     def damping(self) -> Flapping:
-        """As the machine takes it."""
+        """Return the flapping rules as ``Flapping``."""
         return Flapping(**msgspec.structs.asdict(self.flapping))
 
 
 def read_policy(home: Path) -> HealthPolicy:
-    """The policy of the home. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    """Read the policy of a home; defaults if there is no file.
+
+    Raises:
+        CalabashError: BAD_FILE; names the line or the field.
+    """
     path = home / POLICY_FILE
     try:
         policy = msgspec.toml.decode(path.read_bytes(), type=HealthPolicy)
@@ -161,7 +172,7 @@ def read_policy(home: Path) -> HealthPolicy:
         return HealthPolicy()
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise CalabashError(
-            f"{path} is not understood: {error}",
+            f"{path} is not a valid health policy: {error}",
             reason=Reason.BAD_FILE,
             hint=f"tables {', '.join(f'[{name}]' for name in HealthPolicy.__struct_fields__)}; "
             "see docs/how-to/handle-failed-cards.md",

@@ -1,4 +1,4 @@
-"""What a reading of a card says of its health, beside the readings before it. Pure."""
+"""Derive faults and lasting conditions of a card from its readings and driver events (pure)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ THERMAL, POWER_BRAKE, POWER_CAP, LINKS, PAGES = "thermal", "power_brake", "power
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What is remembered from reading to reading.
+    """State kept from reading to reading.
 
     Args:
         ecc_uncorrected: uncorrected memory errors at the last reading; None before the first.
-        nvlinks: the most links that were ever up.
-        since_s: since when it has been slowed down, by reason.
+        nvlinks: largest number of links that were ever up.
+        since_s: time since when the card is slowed down, by reason.
     """
 
     ecc_uncorrected: int | None = None
@@ -30,16 +30,20 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Faults in the order in which they are to be taken, and what lasts: names and causes alike."""
+    """Faults in the order in which they apply, and lasting conditions as (name, cause)."""
 
     faults: tuple[tuple[HealthEvent, str], ...] = ()
     standing: tuple[tuple[str, str], ...] = ()
 
 
-def judge(
+def judge_reading(
     before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_s: float, divided: bool = False
 ) -> tuple[Watched, Findings]:
-    """One reading. ``divided``: by MIG; then the counters do not say in which part an error was, and XIDs do."""
+    """Return the new state and the findings of one reading.
+
+    Args:
+        divided: the card is in MIG mode; its counters do not say in which partition an error was, and XIDs do.
+    """
     faults: list[tuple[HealthEvent, str]] = []
     standing: list[tuple[str, str]] = []
 
@@ -71,10 +75,10 @@ def judge(
     return after, Findings(faults=tuple(faults), standing=tuple(standing))
 
 
-def judged(event: DeviceEvent, policy: HealthPolicy, *, divided: bool) -> tuple[HealthEvent | None, str]:
-    """What a driver has reported by itself, and its cause for people; None when nothing follows."""
+def judge_event(event: DeviceEvent, policy: HealthPolicy, *, divided: bool) -> tuple[HealthEvent | None, str]:
+    """Return the health event of a driver event and its cause as text; None if nothing follows."""
     if event.kind is EventKind.XID:
-        return EVENT_OF.get(policy.xid.of(event.code)), f"XID {event.code}"
+        return EVENT_OF.get(policy.xid.class_of(event.code)), f"XID {event.code}"
     if event.kind is EventKind.ECC_DOUBLE_BIT:
         told = policy.memory.uncorrected == 1 and not divided
         return (HealthEvent.NEEDS_RESET if told else None), "double-bit memory error"

@@ -1,4 +1,4 @@
-"""What is known of the health of the cards, kept in a file of the home, so that a pool that starts again knows it too."""
+"""Store the health of the cards in a file of the home, so that it survives a restart of the pool."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from calabash.model.device import Device
 from calabash.model.errors import CalabashError
 from calabash.node.health.conditions import HealthFacts
 
-BOOK_FILE = "health.json"
+HEALTH_FILE = "health.json"
 HISTORY_MAX = 32
 
 log = structlog.get_logger(__name__)
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a card, and the state that it was in then."""
+class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in the history of a card and the state after it."""
 
     at: float
     health: str
@@ -29,15 +29,14 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of one card as it is kept. Deadlines are times of ``CardHealth.steady``; moments that have passed are times of
-    the calendar.
+    """Stored health and settings of one card.
 
-    ``cause`` and ``since_s``: why and since when it is not healthy. ``drained_why``: what the operator said.
-    ``evict_at_s``: when whoever is still on it is ended; 0: never. ``figures``: the best that its tests have measured.
-    ``parts``: conditions of parts of it, by name. ``mode``: the one sharing mode that its operator leaves to it.
-    ``replicas``, ``interval``, ``spill``: what its operator wants otherwise than for all cards, see ``card_settings``.
-    ``reported_s``: when the driver last reported a fault that is in here. ``device``: its figures, as its driver told them
-    last; while it is lost it tells none.
+    Deadlines are times of ``CardHealth.steady``; times of past events are calendar times. ``cause`` and ``since_s``:
+    why and since when the card is not healthy. ``drained_why``: reason given by the administrator. ``evict_at_s``: when
+    the allocations on it are ended; 0: never. ``figures``: the best times of its tests. ``parts``: health of its
+    partitions and services, by name. ``mode``: the one sharing mode that the administrator permits. ``replicas``,
+    ``interval``, ``spill``: settings that differ from the defaults, see ``settings``. ``reported_s``: time of the last
+    fault of the driver that is included. ``device``: its properties as last read; a lost card reports none.
     """
 
     condition: HealthFacts = HealthFacts()
@@ -46,7 +45,7 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     drained_why: str = ""
     evict_at_s: float = 0.0
     ecc_uncorrected: int = 0
-    history: tuple[Happening, ...] = ()
+    history: tuple[HealthRecord, ...] = ()
     figures: dict[str, float] = {}
     parts: dict[str, HealthFacts] = {}
     mode: str = ""
@@ -56,14 +55,17 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     reported_s: float = 0.0
     device: Device | None = None
 
-    def told(self, happening: Happening) -> CardEntry:
-        """With one more happening; the oldest are forgotten."""
-        return msgspec.structs.replace(self, history=(*self.history, happening)[-HISTORY_MAX:])
+    def with_record(self, record: HealthRecord) -> CardEntry:
+        """Return the entry with one more record of its history; at most HISTORY_MAX are kept."""
+        return msgspec.structs.replace(self, history=(*self.history, record)[-HISTORY_MAX:])
 
 
-class _Book(msgspec.Struct, frozen=True, kw_only=True):
-    """``boot``: which start of the machine it was written in. ``since_s``: when it was begun; 0: not known. ``clock``: the
-    start of the clock that deadlines are counted by."""
+class _HealthFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of the file.
+
+    ``boot``: ID of the boot in which it was written. ``since_s``: when it was created; 0: unknown. ``clock``: start of
+    the clock of the deadlines.
+    """
 
     boot: str
     clock: tuple[float, int] | None = None
@@ -71,16 +73,16 @@ class _Book(msgspec.Struct, frozen=True, kw_only=True):
     cards: dict[str, CardEntry]
 
 
-class HealthBook:
-    """The file. Without a home nothing is kept. Not safe for threads by itself.
+class HealthStore:
+    """The file. Without a home nothing is stored. Not thread-safe by itself.
 
-    ``rebooted``: the machine was restarted since it was written. ``since_s``: from when on what drivers have reported is in
-    it. ``clock``: the start of the clock that deadlines are counted by; None: of none yet in this boot. They are known when
-    it has been read.
+    These attributes are valid after ``read``. ``rebooted``: the machine was restarted since the file was written.
+    ``since_s``: faults that drivers reported later are included. ``clock``: start of the clock of the deadlines; None
+    if there is none of this boot.
     """
 
     def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:
-        self._file = home / BOOK_FILE if home is not None else None
+        self._file = home / HEALTH_FILE if home is not None else None
         self._boot = boot
         self._written: bytes | None = None
         self.rebooted = False
@@ -88,15 +90,18 @@ class HealthBook:
         self.clock: tuple[float, int] | None = None
 
     def read(self) -> dict[str, CardEntry] | None:
-        """What an earlier pool knew; None when that cannot be read and nothing is known of any card."""
+        """Return the stored entries by UUID; None if the file cannot be read.
+
+        A damaged file is renamed to ``health.damaged``.
+        """
         if self._file is None:
             return {}
         try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=_Book)
+            found = msgspec.json.decode(self._file.read_bytes(), type=_HealthFile)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.error("what was known of the cards' health is lost", file=str(self._file), error=str(error))
+            log.error("the stored health of the cards cannot be read", file=str(self._file), error=str(error))
             with contextlib.suppress(OSError):
                 self._file.replace(self._file.with_suffix(".damaged"))
             return None
@@ -107,15 +112,17 @@ class HealthBook:
         return found.cards
 
     def write(self, entries: Mapping[str, CardEntry]) -> None:
-        """Keep it, if it has changed. A disk that takes nothing delays nobody: it is written with the next change."""
+        """Write the entries if they have changed. After a failure they are written with the next change."""
         if self._file is None:
             return
-        text = msgspec.json.encode(_Book(boot=self._boot, clock=self.clock, since_s=self.since_s, cards=dict(entries)))
+        text = msgspec.json.encode(
+            _HealthFile(boot=self._boot, clock=self.clock, since_s=self.since_s, cards=dict(entries))
+        )
         if text == self._written:
             return
         try:
             write_durably(self._file, text)
         except (OSError, CalabashError) as error:
-            log.error("the cards' health cannot be kept", file=str(self._file), error=str(error))
+            log.error("the health of the cards cannot be stored", file=str(self._file), error=str(error))
             return
         self._written = text

@@ -1,4 +1,4 @@
-"""What both forms that rest on control groups share: everything that is asked of the groups of an allocation."""
+"""Operations on the control groups of an allocation, shared by the two forms of membership that use them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from calabash.model.request import AllocationId
 
 
 class GroupMembership(ABC):
-    """The kernel says who is a member: whoever is in a group of it."""
+    """Membership by control groups: the kernel knows which processes are in the groups of an allocation."""
 
     form = "kernel"
 
     @abstractmethod
     def _groups(self, allocation: AllocationId) -> Sequence[Cgroup]:
-        """The groups of an allocation; empty when it has none now."""
+        """Return the groups of an allocation; empty if it has none now."""
 
     def populated(self, allocation: AllocationId) -> bool:
         return any(group.populated() for group in self._groups(allocation))
 
-    def news(self) -> Collection[AllocationId] | None:
+    def changed_allocations(self) -> Collection[AllocationId] | None:
         return None
 
     def processes(self, allocation: AllocationId) -> list[Process]:
@@ -47,5 +47,5 @@ class GroupMembership(ABC):
 
     def freeze(self, allocation: AllocationId, frozen: bool) -> None:
         for group in self._groups(allocation):
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the group has just been removed
                 group.freeze(frozen)

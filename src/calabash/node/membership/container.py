@@ -1,16 +1,17 @@
-"""Membership by the groups of containers: the kubelet and the runtime make them, here they are only found and read.
+"""Membership by the control groups of containers, which the kubelet and the container runtime create.
 
 The identifier of an allocation begins with the UID of its pod (``container_allocation``), which names the pod's group.
-Which of its containers is the allocation's is seen by the slot: every slot is a file system of its own, and it is mounted
-in that container alone. A tenant can neither leave its container's group nor mount somebody else's slot.
+The container of an allocation is found by its slot: every slot is a file system of its own, and it is mounted in that
+container alone. A tenant can neither leave its container's group nor mount the slot of another allocation.
 
-Where a worker of ours uses the card in a container's stead, the worker is the allocation's: it has a group of its own beside
-those of the containers, under a name that no runtime gives.
+If a worker process of the pool uses the card in place of a container, the worker is the member: it has a group of its
+own beside those of the containers, under a name that no runtime uses.
 
-What a claim was allocated is one allocation, and whatever containers have its slot mounted are its members, in whichever pods:
-its identifier names the claim, and whoever knows the claim says which pods may use it. They come and go while it is held, so
-they are looked for again and again. A pod that came since is not known to use it for some seconds: its containers are found
-as soon as one of their processes is met on a card. A worker that serves a claim has its group beside those of the pods.
+An allocated resource claim is one allocation, and all containers that have its slot mounted are its members, in any
+pod: its identifier names the claim, and the ``users`` callback says which pods may use it. Containers come and go while
+the claim is held, so they are searched for again every ``_CLAIM_POLL_S``. A pod that came later may be unknown to
+``users`` for some seconds: its containers are found as soon as one of their processes is met on a card. A worker that
+serves a claim has its group beside those of the pods.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _UID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _NAME_CHARACTERS = 20
 _HASH_DIGITS = 8
-_PIDS_LOOKED_AT = 4  # of one container, until one shows what is mounted
+_PIDS_TRIED = 4  # processes of one container that are tried until one shows its mounts
 _WALK_S = 0.5
-_CLAIM_LOOK_S = 1.0
+_CLAIM_POLL_S = 1.0
 _OWN = "calabash-"
 _CLAIM = "claim-"
 
 
 def pod_digits(pod_uid: str) -> str:
-    """What the identifiers of everything that a pod holds begin with, before the first ``-``."""
+    """Return the first part of the identifiers of all allocations of a pod, before the first ``-``: 32 hexadecimal digits."""
     digits = pod_uid.replace("-", "").lower()
     if len(digits) == _UID_DIGITS and set(digits) <= _HEXADECIMAL:
         return digits
@@ -62,7 +63,7 @@ def pod_digits(pod_uid: str) -> str:
 
 
 def container_allocation(pod_uid: str, container: str) -> AllocationId:
-    """The identifier of what a container of a pod holds: at most 63 characters, the same whenever it is asked."""
+    """Return the identifier of the allocation of a container: at most 63 characters, always the same."""
     digits = pod_digits(pod_uid)
     mark = hashlib.sha256(f"{pod_uid}/{container}".encode()).hexdigest()[:_HASH_DIGITS]
     readable = "".join(c for c in container.lower() if c.isalnum() and c.isascii())[:_NAME_CHARACTERS]
@@ -70,17 +71,17 @@ def container_allocation(pod_uid: str, container: str) -> AllocationId:
 
 
 def claim_allocation(claim_uid: str) -> AllocationId:
-    """The identifier of what a claim was allocated: one for all pods and containers that use it."""
+    """Return the identifier of the allocation of a claim; all pods and containers that use the claim share it."""
     return AllocationId(_CLAIM + pod_digits(claim_uid))
 
 
 def is_of_claim(allocation: AllocationId) -> bool:
-    """Whether it is what a claim was allocated."""
+    """Return True if an allocation is that of a claim."""
     return allocation.startswith(_CLAIM)
 
 
 class PodGroups:
-    """The groups of the pods of a node, by the digits of their UIDs. All groups are looked through seldom."""
+    """Control groups of the pods of a node, by the digits of their UIDs; the hierarchy is walked at most twice a second."""
 
     def __init__(self, hierarchy: ContainerHierarchy, now_s: Callable[[], float]) -> None:
         self._hierarchy = hierarchy
@@ -88,15 +89,15 @@ class PodGroups:
         self._pods: dict[str, Path] = {}
         self._walked_s = -math.inf
 
-    def of(self, digits: str) -> Path | None:
-        """The group of a pod; one without a group may be asked for ten times a second."""
+    def find(self, digits: str) -> Path | None:
+        """Return the group of a pod; None if it has none. May be called often."""
         known = self._pods.get(digits)
         if known is not None and known.is_dir():
             return known
         return self.all().get(digits)
 
     def all(self) -> dict[str, Path]:
-        """All of them, as of the last half second."""
+        """Return the groups of all pods, at most half a second old."""
         now_s = self._now_s()
         if now_s - self._walked_s >= _WALK_S:
             self._walked_s = now_s
@@ -104,11 +105,11 @@ class PodGroups:
         return self._pods
 
     def expire(self) -> None:
-        """What is asked next is looked for anew."""
+        """Walk the hierarchy at the next call."""
         self._walked_s = -math.inf
 
     def root(self) -> Path | None:
-        """The group that those of all pods are below: the kubelet's own; None while there is no pod."""
+        """Return the group above those of all pods, which the kubelet owns; None while no pod is known."""
         pod = next(iter(self._pods.values()), None)
         if pod is None:
             return None
@@ -117,14 +118,14 @@ class PodGroups:
 
 
 class ContainerMembership(GroupMembership):
-    """The containers of one node. See ``membership.Membership``; groups of containers are only found, those of workers made.
+    """Membership of the containers of one node; see ``Membership``. Only groups of workers are created here.
 
     Args:
-        slots: the directory that the slots are mounted below.
-        names: what they are called there.
-        users: the UIDs of the pods that may use what a claim was allocated; None: it is not known, so any pod may.
-        now_s: a clock that only goes forward.
-        began_s: when a process was started, by the calendar as it was then.
+        slots: the directory below which the slots are mounted.
+        names: names of the slots in it.
+        users: returns the UIDs of the pods that may use a claim's allocation; None: unknown, so any pod may.
+        now_s: monotonic clock.
+        began_s: returns the start time of a process by the calendar of that time, in seconds since the epoch.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class ContainerMembership(GroupMembership):
         self._now_s = now_s
         self._lock = threading.Lock()
         self._found: dict[AllocationId, tuple[Path, ...]] = {}
-        self._looked_s: dict[AllocationId, float] = {}  # when containers of a claim were last looked for
+        self._looked_s: dict[AllocationId, float] = {}  # when containers of a claim were last searched for
         self._pods = PodGroups(hierarchy, now_s)
 
     def prepare(self, allocation: AllocationId) -> None:
@@ -156,13 +157,19 @@ class ContainerMembership(GroupMembership):
         return 0
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
-        """Only of what we have started to serve a container: who else is a member its container decides."""
-        beside = self._beside(allocation)
+        """Move a worker process into the group of workers of an allocation. Containers become members by their runtime.
+
+        Raises:
+            CalabashError: NOT_FOUND if the pod has no control group yet, or the move fails.
+        """
+        beside = self._worker_parent(allocation)
         if beside is None or not is_slot_name(allocation):
             raise CalabashError(
-                f"the pod of {allocation} has no control group yet", reason=Reason.NOT_FOUND, hint="it is tried again"
+                f"the pod of {allocation} has no control group yet",
+                reason=Reason.NOT_FOUND,
+                hint="retried automatically",
             )
-        directory = beside / self._own(allocation)
+        directory = beside / self._worker_group(allocation)
         try:
             join_pod(self._hierarchy, beside, directory.name, process.pid)
         except OSError as error:
@@ -185,17 +192,17 @@ class ContainerMembership(GroupMembership):
         mounted = mounted_devices(pid)
         found = next((a for a, device in self._devices().items() if device in mounted), None)
         if found is not None and is_of_claim(found):
-            self._met(found, parts)
+            self._note_container(found, parts)
         return found
 
     def remove(self, allocation: AllocationId) -> bool:
-        self._pods.expire()  # nobody may have been overlooked now
+        self._pods.expire()  # every container must be found now
         groups = self._groups(allocation, everywhere=True)
         if any(group.populated() for group in groups):
             return False
         for group in groups:
-            if group.directory.name == self._own(allocation):
-                with contextlib.suppress(OSError):  # a kubelet removes it with the pod
+            if group.directory.name == self._worker_group(allocation):
+                with contextlib.suppress(OSError):  # the kubelet may have removed it with the pod
                     group.remove()
         with self._lock:
             self._found.pop(allocation, None)
@@ -203,36 +210,37 @@ class ContainerMembership(GroupMembership):
         return True
 
     def close(self) -> None:
-        """Whoever runs keeps running."""
+        """Do nothing: programs keep running."""
 
     def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
         del records
         found = {name for name in self._devices() if self.populated(name)}
         for name in found:
-            self.freeze(name, False)  # whoever stopped it is not there to continue it
+            self.freeze(name, False)  # the agent that froze the group is gone
         return found
 
     def sandbox_since_s(self, pod_uid: str) -> float:
-        """Since when a pod runs as it does now: the start of its oldest process, in seconds since the epoch; 0: of none.
+        """Return the start of the oldest process of a pod's containers, in seconds since the epoch; 0 if it has none.
 
-        A sandbox that is made again, as after a restart of the machine, runs everything anew, init containers too.
+        A sandbox that is created again, as after a restart of the machine, runs all containers anew, init containers
+        too.
         """
-        oldest = self._oldest(self._pods.of(pod_digits(pod_uid)))
+        oldest = self._oldest(self._pods.find(pod_digits(pod_uid)))
         return self._began_s(oldest) if oldest is not None else 0.0
 
     def sandbox(self, pod_uid: str) -> Process | None:
-        """The process that a pod lives as long as: its oldest; None: it has none. Looks through all groups if need be."""
+        """Return the oldest process of a pod, which lives as long as the pod; None if it has none. Walks the hierarchy."""
         self._pods.expire()
-        return self._oldest(self._pods.of(pod_digits(pod_uid)))
+        return self._oldest(self._pods.find(pod_digits(pod_uid)))
 
-    def _own(self, allocation: AllocationId) -> str:
-        """Name of the group of what serves a container from outside."""
+    def _worker_group(self, allocation: AllocationId) -> str:
+        """Return the name of the group of the worker of an allocation."""
         return _OWN + self._names.name_of(allocation)
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
-    def _met(self, allocation: AllocationId, parts: Sequence[str]) -> None:
-        """A container has it: the one whose group is among these."""
+    def _note_container(self, allocation: AllocationId, parts: Sequence[str]) -> None:
+        """Add the container whose group is among ``parts`` to the members of an allocation."""
         there = {group.name: group for pod in self._pods.all().values() for group in container_groups(pod)}
         group = next((there[part] for part in parts if part in there), None)
         if group is not None:
@@ -240,19 +248,22 @@ class ContainerMembership(GroupMembership):
                 self._found[allocation] = tuple(dict.fromkeys((*self._found.get(allocation, ()), group)))
 
     def _oldest(self, pod: Path | None) -> Process | None:
-        """Of the containers of a pod; who serves them from outside may be older than a sandbox that was made again."""
+        """Return the oldest process of the containers of a pod.
+
+        Workers are left out: they may be older than a sandbox that was created again.
+        """
         groups = (
             [group for group in container_groups(pod) if not group.name.startswith(_OWN)] if pod is not None else []
         )
-        pids = [pid for group in groups for pid in self._hierarchy.group(group).pids()[:_PIDS_LOOKED_AT]]
+        pids = [pid for group in groups for pid in self._hierarchy.group(group).pids()[:_PIDS_TRIED]]
         found = (process for pid in pids if (process := identify(pid)) is not None)
         return min(found, key=lambda process: (process.start_time, process.pid), default=None)
 
     def _groups(self, allocation: AllocationId, *, everywhere: bool = False) -> Sequence[Cgroup]:
-        """Those of its containers; a container that was started again has a new one.
+        """Return the groups of the containers and the worker of an allocation; a restarted container has a new group.
 
         Args:
-            everywhere: look through all pods for containers of a claim, whoever is said to use it.
+            everywhere: search all pods for containers of a claim, not only those that ``users`` names.
         """
         if not is_slot_name(allocation):
             return ()
@@ -272,14 +283,14 @@ class ContainerMembership(GroupMembership):
         return [self._hierarchy.group(directory) for directory in found]
 
     def _is_fresh(self, allocation: AllocationId) -> bool:
-        return self._now_s() - self._looked_s.get(allocation, -math.inf) < _CLAIM_LOOK_S
+        return self._now_s() - self._looked_s.get(allocation, -math.inf) < _CLAIM_POLL_S
 
     def _find(self, allocation: AllocationId) -> tuple[Path, ...]:
-        pod = self._pods.of(allocation.partition("-")[0])
+        pod = self._pods.find(allocation.partition("-")[0])
         if pod is None:
             return ()
-        if (pod / self._own(allocation)).is_dir():
-            return (pod / self._own(allocation),)
+        if (pod / self._worker_group(allocation)).is_dir():
+            return (pod / self._worker_group(allocation),)
         return tuple(self._containers(allocation, (pod,), ()))[:1]
 
     def _find_of_claim(
@@ -290,32 +301,34 @@ class ContainerMembership(GroupMembership):
         if users is None:
             pods = tuple(self._pods.all().values())
         else:
-            pods = tuple(pod for uid in users if (pod := self._pods.of(pod_digits(uid))) is not None)
+            pods = tuple(pod for uid in users if (pod := self._pods.find(pod_digits(uid))) is not None)
         beside = self._pods.root()
         own = (
-            () if beside is None or not (beside / self._own(allocation)).is_dir() else (beside / self._own(allocation),)
+            ()
+            if beside is None or not (beside / self._worker_group(allocation)).is_dir()
+            else (beside / self._worker_group(allocation),)
         )
         return tuple(dict.fromkeys((*own, *known, *self._containers(allocation, pods, known))))
 
     def _containers(self, allocation: AllocationId, pods: Iterable[Path], known: Collection[Path]) -> Iterable[Path]:
-        """The groups of containers that have its slot mounted; not those that are ``known``."""
+        """Yield the groups of containers that have the slot mounted and are not in ``known``."""
         device = self._device(allocation)
         if device is None:
             return
         for directory in (group for pod in pods for group in container_groups(pod) if group not in known):
-            pids = self._hierarchy.group(directory).pids()[:_PIDS_LOOKED_AT]
+            pids = self._hierarchy.group(directory).pids()[:_PIDS_TRIED]
             if any(device in mounted_devices(pid) for pid in pids):
                 yield directory
 
-    def _beside(self, allocation: AllocationId) -> Path | None:
-        """Where the group of what serves an allocation from outside is made."""
+    def _worker_parent(self, allocation: AllocationId) -> Path | None:
+        """Return the group in which the group of the worker of an allocation is created."""
         self._pods.expire()
         if not is_of_claim(allocation):
-            return self._pods.of(allocation.partition("-")[0])
+            return self._pods.find(allocation.partition("-")[0])
         return self._pods.root() if self._pods.all() else None
 
     def _device(self, allocation: AllocationId) -> int | None:
-        """Number of the file system that is its slot; None when it has none of its own."""
+        """Return the device number of the file system of a slot; None if it has none of its own."""
         path = self._slots / self._names.name_of(allocation)
         try:
             device = path.stat().st_dev

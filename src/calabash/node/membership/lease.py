@@ -1,8 +1,8 @@
-"""Membership by lease files: every program holds a shared lock on the file of its allocation, as do its children.
+"""Membership by lease files: every program of an allocation holds a shared lock on its file, and so do its children.
 
-A program can drop the lock or send it away, so this form trusts its programs: they are the pool's own user's. What
-has once been seen as a member is remembered and counts until it ends; so does what a program has started that hides its
-files, as workers do.
+A program can drop the lock or send it to another process, so this form serves only programs of the user that the pool
+runs as. A process that was once seen as a member is remembered and counts until it ends; so does a process started by a
+program that closes its files, as workers do.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from calabash.model.request import AllocationId
 
 
 class LeaseMembership:
-    """The leases of one pool; ``path_of`` says where the lease of an allocation lies."""
+    """Leases of one pool; ``path_of`` returns the path of the lease of an allocation."""
 
     form = "lease"
 
     def __init__(self, path_of: Callable[[AllocationId], Path]) -> None:
         self._path_of = path_of
         self._leases: dict[AllocationId, Lease] = {}
-        self._programs: dict[AllocationId, set[Process]] = {}  # those that were named or seen
+        self._programs: dict[AllocationId, set[Process]] = {}  # programs that entered or were seen
 
     def prepare(self, allocation: AllocationId) -> None:
-        """The file is made with the slot."""
+        """Do nothing: the lease file is created with the slot."""
 
     def group(self, allocation: AllocationId) -> int:
         del allocation
@@ -59,7 +59,7 @@ class LeaseMembership:
     def pids(self, allocation: AllocationId) -> list[int]:
         return [process.pid for process in self.processes(allocation)]
 
-    def news(self) -> Collection[AllocationId] | None:
+    def changed_allocations(self) -> Collection[AllocationId] | None:
         return None
 
     def processes(self, allocation: AllocationId) -> list[Process]:
@@ -90,7 +90,10 @@ class LeaseMembership:
                 send_signal(process, number)
 
     def kill(self, allocation: AllocationId) -> None:
-        """A lease that nobody has open is held by a message that waits in a socket: it is void from then on."""
+        """Kill all members.
+
+        A lease that no process has open is held by a message that waits in a socket; it is ignored from then on.
+        """
         self.signal(allocation, signal.SIGKILL)
         if not self.processes(allocation):
             lease = self._leases.get(allocation)

@@ -1,4 +1,4 @@
-"""Membership by control groups: ``<hierarchy>/calabash-<pool>/<name>``, one group for each allocation."""
+"""Membership by control groups of the pool: ``<hierarchy>/calabash-<pool>/<name>``, one group for each allocation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calabash.node.slots.names import SlotNames, is_slot_name
 
 
 class KernelMembership(GroupMembership):
-    """The groups of one pool. A tenant can neither leave its group nor look for another one."""
+    """Control groups of one pool. A tenant can neither leave its group nor find another one."""
 
     def __init__(self, hierarchy: CgroupHierarchy, name: str, names: SlotNames | None = None) -> None:
         self._hierarchy = hierarchy
@@ -28,15 +28,15 @@ class KernelMembership(GroupMembership):
         self._prefix = f"{hierarchy.top}/{name}/"
         self._watch: FileWatch | None = None
         self._watched: dict[Path, AllocationId] = {}
-        self._unwatched: set[AllocationId] = set()  # the kernel gave no watch for these
+        self._unwatched: set[AllocationId] = set()  # allocations that the kernel refused to watch
 
     @property
     def base(self) -> Path:
-        """The group that those of all allocations are in."""
+        """Path of the group that contains the groups of all allocations."""
         return self._base.directory
 
     def works(self) -> bool:
-        """Whether groups can be made here, and whether they are found again under their names."""
+        """Return True if this process can create groups below the base and move processes into them."""
         try:
             self._base.create()
             return self._base.populated() or os.access(self._base.directory / "cgroup.procs", os.W_OK)
@@ -53,7 +53,7 @@ class KernelMembership(GroupMembership):
             raise failure(error, f"cannot make the control group of {allocation}", hint=hint) from error
 
     def _follow(self, allocation: AllocationId) -> None:
-        """Have the kernel report when the first process of a group comes and when the last one ends."""
+        """Watch for the first process that enters the group of an allocation and for the end of the last one."""
         path = self._group(allocation).events_path
         if path in self._watched:
             return
@@ -66,7 +66,7 @@ class KernelMembership(GroupMembership):
         else:
             self._watched[path] = allocation
 
-    def news(self) -> Collection[AllocationId] | None:
+    def changed_allocations(self) -> Collection[AllocationId] | None:
         changed = self._watch.changed() if self._watch is not None else set()
         if changed is None:
             return None
@@ -82,13 +82,13 @@ class KernelMembership(GroupMembership):
         try:
             self._group(allocation).add(process.pid)
         except FileNotFoundError:
-            raise CalabashError(f"there is no allocation {allocation!r} held", reason=Reason.NOT_FOUND) from None
+            raise CalabashError(f"allocation {allocation!r} is not held", reason=Reason.NOT_FOUND) from None
         except ProcessLookupError:
             raise _gone(process) from None
         except OSError as error:
             raise failure(error, f"cannot move process {process.pid} into {allocation}") from error
         if not alive(process):
-            # The pid was used again between the two looks: whoever it is now goes back where it came from.
+            # The pid was reused between the two checks: move the new process back to its group.
             self._undo(process.pid, before)
             raise _gone(process)
 
@@ -132,7 +132,7 @@ class KernelMembership(GroupMembership):
                     group.remove()
             elif is_slot_name(name):
                 with contextlib.suppress(OSError):
-                    group.freeze(False)  # whoever stopped it is not there to continue it
+                    group.freeze(False)  # the agent that froze the group is gone
                 found.add(self._names.allocation_of(name))
         return found
 

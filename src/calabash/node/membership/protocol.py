@@ -1,11 +1,12 @@
-"""Who belongs to which allocation: the one question behind starting, counting, ending and releasing.
+"""Membership: which processes belong to which allocation.
 
-Three forms behind one protocol. **kernel**: every allocation is a control group; its programs cannot leave it, and the
-kernel says when the last one is gone. **container**, kernel as well for whoever asks: the groups are those that the
-kubelet and the runtime have made for containers, found by the slot that is mounted in them. **lease**: every program
-holds a shared lock on a file; a program can give it away or drop it, so this form serves only the user that the pool
-itself runs as. Which of the first and the last a pool has is decided when it starts (``choose_membership``) and told in
-its status; the agent of a node of a cluster has the second.
+Starting, metering, ending and releasing of allocations rest on it. There are three forms behind one protocol.
+**kernel**: every allocation has a control group; its programs cannot leave it, and the kernel reports when the last one
+has ended. **container** (reported as ``kernel``): the groups are those that the kubelet and the container runtime
+create for containers, found by the slot that is mounted in them. **lease**: every program holds a shared lock on a
+file; a program can give it away or drop it, so this form serves only the user that the pool itself runs as. A pool
+chooses between the first and the last when it starts (``choose_membership``) and reports its choice in its status; the
+agent of a cluster node uses the second.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from calabash.node.slots.names import LEASE_FILE, SlotNames
 
 
 class Membership(Protocol):
-    """The processes of every allocation. Methods may be called from any thread and never wait for a tenant."""
+    """Member processes of every allocation. Methods may be called from any thread and never wait for a tenant."""
 
     @property
     def form(self) -> str:
@@ -35,69 +36,69 @@ class Membership(Protocol):
         ...
 
     def prepare(self, allocation: AllocationId) -> None:
-        """Make room for its programs. Raises CalabashError."""
+        """Create what is needed before programs can become members. Raises CalabashError."""
         ...
 
     def group(self, allocation: AllocationId) -> int:
-        """Return the inode number of its control group; 0: it has none that is its own."""
+        """Return the inode number of the control group of an allocation; 0 if it has none of its own."""
         ...
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
-        """Make a process, and whatever it starts from now on, a member. Raises CalabashError and then it is none."""
+        """Make a process and its later descendants members. Raises CalabashError if it is not a member."""
         ...
 
     def populated(self, allocation: AllocationId) -> bool:
-        """Whether any member lives."""
+        """Return True if any member process lives."""
         ...
 
-    def news(self) -> Collection[AllocationId] | None:
-        """Return the allocations for which ``populated`` may answer otherwise than before the last call of ``news``.
+    def changed_allocations(self) -> Collection[AllocationId] | None:
+        """Return the allocations for which ``populated`` may have changed since the last call.
 
-        None: this form cannot tell. From one thread.
+        None if this form cannot tell. Called from one thread.
         """
         ...
 
     def processes(self, allocation: AllocationId) -> list[Process]:
-        """Its live members by pid, as far as this process may see them."""
+        """Return the live member processes by pid, as far as this process may see them."""
         ...
 
     def pids(self, allocation: AllocationId) -> list[int]:
-        """Return the numbers of its live members, in order, without a look at each."""
+        """Return the pids of the live member processes in order, without reading each process."""
         ...
 
     def allocation_of(self, pid: int) -> AllocationId | None:
-        """The allocation that a process belongs to; None for a stranger and for a process that is gone."""
+        """Return the allocation of a process; None if it is not a member or has ended."""
         ...
 
     def signal(
         self, allocation: AllocationId, number: signal.Signals, *, only: Collection[Process] | None = None
     ) -> None:
-        """Signal every member, or those of ``only`` that are members."""
+        """Send a signal to every member process, or to those of ``only`` that are members."""
         ...
 
     def kill(self, allocation: AllocationId) -> None:
-        """End every member now."""
+        """Send SIGKILL to every member process."""
         ...
 
     def freeze(self, allocation: AllocationId, frozen: bool) -> None:
-        """Stop every member where it is, or let all go on."""
+        """Stop every member process, or continue all."""
         ...
 
     def remove(self, allocation: AllocationId) -> bool:
-        """Let nobody in any more; False while a member lives."""
+        """Remove the group or lease so that no process can enter; return False while a member process lives."""
         ...
 
     def close(self) -> None:
-        """The pool stops: leave nothing behind where nobody is left."""
+        """Release resources when the pool stops; remove groups that are empty."""
         ...
 
     def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
-        """Take over what an earlier pool left; the allocations that have a member. ``records``: what the journal says."""
+        """Take over the members of an earlier pool; return the allocations that have a live one."""
         ...
 
 
 def choose_membership(home: Path, slots: Path, names: SlotNames | None = None) -> Membership:
-    """The strongest form that this process may have: groups for root, leases otherwise."""
+    """Return the strongest form that this process may use: control groups for root, leases otherwise."""
     names = names or SlotNames()
     if os.geteuid() == 0:
         hierarchy = _hierarchy(home)
@@ -108,10 +109,10 @@ def choose_membership(home: Path, slots: Path, names: SlotNames | None = None) -
     return LeaseMembership(lambda allocation: slots / names.name_of(allocation) / LEASE_FILE)
 
 
-def witness_words(membership: Membership, slots: Path) -> tuple[str, ...]:
-    """Return the arguments that tell the end recorder where member processes are seen.
+def recorder_arguments(membership: Membership, slots: Path) -> tuple[str, ...]:
+    """Return the arguments that tell the end recorder where member processes are observed.
 
-    They are empty for containers: their groups are the runtime's, and nothing of the agent outlives its own container.
+    Empty for containers: the runtime owns their groups, and nothing of the agent outlives its own container.
     """
     if isinstance(membership, KernelMembership):
         return ("--groups", str(membership.base.absolute()))
@@ -121,7 +122,7 @@ def witness_words(membership: Membership, slots: Path) -> tuple[str, ...]:
 
 
 def group_name(home: Path) -> str:
-    """Name of the group of a pool: two pools of one machine never share it."""
+    """Return the name of the control group of a pool; it differs between pools of one machine."""
     return "calabash-" + hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""Ending the programs of an allocation: asked politely once each, killed all at once when the grace is over."""
+"""End the programs of allocations: SIGTERM once for each process, SIGKILL for all after a grace period."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class _Asked:
 
 
 class Terminator:
-    """Remembers who was asked and since when."""
+    """State of ending allocations: the processes that got SIGTERM, and since when."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._asked: dict[AllocationId, _Asked] = {}
 
     def end(self, allocations: Iterable[AllocationId], now_ns: int) -> None:
-        """One round: SIGTERM to whoever has not had it, the end of all once the grace is over. Others are forgotten."""
+        """Take one step for all ending allocations: SIGTERM to processes that had none, or SIGKILL after TERM_GRACE_NS.
+
+        The state of allocations that are not given is dropped.
+        """
         wanted = set(allocations)
         for gone in self._asked.keys() - wanted:
             del self._asked[gone]

@@ -1,10 +1,11 @@
-"""The files in which the end recorder writes when the member processes of allocations ended.
+"""Files in which the end recorder writes when the member processes of allocations ended.
 
-Theory of operation. Each end recorder has one file in the directory ``ends`` of the pool's home, which only the pool's user can
-read or write. The first line has the boot of the machine and the moment of the last complete look; it is replaced in place, by
-one write of fixed length. Each further line is a change of one allocation: the name of its slot, when it was last seen alive,
-and when it was found without a member process (0: it is alive). All moments are of the monotonic clock. A line that is not
-complete is not read. What a full disk refused is written at the next look.
+Theory of operation. Each end recorder has one file in the directory ``ends`` of the pool's home, readable and writable
+by the pool's user only. The first line has the boot ID of the machine and the time of the last complete poll; it is
+overwritten in place by one write of fixed length. Each further line is a change of one allocation: the name of its
+slot, the time when it was last seen alive, and the time when it was found without member process (0: it is alive). All
+times are of the monotonic clock in nanoseconds. An incomplete line is ignored. Lines that a full disk refused are
+written at the next poll.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """When an allocation was last seen with a live member process, by the monotonic clock, and when it was found without one.
+    """Times at which an allocation was last seen with a live member process and first found without one.
 
-    ``alive_ns`` 0: it was never looked at before ``gone_ns``. ``gone_ns`` 0: it was alive at the last look.
+    Both are of the monotonic clock. ``alive_ns`` is 0 if no poll before ``gone_ns`` saw it alive; ``gone_ns`` is 0 if
+    it was alive at the last poll.
     """
 
     alive_ns: int
@@ -40,10 +42,10 @@ def served_name(slot: str) -> str:
 
 
 class EndFile:
-    """The file of one end recorder. From one thread."""
+    """The file of one end recorder. Used by one thread."""
 
     def __init__(self, home: Path, boot: str) -> None:
-        """Raises OSError when the file cannot be made."""
+        """Create the file. Raises OSError if that fails."""
         directory = home / DIRECTORY
         with suppress(FileExistsError):
             directory.mkdir(mode=0o700)
@@ -54,20 +56,21 @@ class EndFile:
         self._end = _HEAD_BYTES
 
     def add(self, name: str, seen: LastSeen) -> None:
-        """Note a change of an allocation; it is written by ``looked``."""
+        """Buffer a change of an allocation; ``flush`` writes it."""
         self._lines += f"{name} {seen.alive_ns} {seen.gone_ns}\n".encode()
 
-    def looked(self, at_ns: int) -> bool:
-        """Write what was noted, and that every allocation that is alive was alive at this moment.
+    def flush(self, at_ns: int) -> bool:
+        """Write the buffered changes, then the time of this poll.
 
-        Returns False if the file was removed: another recorder has taken over.
+        The time is not written while changes are buffered. Returns False if the file was removed: another recorder has
+        taken over.
         """
         with suppress(OSError):
             if self._lines:
                 written = os.pwrite(self._descriptor, self._lines, self._end)
                 del self._lines[:written]
                 self._end += written
-            if not self._lines:  # else an end that is not written would be taken for a life
+            if not self._lines:  # otherwise an end that is not written yet would read as alive
                 os.pwrite(self._descriptor, _HEAD.format(boot=self._boot, looked_ns=at_ns).encode(), 0)
         return os.fstat(self._descriptor).st_nlink > 0
 
@@ -76,7 +79,7 @@ class EndFile:
 
 
 def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
-    """Return the entries of all files of this boot by the name of the slot; of two entries the newer one."""
+    """Return the entries of all files of this boot by slot name; of two entries for a slot, the newer one."""
     found: dict[str, LastSeen] = {}
     for path in _files(home):
         for name, seen in _read(path, boot).items():
@@ -87,14 +90,14 @@ def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
 
 
 def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
-    """Remove all files; ``ends`` are kept in a file of their own. Their recorders end. Raises OSError."""
+    """Replace all files by one that holds ``ends``, so that their recorders end. Raises OSError."""
     old = _files(home)
-    (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)  # so that a pool that was killed leaves nothing new in its home
+    (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)  # created early: a killed pool adds no directory
     if ends:
         file = EndFile(home, boot)
         for name, seen in ends.items():
             file.add(name, seen)
-        file.looked(time.monotonic_ns())
+        file.flush(time.monotonic_ns())
         file.close()
     for path in old:
         with suppress(FileNotFoundError):

@@ -1,14 +1,13 @@
-"""The end recorder: a process that outlives its pool and writes down when the programs of allocations end meanwhile.
+"""End recorder: process that records when programs end while no pool runs.
 
-``python -I -m calabash.node.metering.end_recorder`` is started by the pool and sleeps as long as the pool lives.
-The kernel keeps no
-time of the end of a process: ``cgroup.events`` has as its modification time the moment at which somebody looked at it first.
-So somebody has to look. When the pool ends, however it ends, the recorder looks ten times a second which allocations have a
-live member process, and notes in its file when it last saw each alive and when it found it without one. The next pool reads
-the file and removes it, which ends the recorder.
+``python -I -m calabash.node.metering.end_recorder`` is started by the pool and sleeps as long as the pool lives. The
+kernel does not keep the time at which a process ended (the modification time of ``cgroup.events`` is that of the first
+read after the change), so the ends must be observed. When the pool ends for any reason, the recorder polls ten times a
+second which allocations have a live member process, and writes to its file when it last saw each alive and when it
+found it without one. The next pool reads the file and removes it, which ends the recorder.
 
-The recorder asks the kernel only: who is in a control group, or who holds the lock on a lease. It reads nothing that a tenant
-has written.
+The recorder reads from the kernel only: which processes are in a control group, or whether a lease is locked. It reads
+nothing that a tenant has written.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from calabash.adapters.host.processes import boot_id
 from calabash.node.metering.end_file import EndFile, LastSeen, served_name
 from calabash.node.slots.names import LEASE_FILE, WORKERS_FILE, is_slot_name
 
-LOOK_S = 0.1
-COST_RATIO = 20  # a look that takes long comes less often: at most a twentieth of a core
-LINGER_NS = 15_000_000_000  # a granted allocation may be taken so long after its pool ended
+POLL_S = 0.1
+COST_RATIO = 20  # pause in proportion to the duration of a poll: uses at most a twentieth of a core
+LINGER_NS = 15_000_000_000  # longest time after the end of the pool in which a granted allocation may be taken
 
 
 class MemberWitness(Protocol):
-    """Reads from the kernel which allocations of one pool have live member processes."""
+    """Source of which allocations of one pool have live member processes; asks the kernel."""
 
     def names(self) -> list[str]:
         """Return the names of the slots of all allocations."""
@@ -52,9 +51,9 @@ class GroupWitness:
     """Allocations whose member processes are in a control group below ``base``.
 
     Args:
-        hosts: the processes that serve brokered allocations, by slot. Such a process is a member and outlives the programs that
-            it serves, so it does not count. These allocations are recorded under ``served_name``: so an allocation whose host
-            is not known here is not taken for one that lives.
+        hosts: worker processes of brokered allocations, by slot. A worker is a member and outlives the programs that it
+            serves, so it does not count. These allocations are recorded under ``served_name``, so that an allocation
+            with an unknown worker is not mistaken for a live one.
     """
 
     def __init__(self, base: Path, hosts: Mapping[str, int] | None = None) -> None:
@@ -94,7 +93,7 @@ class LeaseWitness:
 
 
 class EndRecorder:
-    """The looks of one recorder, and what follows from them."""
+    """State of one recorder: which allocations were alive and which had ended at the last poll."""
 
     def __init__(self, file: EndFile, witness: MemberWitness, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._file = file
@@ -105,8 +104,8 @@ class EndRecorder:
         self._first = True
         self._idle_since_ns = clock_ns()
 
-    def look(self) -> bool:
-        """Look once at every allocation. Returns False when there is nothing left to record."""
+    def poll(self) -> bool:
+        """Observe every allocation once; return False if there is nothing left to record."""
         begun_ns = self._clock_ns()
         for name in [*self._alive, *self._gone]:
             if self._witness.populated(name):
@@ -121,25 +120,25 @@ class EndRecorder:
         self._first = False
         if self._alive:
             self._idle_since_ns = begun_ns
-        return self._file.looked(begun_ns) and begun_ns - self._idle_since_ns < LINGER_NS
+        return self._file.flush(begun_ns) and begun_ns - self._idle_since_ns < LINGER_NS
 
 
 def record(home: Path, witness: MemberWitness) -> None:
-    """Record until nothing is left or the file is removed."""
+    """Record ends until no allocation is left or the file is removed."""
     if not witness.names():
         return
     file = EndFile(home, boot_id())
     recorder = EndRecorder(file, witness)
     while True:
         begun_s = time.monotonic()
-        if not recorder.look():
+        if not recorder.poll():
             return
         took_s = time.monotonic() - begun_s
-        time.sleep(max(LOOK_S - took_s, COST_RATIO * took_s))
+        time.sleep(max(POLL_S - took_s, COST_RATIO * took_s))
 
 
 def read_hosts(home: Path) -> dict[str, int]:
-    """Return the processes that serve brokered allocations by slot, from the file that the pool keeps of them."""
+    """Return the worker processes of brokered allocations by slot, from the file that the pool keeps of them."""
     try:
         hosts = json.loads((home / WORKERS_FILE).read_bytes())
         return {host.get("name") or host["allocation"]: int(host["pid"]) for host in hosts}

@@ -92,23 +92,23 @@ class Meter:
         """The offset up to which it is metered if it were to end at that moment."""
         return self.offset_ns(now_ns) if self.lived_until_ns is None else max(self.lived_until_ns, self.worked_until_ns)
 
-    def lived(self, at_ns: int, now_offset_ns: int) -> None:
+    def note_activity(self, at_ns: int, now_offset_ns: int) -> None:
         """It did something at that moment of the monotonic clock, by its own word: this lengthens what it is metered for."""
         if self.lived_until_ns is not None and self.anchored:
             self.worked_until_ns = max(self.worked_until_ns, min(at_ns - self.base_ns, now_offset_ns))
 
-    def bounds(self, seen: LastSeen | None, look_ns: int) -> tuple[int, int]:
+    def bounds(self, seen: LastSeen | None, first_poll_ns: int) -> tuple[int, int]:
         """The offsets between which an allocation has ended that nobody has seen since this pool started.
 
         Args:
             seen: what the end recorder has seen of it; None: nothing.
-            look_ns: when this pool looked first, by the monotonic clock, and saw no live member process.
+            first_poll_ns: when this pool looked first, by the monotonic clock, and saw no live member process.
         """
         assert self.lived_until_ns is not None
         if not self.anchored:  # it ended before the machine was started again, when the monotonic clock was 0
             low_ns = self.end_ns(0)
             return low_ns, max(low_ns, -self.base_ns)
-        high_ns = self.offset_ns(look_ns)
+        high_ns = self.offset_ns(first_poll_ns)
         low_ns = self.lived_until_ns
         if seen is not None:
             high_ns = min(high_ns, seen.gone_ns - self.base_ns) if seen.gone_ns else high_ns

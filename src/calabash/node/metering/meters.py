@@ -37,7 +37,7 @@ class Meters:
         self._boot = boot
         self._mark = mark
         self._seen = seen
-        self._looked_ns: int | None = None  # when this pool looked at all allocations first
+        self._first_poll_ns: int | None = None  # when this pool looked at all allocations first
         self._lock = threading.RLock()  # whoever measures asks back whether it still may
         self._meters: dict[AllocationId, Meter] = {}
         self._totals = UsageTotals(0.0 if mark is None else mark.now_s)
@@ -56,12 +56,12 @@ class Meters:
     def begin(self, record: AllocationRecord) -> None:
         """Meter an allocation that was granted just now."""
         with self._lock:
-            self._of(record)
+            self._meter_of(record)
 
-    def settled(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
+    def note_living(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
         """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
         has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
-        if self._all_seen and self._looked_ns is not None:
+        if self._all_seen and self._first_poll_ns is not None:
             return
         with self._lock:
             unseen = [(name, meter) for name, meter in self._meters.items() if meter.unseen]
@@ -69,8 +69,8 @@ class Meters:
         for name, meter in unseen:
             if lives(name):
                 meter.lived_until_ns = None
-        if self._looked_ns is None:
-            self._looked_ns = self._clock.monotonic_ns()
+        if self._first_poll_ns is None:
+            self._first_poll_ns = self._clock.monotonic_ns()
 
     def ended(self) -> dict[str, LastSeen]:
         """Between which moments the allocations have ended that are not closed and that nobody has seen, by their slots: what
@@ -87,14 +87,14 @@ class Meters:
 
     def _bounds(self, meter: Meter) -> tuple[int, int]:
         now_ns = self._clock.monotonic_ns()
-        return meter.bounds(self._seen(meter.record), now_ns if self._looked_ns is None else self._looked_ns)
+        return meter.bounds(self._seen(meter.record), now_ns if self._first_poll_ns is None else self._first_poll_ns)
 
-    def going_on(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
+    def open_records(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
         """Those that are metered on; what is closed and no longer held is forgotten."""
         held = {record.id: record for record in records}
         with self._lock:
             self._meters = {name: meter for name, meter in self._meters.items() if name in held or not meter.closed}
-            return [record for record in held.values() if not self._of(record).closed]
+            return [record for record in held.values() if not self._meter_of(record).closed]
 
     def is_metered(self, record: AllocationRecord) -> bool:
         """Whether this very grant is metered and not closed."""
@@ -127,7 +127,7 @@ class Meters:
         due: dict[AllocationId, tuple[UsageRecord, ...]] = {}
         for record in records:
             with self._lock:
-                meter = self._of(record) if begin else self._known(record)
+                meter = self._meter_of(record) if begin else self._known(record)
                 # The end of an allocation that nobody has seen is settled once, by ``close``.
                 if meter is not None and not meter.closed and not meter.unseen:
                     offset_ns = meter.end_ns(self._clock.monotonic_ns())
@@ -166,7 +166,7 @@ class Meters:
     def close(self, record: AllocationRecord, measure: Measure) -> Sequence[UsageRecord]:
         """The last records of an allocation; the same ones when it is asked again."""
         with self._lock:
-            meter = self._of(record)
+            meter = self._meter_of(record)
             if not meter.closed:
                 if meter.unseen:
                     meter.settle(*self._bounds(meter))
@@ -180,7 +180,7 @@ class Meters:
         meter = self._meters.get(record.id)
         return meter if meter is not None and meter.record.granted_ns == record.granted_ns else None
 
-    def _of(self, record: AllocationRecord) -> Meter:
+    def _meter_of(self, record: AllocationRecord) -> Meter:
         meter = self._meters.get(record.id)
         again = meter is not None and meter.closed and meter.record.granted_ns != record.granted_ns
         if meter is None or again:  # a container that is made anew is granted under the same name

@@ -13,7 +13,7 @@ from calabash.adapters.clock import Clock
 from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.node.metering.usage_totals import GpuTime, Key
-from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.metering.usage_tracker import UsageTracker
 
 KEPT_NS = 1_000_000_000
 
@@ -26,9 +26,9 @@ class OpenUsage:
     """
 
     def __init__(
-        self, held: Callable[[], Sequence[AllocationRecord]], ledgers: Ledgers, store: Store, clock: Clock
+        self, held: Callable[[], Sequence[AllocationRecord]], usage_tracker: UsageTracker, store: Store, clock: Clock
     ) -> None:
-        self._held, self._ledgers, self._store, self._clock = held, ledgers, store, clock
+        self._held, self._ledgers, self._store, self._clock = held, usage_tracker, store, clock
         self._lock = threading.Lock()
         self._measured_ns = self._written_ns = -KEPT_NS
         self._measured: tuple[Sequence[UsageRecord], float] = ((), 0.0)

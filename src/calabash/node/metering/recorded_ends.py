@@ -1,4 +1,4 @@
-"""The pool's side of the end recorder: it starts the process, and reads what an earlier one has recorded."""
+"""Start the end recorder and read the ends that earlier recorders have written."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ log = structlog.get_logger(__name__)
 
 
 class RecordedEnds:
-    """The ends that recorders of earlier pools have seen, and the recorder of this one.
+    """Ends of allocations that recorders of earlier pools have seen, and the recorder process of this pool.
 
     Args:
-        words: arguments of the recorder that say where member processes are seen; (): there is no recorder.
+        arguments: arguments of the recorder that say where member processes are observed; (): there is no recorder.
     """
 
-    def __init__(self, home: Path, boot: str, words: tuple[str, ...]) -> None:
-        self._home, self._boot, self._words = home, boot, words
+    def __init__(self, home: Path, boot: str, arguments: tuple[str, ...]) -> None:
+        self._home, self._boot, self._arguments = home, boot, arguments
         self._read: tuple[object, Mapping[str, LastSeen]] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started_ns = -AGAIN_NS
         self._stopped = False
 
-    def of(self, record: AllocationRecord) -> LastSeen | None:
+    def last_seen(self, record: AllocationRecord) -> LastSeen | None:
         """Return the times at which a recorder saw the member processes of an allocation; None if no recorder did.
 
-        Of a brokered allocation the process that serves it does not count, as it outlives the program.
+        The worker of a brokered allocation does not count, as it outlives the program.
         """
         mode = SHARING_MODES.get(record.placement.mode)
         brokered = mode is not None and mode.isolation is Isolation.BROKERED
@@ -48,9 +48,9 @@ class RecordedEnds:
             self._read = state, read_ends(self._home, self._boot)
         return self._read[1].get(served_name(slot) if brokered else slot)
 
-    def tend(self) -> None:
+    def ensure_running(self) -> None:
         """Start the recorder if it does not run, at most once a second."""
-        if not self._words or self._stopped or (self._process is not None and self._process.poll() is None):
+        if not self._arguments or self._stopped or (self._process is not None and self._process.poll() is None):
             return
         if time.monotonic_ns() - self._started_ns < AGAIN_NS:
             return
@@ -58,7 +58,7 @@ class RecordedEnds:
         if self._process is not None:
             log.warning("the end recorder ended and is started again", code=self._process.returncode)
             self._close()
-        words = ("--home", str(self._home.absolute()), "--parent", str(os.getpid()), *self._words)
+        words = ("--home", str(self._home.absolute()), "--parent", str(os.getpid()), *self._arguments)
         try:
             self._process = start_module(
                 "calabash.node.metering.end_recorder", *words, stdin=subprocess.PIPE, new_session=True
@@ -67,14 +67,18 @@ class RecordedEnds:
             log.error("the end recorder cannot be started", error=str(error))
 
     def take_over(self, kept: dict[str, LastSeen]) -> None:
-        """End the recorders of earlier pools; ``kept`` is what the next pool is to know of what they have recorded."""
+        """End the recorders of earlier pools.
+
+        Args:
+            kept: ends that the next pool must know, by slot name; they are written to a new file.
+        """
         try:
             replace_ends(self._home, self._boot, kept | {served_name(slot): seen for slot, seen in kept.items()})
         except OSError as error:
             log.error("the files of the end recorder cannot be replaced", error=str(error))
 
     def stop(self, *, needed: bool) -> None:
-        """The pool stops: the recorder begins to record if it is ``needed``, else it ends."""
+        """Let the recorder begin to record if it is ``needed``, else end it. Called when the pool stops."""
         self._stopped = True
         if self._process is None:
             return

@@ -24,7 +24,7 @@ from calabash.node.devices.inventory import Inventory
 from calabash.node.metering.interval import Measured
 from calabash.node.metering.meters import Meters
 from calabash.node.metering.usage_totals import GpuTime, Key
-from calabash.node.processes.reaper import Keeping
+from calabash.node.processes.reaper import OpenSlot
 from calabash.node.slots import pages
 from calabash.node.slots.layout import PagePolicy
 from calabash.node.slots.names import LEASE_FILE
@@ -42,11 +42,11 @@ UNTOLD_NS = 250_000_000  # the library tells late what has run; what it never te
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _Entry:
     """One allocation. Marks are per device index within the allocation."""
 
-    keeping: Keeping
-    parts_percent: list[int]  # how much of the device a full use of the slice is
+    slot: OpenSlot
+    device_percent: list[int]  # how much of the device a full use of the slice is
     told_ns: list[int]  # GPU time by the tenant's page; it never runs backwards
     sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
     sampled_mib: list[int]
@@ -60,11 +60,11 @@ class _Ledger:
 
     def measured(self, index: int) -> bool:
         """Whether anybody would see GPU time of the slice."""
-        return self.outside or self.keeping.limits.device(index).policy != PagePolicy.NONE
+        return self.outside or self.slot.limits.device(index).policy != PagePolicy.NONE
 
 
-class Ledgers:
-    """The ledgers of all held allocations; ``tick`` from the watch thread, reading from any.
+class UsageTracker:
+    """The usage_tracker of all held allocations; ``tick`` from the watch thread, reading from any.
 
     Args:
         model_of: the model of a device, by which its time is rated.
@@ -85,31 +85,31 @@ class Ledgers:
         self._clock = clock
         self._model_of = model_of
         self.meters = meters or Meters(clock)
-        self._ledgers: dict[AllocationId, _Ledger] = {}
-        self._changes = 0  # how often a ledger was opened or closed
-        self._opened: tuple[int, tuple[Keeping, ...]] | None = None  # and the count of changes that it is of
-        self._capped: tuple[tuple[Keeping, ...], tuple[Keeping, ...]] | None = None
+        self._entries: dict[AllocationId, _Entry] = {}
+        self._changes = 0  # how often a entry was opened or closed
+        self._opened: tuple[int, tuple[OpenSlot, ...]] | None = None  # and the count of changes that it is of
+        self._capped: tuple[tuple[OpenSlot, ...], tuple[OpenSlot, ...]] | None = None
         self._next_tick_ns = 0
         self._ticks = 0
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
 
     def use(self, record: AllocationRecord) -> list[SliceUse]:
         """Figures per slice, in the order of the placement."""
-        ledger = self._ledgers.get(record.id)
-        if ledger is None:
+        entry = self._entries.get(record.id)
+        if entry is None:
             return [SliceUse() for _ in record.placement.slices]
         found = []
         now_ns = self._clock.monotonic_ns()
         for index in range(len(record.placement.slices)):
-            seen = ledger.keeping.usage.device(index)
-            residual = min(ledger.keeping.limits.device(index).residual_bytes, pages.BYTES_MAX)
+            seen = entry.slot.usage.device(index)
+            residual = min(entry.slot.limits.device(index).residual_bytes, pages.BYTES_MAX)
             found.append(
                 SliceUse(
-                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB) + ledger.sampled_mib[index],
-                    core_used_percent=round(ledger.rate[index], 1),
+                    memory_used_mib=-(-(seen.used_bytes + residual) // MIB) + entry.sampled_mib[index],
+                    core_used_percent=round(entry.rate[index], 1),
                     denied=seen.denied_count,
                     throttled_s=round(seen.throttled_ns / 1e9, 3),
-                    idle_s=max(0.0, round((now_ns - ledger.idle_from_ns[index]) / 1e9, 1)),
+                    idle_s=max(0.0, round((now_ns - entry.idle_from_ns[index]) / 1e9, 1)),
                 )
             )
         return found
@@ -120,22 +120,22 @@ class Ledgers:
         return self._clock.monotonic_ns() >= self._next_tick_ns
 
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
-        """Look at every ledger; the allocations whose tenant has spoilt its page, and how."""
+        """Look at every entry; the allocations whose tenant has spoilt its page, and how."""
         now_ns = self._clock.monotonic_ns()
         self._next_tick_ns = now_ns + RATE_WINDOW_NS
         self._ticks += 1
         spoilt: dict[AllocationId, str] = {}
-        for record in self.meters.going_on(records):
+        for record in self.meters.open_records(records):
             try:
-                ledger = self._open(record)
-                if self._ticks % IDLE_TICKS and not any(ledger.rate) and now_ns - max(ledger.idle_from_ns) > IDLE_NS:
+                entry = self._open(record)
+                if self._ticks % IDLE_TICKS and not any(entry.rate) and now_ns - max(entry.idle_from_ns) > IDLE_NS:
                     continue
-                ledger.keeping.usage.require_intact()
+                entry.slot.usage.require_intact()
             except CalabashError as error:
                 if self._slots.exists(record.id):  # else it was released just now
                     spoilt[record.id] = error.message
             else:
-                self._rates(ledger, now_ns)
+                self._rates(entry, now_ns)
         return spoilt
 
     def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
@@ -143,34 +143,36 @@ class Ledgers:
         now_ns = self._clock.monotonic_ns()
         for record in records:
             mode = SHARING_MODES.get(record.placement.mode)
-            if mode is None or mode.isolation is not Isolation.HARDWARE or (ledger := self._ledger(record)) is None:
+            if mode is None or mode.isolation is not Isolation.HARDWARE or (entry := self._entry(record)) is None:
                 continue
-            elapsed_ns, ledger.sampled_at_ns = now_ns - ledger.sampled_at_ns, now_ns
+            elapsed_ns, entry.sampled_at_ns = now_ns - entry.sampled_at_ns, now_ns
             for index, part in enumerate(record.placement.slices):
                 reading = inventory.reading(part.device)
-                ledger.outside = reading is not None
+                entry.outside = reading is not None
                 if reading is not None and part.profile:
-                    uuid = ledger.keeping.limits.uuids[index]
-                    ledger.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
+                    uuid = entry.slot.limits.uuids[index]
+                    entry.sampled_mib[index] = sum(p.used_mib for p in reading.processes if p.part == uuid)
                     if part.part < 0:
-                        _see_part(ledger, index, next((p.busy_ns for p in reading.parts if p.uuid == uuid), None))
+                        _sample_partition(
+                            entry, index, next((p.busy_ns for p in reading.parts if p.uuid == uuid), None)
+                        )
                 elif reading is not None:
-                    ledger.sampled_mib[index] = reading.memory_used_mib
-                    ledger.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
+                    entry.sampled_mib[index] = reading.memory_used_mib
+                    entry.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
 
-    def keepings(self) -> tuple[Keeping, ...]:
-        """Pages of the allocations whose memory is capped. The same object as long as no ledger is opened or closed."""
+    def capped_slots(self) -> tuple[OpenSlot, ...]:
+        """Pages of the allocations whose memory is capped. The same object as long as no entry is opened or closed."""
         known = self._capped
-        opened = self.opened()
+        opened = self.open_slots()
         if known is None or known[0] is not opened:
-            known = self._capped = (opened, tuple(keeping for keeping in opened if keeping.is_capped))
+            known = self._capped = (opened, tuple(slot for slot in opened if slot.is_capped))
         return known[1]
 
-    def opened(self) -> tuple[Keeping, ...]:
-        """Pages of all allocations, those that only have a view of devices included. The same object as for ``keepings``."""
+    def open_slots(self) -> tuple[OpenSlot, ...]:
+        """Pages of all allocations, those that only have a view of devices included. The same object as for ``slot``."""
         changes, known = self._changes, self._opened
         if known is None or known[0] != changes:
-            known = self._opened = (changes, tuple(ledger.keeping for ledger in list(self._ledgers.values())))
+            known = self._opened = (changes, tuple(entry.slot for entry in list(self._entries.values())))
         return known[1]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
@@ -199,59 +201,59 @@ class Ledgers:
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
         """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""
         usage = self.meters.close(record, self._measured)
-        self._ledgers.pop(record.id, None)
+        self._entries.pop(record.id, None)
         self._changes += 1
         return usage
 
     def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
         """Go on where an earlier pool stopped writing; before anything is settled."""
         meter = self.meters.resume(record, so_far)
-        ledger = self._ledger(record)
-        if ledger is None:
+        entry = self._entry(record)
+        if entry is None:
             return
         now_ns = meter.offset_ns(self._clock.monotonic_ns())
         for index in range(len(record.placement.slices)):
-            charged_ns = _charged_ns(ledger, index)
+            charged_ns = _charged_ns(entry, index)
             # What was measured from outside is known to nobody but the pool before us, and what it wrote of it.
-            ledger.sampled_ns[index] = max(0, meter.used_ns[index] - charged_ns)
-            if ledger.measured(index) and charged_ns <= meter.used_ns[index]:
-                ledger.idle_ns[index] = now_ns - meter.until_ns
-            meter.lived(ledger.keeping.usage.demand_ns(index), now_ns)
+            entry.sampled_ns[index] = max(0, meter.used_ns[index] - charged_ns)
+            if entry.measured(index) and charged_ns <= meter.used_ns[index]:
+                entry.idle_ns[index] = now_ns - meter.until_ns
+            meter.note_activity(entry.slot.usage.demand_ns(index), now_ns)
 
     def _measured(self, record: AllocationRecord) -> list[Measured]:
-        ledger = self._ledger(record)
+        entry = self._entry(record)
         return [
             Measured(
                 model=self._model_of(part.device),
-                used_ns=_charged_ns(ledger, index) if ledger else 0,
-                idle_ns=ledger.idle_ns[index] if ledger else 0,
+                used_ns=_charged_ns(entry, index) if entry else 0,
+                idle_ns=entry.idle_ns[index] if entry else 0,
                 most_ratio=_part_percent(record.placement.mode, part) / 100,
             )
             for index, part in enumerate(record.placement.slices)
         ]
 
-    def _ledger(self, record: AllocationRecord) -> _Ledger | None:
+    def _entry(self, record: AllocationRecord) -> _Entry | None:
         try:
             return self._open(record)
         except CalabashError:
             return None
 
-    def _open(self, record: AllocationRecord) -> _Ledger:
+    def _open(self, record: AllocationRecord) -> _Entry:
         """Raises CalabashError: NOT_FOUND once it is closed; whoever took its records before that comes too late."""
-        ledger = self._ledgers.get(record.id)
-        if ledger is None and self.meters.is_metered(record):
+        entry = self._entries.get(record.id)
+        if entry is None and self.meters.is_metered(record):
             opened = self._slots.pages(record.id)
             count = len(record.placement.slices)
-            keeping = Keeping(
+            slot = OpenSlot(
                 usage=opened.usage,
                 limits=opened.limits,
                 lease=self._slots.path(record.id) / LEASE_FILE,
                 residuals=[Residual() for _ in record.placement.slices],
                 members=partial(self._members, record.id),
             )
-            ledger = _Ledger(
-                keeping=keeping,
-                parts_percent=[_part_percent(record.placement.mode, part) for part in record.placement.slices],
+            entry = _Entry(
+                slot=slot,
+                device_percent=[_part_percent(record.placement.mode, part) for part in record.placement.slices],
                 told_ns=[0] * count,
                 sampled_ns=[0] * count,
                 sampled_mib=[0] * count,
@@ -261,53 +263,53 @@ class Ledgers:
                 idle_ns=[0] * count,
                 idle_from_ns=[self._clock.monotonic_ns()] * count,
             )
-            self._ledgers[record.id] = ledger
+            self._entries[record.id] = entry
             self._changes += 1
             if not self.meters.is_metered(record):  # closed meanwhile, and perhaps taken out before it was put in
-                if self._ledgers.get(record.id) is ledger:
-                    del self._ledgers[record.id]
+                if self._entries.get(record.id) is entry:
+                    del self._entries[record.id]
                     self._changes += 1
-                ledger = None
-        if ledger is None:
+                entry = None
+        if entry is None:
             raise CalabashError(f"allocation {record.id!r} is not metered any more", reason=Reason.NOT_FOUND)
-        return ledger
+        return entry
 
-    def _rates(self, ledger: _Ledger, now_ns: int) -> None:
-        charged = [_charged_ns(ledger, i) for i in range(len(ledger.rate))]
-        if not ledger.rate_mark:
-            ledger.rate_mark = [(now_ns, ns) for ns in charged]
-        for index, (since_ns, before_ns) in enumerate(ledger.rate_mark):
+    def _rates(self, entry: _Entry, now_ns: int) -> None:
+        charged = [_charged_ns(entry, i) for i in range(len(entry.rate))]
+        if not entry.rate_mark:
+            entry.rate_mark = [(now_ns, ns) for ns in charged]
+        for index, (since_ns, before_ns) in enumerate(entry.rate_mark):
             elapsed_ns = now_ns - since_ns
             if elapsed_ns >= RATE_WINDOW_NS:
                 percent = 100.0 * (charged[index] - before_ns) / elapsed_ns
-                ledger.rate[index] = max(0.0, min(100.0, percent))
-                if charged[index] > before_ns or not ledger.measured(index):
-                    ledger.idle_from_ns[index] = now_ns
+                entry.rate[index] = max(0.0, min(100.0, percent))
+                if charged[index] > before_ns or not entry.measured(index):
+                    entry.idle_from_ns[index] = now_ns
                 else:
-                    ledger.idle_ns[index] += elapsed_ns
-                ledger.rate_mark[index] = (now_ns, charged[index])
+                    entry.idle_ns[index] += elapsed_ns
+                entry.rate_mark[index] = (now_ns, charged[index])
 
 
-def _charged_ns(ledger: _Ledger, index: int) -> int:
+def _charged_ns(entry: _Entry, index: int) -> int:
     """GPU time so far: what the tenant's page has told, at its highest, and what the driver saw beyond that; or sampled
     from outside."""
-    ledger.told_ns[index] = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
-    unreported_ns = ledger.keeping.limits.device(index).unreported_ns
-    told_ns = (ledger.told_ns[index] + unreported_ns) * ledger.parts_percent[index] // 100
-    return told_ns + ledger.sampled_ns[index]
+    entry.told_ns[index] = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
+    unreported_ns = entry.slot.limits.device(index).unreported_ns
+    told_ns = (entry.told_ns[index] + unreported_ns) * entry.device_percent[index] // 100
+    return told_ns + entry.sampled_ns[index]
 
 
-def _see_part(ledger: _Ledger, index: int, busy_ns: int | None) -> None:
+def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
     """What the driver saw of an instance beyond what the library has told since it is looked at."""
-    told_ns = max(ledger.told_ns[index], ledger.keeping.usage.charged_ns(index))
-    mark = ledger.part_mark[index]
+    told_ns = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
+    mark = entry.part_mark[index]
     if busy_ns is None or mark is None or busy_ns < mark[0]:
-        ledger.part_mark[index] = None if busy_ns is None else (busy_ns, told_ns)
+        entry.part_mark[index] = None if busy_ns is None else (busy_ns, told_ns)
         return
     beyond_ns = (busy_ns - mark[0]) - (told_ns - mark[1])
     if beyond_ns > UNTOLD_NS:
-        ledger.sampled_ns[index] += beyond_ns * ledger.parts_percent[index] // 100
-        ledger.part_mark[index] = (busy_ns, told_ns)
+        entry.sampled_ns[index] += beyond_ns * entry.device_percent[index] // 100
+        entry.part_mark[index] = (busy_ns, told_ns)
 
 
 def _part_percent(mode: ModeName, part: Slice) -> int:

@@ -14,8 +14,8 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ModeName
 from calabash.node.devices.inventory import Inventory
 from calabash.node.health.conditions import HealthEvent
-from calabash.node.processes.inherited import OwnProcesses
-from calabash.node.processes.reaper import Keeping
+from calabash.node.processes.inherited import PoolProcesses
+from calabash.node.processes.reaper import OpenSlot
 from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
 from calabash.sharing.protocol import Edits
@@ -80,7 +80,7 @@ class NodeTools:
         home: the pool's directory; an executor that must remember something keeps a file of its own there.
         library: the shim.
         environment: what leads a program to the simulated node; empty on a machine with cards.
-        keepings: open pages of everything held, also of what only has a view of devices.
+        open_slots: open pages of everything held, also of what only has a view of devices.
         driver_files: where the driver's own programs are when they are not ours.
         device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
         one_process: cards that are given out exclusively take one process only.
@@ -109,12 +109,12 @@ class NodeTools:
     library: Path
     environment: Mapping[str, str]
     driver_files: DriverFiles = OWN_FILES
-    keepings: Callable[[], Sequence[Keeping]] = tuple
+    open_slots: Callable[[], Sequence[OpenSlot]] = tuple
     device_root: Path | None = None
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing
     part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _nobody_is_told
-    own: OwnProcesses = field(default_factory=OwnProcesses)
+    own: PoolProcesses = field(default_factory=PoolProcesses)
     allocation_of: Callable[[int], AllocationId | None] = _nobodys
     tell: Tell = _told_nobody
     contexts: dict[str, int] = field(default_factory=dict)

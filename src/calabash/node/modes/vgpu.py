@@ -12,7 +12,7 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
-from calabash.node.devices.probe import try_card
+from calabash.node.devices.probe import probe_card
 from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextBook
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.processes.reaper import Reaper
@@ -66,7 +66,7 @@ class VgpuExecutor(ViewOnly):
     def _try(self, reaper: Reaper, device: Device) -> bool:
         """Whether this card told what a context costs."""
         inventory = self._tools.inventory
-        probed = try_card(inventory.driver_of(device.uuid), device, self._tools.environment)
+        probed = probe_card(inventory.driver_of(device.uuid), device, self._tools.environment)
         reaper.learn_context(device.model, probed.context_bytes)
         unknown = probed.figures and not inventory.health.entry(device.uuid).figures
         if unknown and not _busy(inventory.reading(device.uuid)):
@@ -120,7 +120,7 @@ class VgpuExecutor(ViewOnly):
 
     def look(self) -> None:
         if self._reaper is not None:
-            self._reaper.tick(self._tools.keepings())
+            self._reaper.tick(self._tools.open_slots())
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Pages are adopted with their slots, and what contexts cost is published at the next look."""

@@ -1,4 +1,4 @@
-"""Processes that are the pool's own although it did not start them: what an earlier pool left and this one took over."""
+"""Registry of processes that belong to the pool although an earlier pool started them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from calabash.adapters.host.processes import Process, alive, identify, parent_of
 ANCESTORS_MAX = 16
 
 
-class OwnProcesses:
-    """From any thread."""
+class PoolProcesses:
+    """Processes of the pool itself. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._roots: set[Process] = set()
 
     def add(self, process: Process) -> None:
-        """It and whatever it starts is ours."""
+        """Add a process; its descendants count as the pool's as well. Processes that have ended are dropped."""
         with self._lock:
             self._roots = {root for root in self._roots if alive(root)} | {process}
 
     def has(self, pid: int) -> bool:
-        """Whether it is this process, one that was taken over, or one that either has started, at whatever remove."""
+        """Return True if the process is this one, an added one, or a descendant of either.
+
+        Follows at most ANCESTORS_MAX parents.
+        """
         with self._lock:
             roots = {root.pid: root for root in self._roots}
         for _ in range(ANCESTORS_MAX):

@@ -1,10 +1,10 @@
-"""Who is on a device without a slice of it, and what is done about it. Pure.
+"""Detect unmanaged processes and excess memory of allocations from the process lists of drivers (pure).
 
-Every process that a driver lists belongs to an allocation that has a slice of that device, or to the pool itself, or
-it is a *stranger*: a program that was started past the pool, one of another pool, or one of an allocation that runs on
-a device it was not given. A process is a stranger when two looks agree, because one that is just ending belongs to
-nobody any more; one that this machine does not show at all takes three. What a stranger holds of a device is not
-granted to anybody, and the device is given to nobody alone.
+A process that a driver lists belongs to an allocation with a slice of that device, or to the pool itself, or is
+*unmanaged*: started outside of the pool, a process of another pool, or of an allocation that runs on a device that it
+was not given. A process is reported as unmanaged when SIGHTINGS consecutive lists contain it, because a process that is
+just ending belongs to no allocation any more; SIGHTINGS_UNSEEN lists if this machine does not show the process at all.
+The memory of an unmanaged process is not granted, and its device is not allocated exclusively.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ TOLERANCE_RATIO = 0.02
 OVER_USE_NS = 1_000_000_000
 
 
-class StrangerPolicy(StrEnum):
-    """What happens to a device that strangers are on, and to them."""
+class UnmanagedPolicy(StrEnum):
+    """Action on unmanaged processes and their device."""
 
-    TELL = "tell"  # people are told, and what they hold is not granted
-    DRAIN = "drain"  # and the device takes no new work while they are there
-    KILL = "kill"  # and they are killed
+    TELL = "tell"  # report them; their memory is not granted
+    DRAIN = "drain"  # also, the device takes no new work while they are on it
+    KILL = "kill"  # also, kill them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A process that a driver lists. ``process.start_time`` 0: the machine does not show it; ``ours``: the pool's.
+class ListedProcess:
+    """A process that a driver lists.
 
-    ``part``: the part of the device that it is on; "" for all of it. ``elsewhere``: its slice is another part.
+    ``process.start_time`` is 0 if the machine does not show the process. ``ours``: it belongs to the pool. ``part`` is
+    the partition that it uses, "" for the whole device. ``elsewhere``: its slice is another partition.
     """
 
     process: Process
@@ -50,8 +51,8 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
-    """A process on a device that it has no slice of; ``allocation`` when it is one that has slices elsewhere."""
+class UnmanagedProcess:
+    """A process on a device of which it has no slice; ``allocation`` is set if it has slices of other devices."""
 
     device: DeviceUuid
     process: Process
@@ -64,43 +65,44 @@ class Stranger:
 
     @property
     def confirmed(self) -> bool:
-        """Whether it has been seen often enough."""
+        """True if enough consecutive lists contained the process."""
         return self.sightings >= (SIGHTINGS if self.process.start_time else SIGHTINGS_UNSEEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What follows from one look at a device: who is there now, who is new, who is gone, who is to be killed."""
+    """Result of one process list: unmanaged processes now, newly confirmed ones, those that left, those to be killed."""
 
-    strangers: tuple[Stranger, ...] = ()
-    found: tuple[Stranger, ...] = ()
-    gone: tuple[Stranger, ...] = ()
-    kill: tuple[Stranger, ...] = ()
+    unmanaged: tuple[UnmanagedProcess, ...] = ()
+    found: tuple[UnmanagedProcess, ...] = ()
+    gone: tuple[UnmanagedProcess, ...] = ()
+    kill: tuple[UnmanagedProcess, ...] = ()
 
 
-def judge(
-    known: Iterable[Stranger],
+def judge_listing(
+    known: Iterable[UnmanagedProcess],
     device: DeviceUuid,
-    listed: Sequence[Listed],
+    listed: Sequence[ListedProcess],
     *,
     entitled: Collection[AllocationId],
-    policy: StrangerPolicy,
+    policy: UnmanagedPolicy,
 ) -> Verdict:
-    """One look at one device.
+    """Evaluate one process list of one device.
 
     Args:
-        known: who was there at the last look.
-        entitled: the allocations that have a slice of the device.
+        known: unmanaged processes of the previous list.
+        listed: the processes of this list.
+        entitled: allocations that have a slice of the device.
     """
-    before = {stranger.process: stranger for stranger in known}
-    present: list[Stranger] = []
+    before = {found.process: found for found in known}
+    present: list[UnmanagedProcess] = []
     for entry in listed:
-        at_home = entry.allocation is not None and entry.allocation in entitled and not entry.elsewhere
-        if entry.ours or at_home:
+        is_entitled = entry.allocation is not None and entry.allocation in entitled and not entry.elsewhere
+        if entry.ours or is_entitled:
             continue
         last = before.get(entry.process)
         present.append(
-            Stranger(
+            UnmanagedProcess(
                 device=device,
                 process=entry.process,
                 used_mib=entry.used_mib,
@@ -114,18 +116,18 @@ def judge(
     confirmed = [s for s in present if s.confirmed]
     there = {s.process for s in present}
     return Verdict(
-        strangers=tuple(present),
+        unmanaged=tuple(present),
         found=tuple(s for s in confirmed if s.process not in before or not before[s.process].confirmed),
         gone=tuple(s for s in before.values() if s.confirmed and s.process not in there),
         kill=tuple(
-            s for s in confirmed if policy is StrangerPolicy.KILL and s.process.pid > 1 and s.process.start_time
+            s for s in confirmed if policy is UnmanagedPolicy.KILL and s.process.pid > 1 and s.process.start_time
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUse:
-    """Memory that the processes of an allocation hold of a device beyond what it was given, by the driver."""
+    """Memory that the processes of an allocation use of a device, by the driver, and its limit in MiB."""
 
     allocation: AllocationId
     device: DeviceUuid
@@ -135,19 +137,22 @@ class OverUse:
 
     @property
     def is_excess(self) -> bool:
-        """Whether it is more than rounding and what a driver takes for each process."""
+        """True if the use exceeds the limit by more than the tolerances and 1 MiB for each process."""
         return self.used_mib > self.cap_mib * (1 + TOLERANCE_RATIO) + TOLERANCE_MIB + self.processes
 
 
 @dataclass(frozen=True, slots=True)
 class OverUses:
-    """Who holds too much, since when; ``lasting`` are those for whom it is no moment any more, each told of once."""
+    """Allocations above their memory limit, with the time since when; ``lasting`` are those to be reported now, each once."""
 
     since_ns: Mapping[tuple[AllocationId, DeviceUuid], int] = field(default_factory=dict)
     lasting: tuple[OverUse, ...] = ()
 
-    def look(self, uses: Iterable[OverUse], now_ns: int) -> OverUses:
-        """After one more look at all allocations whose memory is capped."""
+    def updated(self, uses: Iterable[OverUse], now_ns: int) -> OverUses:
+        """Return the state after one more reading of all allocations with a memory limit.
+
+        An excess is reported when it has lasted longer than OVER_USE_NS.
+        """
         since: dict[tuple[AllocationId, DeviceUuid], int] = {}
         lasting = []
         for use in uses:
@@ -157,6 +162,6 @@ class OverUses:
             began_ns = self.since_ns.get(key, now_ns)
             if began_ns >= 0 and now_ns - began_ns > OVER_USE_NS:
                 lasting.append(use)
-                began_ns = -1  # told
+                began_ns = -1  # reported
             since[key] = began_ns
         return OverUses(since, tuple(lasting))

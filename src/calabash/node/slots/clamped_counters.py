@@ -13,7 +13,7 @@ KERNEL_NS_MAX = 3_000 * MS  # no kernel is believed to be longer, and no time wi
 
 
 @dataclass(slots=True)
-class Believed:
+class ClampedCounter:
     """A cumulative counter of GPU time that lies in a tenant's page; counts from its first look."""
 
     value_ns: int = 0

@@ -7,8 +7,8 @@ The two cannot be read at one instant: each look reads the ledger before and aft
 value.
 
 * A quiet look (nothing was booked in between, nothing is being reserved) is exact, and taken as it is.
-* From a program that never rests the least of the last few looks is taken.
-* A rise is published at once, a fall only when two looks agree, because a free that the driver has done and the ledger
+* From a program that never rests the least of the last few readings is taken.
+* A rise is published at once, a fall only when two readings agree, because a free that the driver has done and the ledger
   has not yet booked makes one look too low.
 
 So nothing is counted twice, not even for a moment: a program is never refused what its slice has left.
@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-NOISY_LOOKS = 5
+NOISY_READINGS = 5
 
 ProcessKey = tuple[int, int]  # index and generation of a process entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLook:
+class ProcessReading:
     """One look at one process on one device, in bytes. ``transactions`` counts what was booked so far."""
 
     driver_bytes: int
@@ -53,16 +53,16 @@ class ProcessResidual:
 
     published_bytes: int = 0
     _last_bytes: int | None = None
-    _noisy: deque[int] = field(default_factory=lambda: deque(maxlen=NOISY_LOOKS))
+    _noisy: deque[int] = field(default_factory=lambda: deque(maxlen=NOISY_READINGS))
 
-    def see(self, look: ProcessLook) -> int:
-        """The residual to publish after this look."""
-        if look.quiet:
+    def update(self, reading: ProcessReading) -> int:
+        """The residual to publish after this reading."""
+        if reading.quiet:
             self._noisy.clear()
-            candidate = look.estimate_bytes
+            candidate = reading.estimate_bytes
         else:
-            self._noisy.append(look.estimate_bytes)
-            if len(self._noisy) < NOISY_LOOKS:
+            self._noisy.append(reading.estimate_bytes)
+            if len(self._noisy) < NOISY_READINGS:
                 return self.published_bytes
             candidate = min(self._noisy)
         if candidate >= self.published_bytes:
@@ -79,7 +79,7 @@ class Residual:
 
     _processes: dict[ProcessKey, ProcessResidual] = field(default_factory=dict)
 
-    def see(self, looks: Mapping[ProcessKey, ProcessLook]) -> int:
+    def update(self, readings: Mapping[ProcessKey, ProcessReading]) -> int:
         """The residual to publish after a look at all processes; one that is not among them any more has none."""
-        self._processes = {key: self._processes.get(key, ProcessResidual()) for key in looks}
-        return sum(self._processes[key].see(look) for key, look in looks.items())
+        self._processes = {key: self._processes.get(key, ProcessResidual()) for key in readings}
+        return sum(self._processes[key].update(reading) for key, reading in readings.items())

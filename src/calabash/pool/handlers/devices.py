@@ -34,7 +34,7 @@ async def drain(request: Asked, name: str) -> replies.DeviceDetail:
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        care = pool.agent.care
+        care = pool.agent.administration
         care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
         return views_resources.device(pool.agent, name, sight_of(request))
 
@@ -47,7 +47,7 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        pool.agent.care.undrain(pool.agent.care.find(name))
+        pool.agent.administration.undrain(pool.agent.administration.find(name))
         return views_resources.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "put devices back", change)
@@ -60,7 +60,7 @@ async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
     wanted = Wanted(replicas=body.replicas, interval=body.interval, spill=body.spill)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        pool.agent.care.set(pool.agent.care.find(name), wanted)
+        pool.agent.administration.set(pool.agent.administration.find(name), wanted)
         return views_resources.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "set devices", change)
@@ -72,7 +72,7 @@ async def test(request: Asked, name: str) -> replies.TestReply:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.TestReply:
-        probed = pool.agent.care.test(pool.agent.care.find(name))
+        probed = pool.agent.administration.test(pool.agent.administration.find(name))
         return replies.TestReply(
             passed=probed.passed,
             why=probed.why,
@@ -89,7 +89,7 @@ async def reset(request: Asked, name: str) -> replies.DeviceDetail:
     requests.decode(await body_of(request), requests.Nothing)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        pool.agent.care.reset(pool.agent.care.find(name))
+        pool.agent.administration.reset(pool.agent.administration.find(name))
         return views_resources.device(pool.agent, name, sight_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "reset devices", change)

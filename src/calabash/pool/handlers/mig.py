@@ -20,7 +20,7 @@ async def list_cards(request: Asked) -> mig_messages.MigCards:
     sight = sight_of(request)
 
     def shown(pool: Pool) -> mig_messages.MigCards:
-        cards = views_mig.mig_cards(pool.agent.cutting.cards())
+        cards = views_mig.mig_cards(pool.agent.mig_layouts.cards())
         return mig_messages.MigCards(items=[sight.shown_card(card) for card in cards.items])
 
     return await work(request, shown, pool_of(request))
@@ -32,7 +32,7 @@ async def plan(request: Asked) -> mig_messages.MigPlaces:
     asked = requests.decode(await body_of(request), mig_messages.MigQuestion)
 
     def answer(pool: Pool) -> mig_messages.MigPlaces:
-        return views_mig.mig_places(pool.agent.cutting.plan(asked.profiles))
+        return views_mig.mig_places(pool.agent.mig_layouts.plan(asked.profiles))
 
     return await work(request, answer, pool_of(request))
 
@@ -45,10 +45,12 @@ async def apply(request: Asked) -> mig_messages.MigPlaces:
 
     def change(pool: Pool) -> mig_messages.MigPlaces:
         agent = pool.agent
-        wanted = [(agent.care.find(c.device), [(i.profile, i.start) for i in c.instances]) for c in asked.cards]
-        complete = [(device, agent.cutting.checked(device, places)) for device, places in wanted]
+        wanted = [
+            (agent.administration.find(c.device), [(i.profile, i.start) for i in c.instances]) for c in asked.cards
+        ]
+        complete = [(device, agent.mig_layouts.checked(device, places)) for device, places in wanted]
         if not asked.check:
-            agent.cutting.apply(complete)
+            agent.mig_layouts.apply(complete)
         return views_mig.mig_layout(complete)
 
     return await work(request, change, pool)
@@ -61,7 +63,7 @@ async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
     asked = requests.decode(await body_of(request), device_requests.DeviceMode)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        pool.agent.cutting.keep(pool.agent.care.find(name), asked.mode)
+        pool.agent.mig_layouts.set_mode(pool.agent.administration.find(name), asked.mode)
         return views_resources.device(pool.agent, name, sight_of(request))
 
     return await work(request, change, pool)

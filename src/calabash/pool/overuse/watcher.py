@@ -17,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import Money
 from calabash.model.request import AllocationId
 from calabash.node.agent import NodeAgent
-from calabash.node.processes.unmanaged import Stranger
+from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.billing.service import Spent
@@ -62,7 +62,7 @@ class OverUseWatch:
         self._audit, self._clock, self._told = audit, clock, told
         self._state = OverUseState()
         self._held_back: Mapping[str, OverUseFinding] = {}
-        self._strangers: frozenset[Stranger] = frozenset()
+        self._strangers: frozenset[UnmanagedProcess] = frozenset()
         self._taken: set[str] = set()
         self._lowered: bool | None = None  # whether shares were lowered at the last look; None: not known
         self._stop = threading.Event()
@@ -115,7 +115,7 @@ class OverUseWatch:
 
     def _lower(self, lowered: Mapping[AllocationId, OverUseFinding]) -> None:
         """Whose share falls to best-effort, and whose is what it was granted again."""
-        fell, rose = self._agent.care.lower_shares(lowered)
+        fell, rose = self._agent.administration.lower_shares(lowered)
         for allocation in fell:
             finding = lowered[allocation]
             message = f"the share of {allocation} is best-effort while {finding.message}"
@@ -153,7 +153,7 @@ class OverUseWatch:
 
     def _note_strangers(self, devices: Iterable[DeviceSnapshot]) -> None:
         """The agent has told of them and done what its policy says; the audit log keeps who it was."""
-        present = frozenset(stranger for device in devices for stranger in device.strangers)
+        present = frozenset(stranger for device in devices for stranger in device.unmanaged)
         known = {(s.device, s.process) for s in self._strangers}
         for stranger in present:
             if (stranger.device, stranger.process) not in known:

@@ -85,7 +85,7 @@ class Explanations:
                 continue
             if device.health is not Health.HEALTHY and not record.ended_at:
                 ill = ill or f"device {device.index} is {device.health}: {state.cause}"
-            since = [h for h in self._agent.care.entry(device).history if record.created_at <= h.at <= until]
+            since = [h for h in self._agent.administration.entry(device).history if record.created_at <= h.at <= until]
             told += [
                 f"{time.strftime('%H:%M:%S', time.localtime(h.at))} device {device.index} {h.health}: {h.cause}"
                 for h in since[-HAPPENINGS_SHOWN:]

@@ -8,15 +8,15 @@ from calabash.api import mig as mig_messages
 from calabash.model.device import Device
 from calabash.model.mig import MigGeometry
 from calabash.model.mig_plan import possible_starts
-from calabash.node.administration.mig_layouts import CutCard, CutInstance, Planned
+from calabash.node.administration.mig_layouts import CardLayout, LayoutInstance, PlannedInstance
 
 
-def mig_cards(cards: Iterable[CutCard]) -> mig_messages.MigCards:
+def mig_cards(cards: Iterable[CardLayout]) -> mig_messages.MigCards:
     """All of them."""
     return mig_messages.MigCards(items=[_card(card) for card in cards])
 
 
-def mig_places(planned: Iterable[Planned]) -> mig_messages.MigPlaces:
+def mig_places(planned: Iterable[PlannedInstance]) -> mig_messages.MigPlaces:
     """Where instances would go."""
     return mig_messages.MigPlaces(items=[_place(place) for place in planned])
 
@@ -34,7 +34,7 @@ def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> m
     )
 
 
-def _card(card: CutCard) -> mig_messages.MigCardView:
+def _card(card: CardLayout) -> mig_messages.MigCardView:
     device, geometry = card.device, card.geometry
     return mig_messages.MigCardView(
         uuid=device.uuid,
@@ -53,14 +53,14 @@ def _card(card: CutCard) -> mig_messages.MigCardView:
                 memory_mib=p.memory_mib,
                 compute=p.compute,
                 slices=p.slices,
-                starts=list(possible_starts(geometry, p, card.state, card.idle)) if card.may_be_cut else [],
+                starts=list(possible_starts(geometry, p, card.state, card.idle)) if card.accepts_instances else [],
             )
             for p in geometry.profiles
         ],
     )
 
 
-def _instance(geometry: MigGeometry, instance: CutInstance) -> mig_messages.MigInstanceView:
+def _instance(geometry: MigGeometry, instance: LayoutInstance) -> mig_messages.MigInstanceView:
     profile = geometry.profile(instance.place[0])
     return mig_messages.MigInstanceView(
         profile=instance.place[0],
@@ -84,7 +84,7 @@ def _instance(geometry: MigGeometry, instance: CutInstance) -> mig_messages.MigI
     )
 
 
-def _place(planned: Planned) -> mig_messages.MigPlaceView:
+def _place(planned: PlannedInstance) -> mig_messages.MigPlaceView:
     card, choice = planned.card, planned.choice
     return mig_messages.MigPlaceView(
         profile=planned.profile,

@@ -39,9 +39,9 @@ def shown_devices(states: Iterable[DeviceSnapshot], sight: Sight) -> list[replie
 
 def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
     """One device, by index or UUID, and its health. Raises NOT_FOUND."""
-    found = agent.care.find(name)
+    found = agent.administration.find(name)
     state = next(state for state in agent.devices() if state.device.uuid == found.uuid)
-    entry = agent.care.entry(found)
+    entry = agent.administration.entry(found)
     condition = entry.condition
     detail = replies.DeviceDetail(
         device=_device(state),
@@ -88,7 +88,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
             replies.UnmanagedProcessView(
                 pid=s.process.pid, uid=s.uid, command=s.command, memory_mib=s.used_mib, allocation=s.allocation or ""
             )
-            for s in state.strangers
+            for s in state.unmanaged
         ],
     )
 

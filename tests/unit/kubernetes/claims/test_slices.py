@@ -32,7 +32,7 @@ from calabash.model.device import Device, Health
 from calabash.model.mig import MigInstance
 from calabash.model.request import AllocationId, ComputePolicy, GpuRequest, ModeName, Slice
 from calabash.node.membership.container import claim_allocation
-from calabash.node.processes.unmanaged import Stranger
+from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 from calabash.sharing.protocol import HeldSlice, Misfit
@@ -41,7 +41,9 @@ from calabash.sharing.registry import fits, mode_of_device
 FACTS = SliceFacts(driver_version="570.86.10", cuda_version="12.8")
 WHOLE, VGPU = "gpu-00000000", "gpu-00000000-vgpu"
 APART, TOGETHER = ServerFeatures(), ServerFeatures(apart=False)
-STRANGER = Stranger(device=card().uuid, process=Process(pid=7, start_time=1), used_mib=100, uid=0, command="train")
+STRANGER = UnmanagedProcess(
+    device=card().uuid, process=Process(pid=7, start_time=1), used_mib=100, uid=0, command="train"
+)
 
 
 def devices_of(specs: tuple[ResourceSliceSpec, ...]) -> dict[str, SliceDevice]:
@@ -117,7 +119,7 @@ def test_what_ails_a_card_is_a_taint_and_never_takes_a_device_away() -> None:
     for state, key in (
         (card(health=Health.LOST), device_names.UNHEALTHY),
         (DeviceSnapshot(device=card(), mode=None, held=(), orphans=(AllocationId("x"),)), device_names.UNHEALTHY),
-        (DeviceSnapshot(device=card(), mode=None, held=(), strangers=(STRANGER,)), device_names.STRANGER),
+        (DeviceSnapshot(device=card(), mode=None, held=(), unmanaged=(STRANGER,)), device_names.STRANGER),
         (holding(card(), "pod-1", Slice(device=card().uuid, memory_mib=1, core_percent=1)), device_names.OTHER_DOOR),
     ):
         found = taints(state)

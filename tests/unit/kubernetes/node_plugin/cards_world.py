@@ -11,7 +11,7 @@ from calabash.kubernetes.node_plugin.containers.device_ids import card_ids
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.node.processes.unmanaged import Stranger
+from calabash.node.processes.unmanaged import UnmanagedProcess
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.protocol import HeldSlice
 
@@ -38,7 +38,7 @@ class Cards(Agent):
     def __init__(self) -> None:
         super().__init__()
         self.health: dict[str, Health] = {}
-        self.strangers: dict[str, Stranger] = {}
+        self.strangers: dict[str, UnmanagedProcess] = {}
         self.orphans: dict[str, AllocationId] = {}
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
@@ -51,7 +51,7 @@ class Cards(Agent):
             mode=on[0][0].placement.mode if on else None,
             held=tuple(HeldSlice(slice=s) for _, s in on),
             allocations=tuple(r.id for r, _ in on),
-            strangers=(self.strangers[card.uuid],) if card.uuid in self.strangers else (),
+            unmanaged=(self.strangers[card.uuid],) if card.uuid in self.strangers else (),
             orphans=(self.orphans[card.uuid],) if card.uuid in self.orphans else (),
         )
 

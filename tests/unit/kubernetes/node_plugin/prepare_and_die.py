@@ -71,7 +71,7 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
         library=shim_library(),
         environment=simulated_environment(state),
         node=NODE,
-        tenure=ClaimTenure(book),
+        retention=ClaimTenure(book),
     )
     agent.start()
     desk = claims_resources.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")

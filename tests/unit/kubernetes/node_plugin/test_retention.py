@@ -30,8 +30,8 @@ class World:
     def see(self, after: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=after))
 
-    def holds(self, container: str, uid: str = UID) -> bool:
-        return self.tenure.holds(record(container, uid), 10**12)
+    def retains(self, container: str, uid: str = UID) -> bool:
+        return self.tenure.retains(record(container, uid), 10**12)
 
 
 def record(container: str, uid: str = UID, sandbox: Process | None = None) -> AllocationRecord:
@@ -48,13 +48,13 @@ def record(container: str, uid: str = UID, sandbox: Process | None = None) -> Al
 
 def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
     world = World(pod(planned("main"), phase="Running"))
-    assert world.holds("main")
-    assert not world.holds("main", OTHER)
+    assert world.retains("main")
+    assert not world.retains("main", OTHER)
     world.see(pod(planned("main"), phase="Succeeded"))
-    assert not world.holds("main")
+    assert not world.retains("main")
     world = World(pod(planned("main"), phase="Running"))
     world.pods.changed(MirrorChange(before=pod(planned("main")), after=None))
-    assert not world.holds("main")
+    assert not world.retains("main")
 
 
 def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended() -> None:
@@ -62,36 +62,36 @@ def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended(
     here = identify(os.getpid())
     assert here is not None
     gone = Process(pid=here.pid, start_time=here.start_time + 1)
-    assert not world.tenure.over(record("main"))
-    assert not world.tenure.over(record("main", sandbox=here))
-    assert world.tenure.over(record("main", sandbox=gone)), "before the API server has heard of it"
-    assert world.holds("main"), "its room is kept, for the pod starts again"
+    assert not world.tenure.is_abandoned(record("main"))
+    assert not world.tenure.is_abandoned(record("main", sandbox=here))
+    assert world.tenure.is_abandoned(record("main", sandbox=gone)), "before the API server has heard of it"
+    assert world.retains("main"), "its room is kept, for the pod starts again"
     world.see(pod(planned("main"), phase="Failed"))
-    assert world.tenure.over(record("main", sandbox=here))
+    assert world.tenure.is_abandoned(record("main", sandbox=here))
 
 
 def test_before_the_pods_are_known_everything_is_kept() -> None:
     world = World()
     world.pods.synced = False
-    assert world.holds("main")
+    assert world.retains("main")
     world.pods.synced = True
-    assert not world.holds("main")
+    assert not world.retains("main")
 
 
 def test_an_init_container_gives_back_when_it_has_ended_well_or_the_main_one_runs() -> None:
     both = (planned("first"), planned("main"))
     world = World(pod(*both, init=("first",)))
-    assert world.holds("first")
+    assert world.retains("first")
     world.see(pod(*both, init=("first",), ended=("first",)))
-    assert not world.holds("first")
-    assert world.holds("main")
+    assert not world.retains("first")
+    assert world.retains("main")
     world.see(pod(*both, init=("first",), running=("main",)))
-    assert not world.holds("first")
+    assert not world.retains("first")
 
 
 def test_a_sidecar_keeps_what_it_has_while_the_main_container_runs() -> None:
     world = World(pod(planned("side"), planned("main"), sidecars=("side",), running=("main",)))
-    assert world.holds("side")
+    assert world.retains("side")
 
 
 def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_known() -> None:
@@ -109,6 +109,6 @@ def test_an_init_container_of_an_earlier_sandbox_runs_again_and_keeps_what_it_ha
     both = (planned("first"), planned("main"))
     world = World(pod(*both, init=("first",), ended=("first",), running=("main",), at="2026-11-22T03:00:00Z"))
     world.since_s = datetime.fromisoformat("2026-11-22T02:59:59Z").timestamp()
-    assert not world.holds("first")
+    assert not world.retains("first")
     world.since_s = datetime.fromisoformat("2026-11-22T03:00:30Z").timestamp()
-    assert world.holds("first")
+    assert world.retains("first")

@@ -8,7 +8,7 @@ from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
 from calabash.model.mig import MigInstance, MigState, mig_state
 from calabash.model.request import ModeName
-from calabash.node.administration.mig_layouts import CutCard, laid_out, spread
+from calabash.node.administration.mig_layouts import CardLayout, complete_layout, plan_instances
 from calabash.sched.cluster.mig_tables import GEOMETRIES
 
 H100 = GEOMETRIES["H100"]
@@ -17,12 +17,12 @@ EMPTY = MigState()
 
 def cut(
     index: int, state: MigState = EMPTY, *, idle: tuple[MigInstance, ...] = (), mode: str = "", pinned: str = ""
-) -> CutCard:
+) -> CardLayout:
     device = Device(
         uuid=DeviceUuid(f"GPU-{index}"), index=index, vendor="nvidia", model="H100", memory_mib=81_000, mig=H100,
         pinned=pinned,
     )  # fmt: skip
-    return CutCard(
+    return CardLayout(
         device=device, geometry=H100, mode=ModeName(mode) if mode else None, state=state, idle=idle, instances=(),
         taken=bool(mode),
     )  # fmt: skip
@@ -30,14 +30,14 @@ def cut(
 
 def test_a_layout_without_starts_gets_them_whatever_its_order() -> None:
     wanted = [("1g.10gb", -1), ("1g.10gb", -1), ("2g.20gb", -1), ("3g.40gb", -1)]
-    places = laid_out(H100, wanted, what="it")
+    places = complete_layout(H100, wanted, what="it")
     assert sorted(name for name, _ in places) == sorted(name for name, _ in wanted)
     assert mig_state(H100, places).mask.bit_count() == 8
-    assert laid_out(H100, list(reversed(wanted)), what="it") == places
+    assert complete_layout(H100, list(reversed(wanted)), what="it") == places
 
 
 def test_starts_that_are_written_are_kept() -> None:
-    assert laid_out(H100, [("1g.10gb", -1), ("3g.40gb", 0)], what="it")[0] == ("3g.40gb", 0)
+    assert complete_layout(H100, [("1g.10gb", -1), ("3g.40gb", 0)], what="it")[0] == ("3g.40gb", 0)
 
 
 @pytest.mark.parametrize(
@@ -53,26 +53,26 @@ def test_starts_that_are_written_are_kept() -> None:
 )
 def test_an_impossible_layout_is_refused_with_what_is_wrong(wanted: list[tuple[str, int]], what: str) -> None:
     with pytest.raises(CalabashError, match=what):
-        laid_out(H100, wanted, what="it")
+        complete_layout(H100, wanted, what="it")
 
 
 def test_what_would_be_fills_the_fullest_card_first_and_passes_over_cards_in_other_modes() -> None:
     half = mig_state(H100, [("4g.40gb", 0)])
     cards = [cut(0), cut(1, half, mode="mig"), cut(2, mode="vgpu"), cut(3, pinned="vgpu")]
-    answers = spread(cards, ["2g.20gb", "7g.80gb", "7g.80gb"])
+    answers = plan_instances(cards, ["2g.20gb", "7g.80gb", "7g.80gb"])
     assert [a.card.index if a.card else None for a in answers] == [1, 0, None]
 
 
 def test_what_would_be_says_what_is_reused_and_what_is_destroyed() -> None:
     idle = tuple(MigInstance(profile="1g.10gb", start=s) for s in (4, 5, 6))
     full = cut(0, mig_state(H100, [("4g.40gb", 0)]), idle=idle, mode="mig")
-    answers = spread([full], ["1g.10gb", "1g.20gb", "3g.40gb"])
+    answers = plan_instances([full], ["1g.10gb", "1g.20gb", "3g.40gb"])
     assert [(a.choice.reused, len(a.choice.destroyed)) for a in answers if a.choice] == [(True, 0), (False, 1)]
     assert answers[2].choice is None
 
 
 def test_parts_that_are_asked_one_after_the_other_join_the_instance_of_the_first() -> None:
-    answers = spread([cut(0), cut(1)], ["1c.3g.40gb", "2c.3g.40gb", "1c.3g.40gb"])
+    answers = plan_instances([cut(0), cut(1)], ["1c.3g.40gb", "2c.3g.40gb", "1c.3g.40gb"])
     places = [(a.card.index, a.choice.place, a.choice.shared) for a in answers if a.card and a.choice]
     assert [shared for *_, shared in places] == [False, True, False]
     assert places[0][:2] == (0, (places[1][1].start, 2))

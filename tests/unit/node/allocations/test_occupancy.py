@@ -54,32 +54,32 @@ def _record() -> AllocationRecord:
 def test_it_is_clear_only_after_the_driver_has_been_asked_and_lists_nothing_of_it() -> None:
     node = Node()
     node.listed, node.members = [7, 8], {7: AllocationId("a1"), 8: AllocationId("b2")}
-    assert not node.occupancy.clear(_record())
+    assert not node.occupancy.is_clear(_record())
     assert node.questions == 1
-    assert not node.occupancy.look()
+    assert not node.occupancy.poll()
     node.clock.advance(100)
-    assert not node.occupancy.clear(_record()), "a process that is listed keeps it, however long that takes"
+    assert not node.occupancy.is_clear(_record()), "a process that is listed keeps it, however long that takes"
     node.listed = [8]
-    assert node.occupancy.look()
-    assert node.occupancy.clear(_record())
+    assert node.occupancy.poll()
+    assert node.occupancy.is_clear(_record())
 
 
 def test_an_answer_from_before_it_was_used_again_does_not_count() -> None:
     node = Node()
-    node.occupancy.clear(_record())
-    node.occupancy.look()
-    node.occupancy.forget(AllocationId("a1"))
-    assert not node.occupancy.clear(_record())
+    node.occupancy.is_clear(_record())
+    node.occupancy.poll()
+    node.occupancy.discard(AllocationId("a1"))
+    assert not node.occupancy.is_clear(_record())
     assert node.questions == 2
 
 
 def test_a_card_that_does_not_answer_and_one_that_hangs_hold_nothing_up() -> None:
     node = Node()
     node.answers = False
-    node.occupancy.clear(_record())
-    node.occupancy.look()
-    assert node.occupancy.clear(_record())
+    node.occupancy.is_clear(_record())
+    node.occupancy.poll()
+    assert node.occupancy.is_clear(_record())
     hanging = Node()
-    assert not hanging.occupancy.clear(_record())
+    assert not hanging.occupancy.is_clear(_record())
     hanging.clock.advance(ANSWER_WITHIN_NS / 1e9 + 0.1)
-    assert hanging.occupancy.clear(_record())
+    assert hanging.occupancy.is_clear(_record())

@@ -19,10 +19,10 @@ from calabash.model.allocation import AllocationRecord, AllocationState, UsageRe
 from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
-from calabash.node.allocations.end_reasons import gone
-from calabash.node.allocations.lifecycle import LifecycleStep, Seen, next_step
+from calabash.node.allocations.end_reasons import ended_error
+from calabash.node.allocations.lifecycle import LifecycleStep, Witnesses, next_step
 from calabash.node.allocations.retention import GRANT_GRACE_NS
-from calabash.node.allocations.table import LOOK_AT_ALL_NS, Allocations
+from calabash.node.allocations.table import FULL_SWEEP_NS, Allocations
 from calabash.node.membership.lease import LeaseMembership
 from calabash.node.slots import content as slots_content
 
@@ -116,7 +116,7 @@ class FakeMembership:
         self.world.may_fail()
         self.world.step()
 
-    def news(self) -> set[AllocationId]:
+    def changed_allocations(self) -> set[AllocationId]:
         """Return the allocations whose first member came or whose last member ended, and no others."""
         now = {name: count > 0 for name, count in self.world.holders.items()}
         changed = {name for name, populated in now.items() if populated != self.told.get(name, False)}
@@ -332,20 +332,20 @@ TestJournalMachine.settings = settings(max_examples=examples(150), stateful_step
 
 
 def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for_its_users() -> None:
-    assert next_step(Seen(entry=AllocationState.GRANTED, slot=False)) is LifecycleStep.CLOSE_ENTRY
-    assert next_step(Seen(entry=AllocationState.RUNNING, slot=False)) is LifecycleStep.CLOSE_ENTRY
-    assert next_step(Seen(entry=None, slot=True, in_use=True)) is LifecycleStep.KEEP
-    assert next_step(Seen(entry=None, slot=True, in_use=False)) is LifecycleStep.REMOVE_SLOT
+    assert next_step(Witnesses(entry=AllocationState.GRANTED, slot=False)) is LifecycleStep.CLOSE_ENTRY
+    assert next_step(Witnesses(entry=AllocationState.RUNNING, slot=False)) is LifecycleStep.CLOSE_ENTRY
+    assert next_step(Witnesses(entry=None, slot=True, in_use=True)) is LifecycleStep.KEEP
+    assert next_step(Witnesses(entry=None, slot=True, in_use=False)) is LifecycleStep.REMOVE_SLOT
 
 
 def test_programs_whose_slot_is_gone_are_ended_before_their_entry_is_closed() -> None:
-    seen = Seen(entry=AllocationState.RUNNING, slot=False, in_use=True)
+    seen = Witnesses(entry=AllocationState.RUNNING, slot=False, in_use=True)
     assert next_step(seen) is LifecycleStep.END_PROGRAMS
 
 
 @given(
     st.builds(
-        Seen,
+        Witnesses,
         entry=st.none() | st.sampled_from(AllocationState),
         slot=st.booleans(),
         in_use=st.booleans(),
@@ -353,7 +353,7 @@ def test_programs_whose_slot_is_gone_are_ended_before_their_entry_is_closed() ->
         ending=st.booleans(),
     )
 )
-def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Seen) -> None:
+def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Witnesses) -> None:
     if next_step(seen) is LifecycleStep.REMOVE_SLOT:
         assert seen.slot
         assert not seen.in_use
@@ -498,15 +498,15 @@ def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_
 def test_whoever_comes_for_a_slice_that_was_taken_back_hears_why() -> None:
     world = World()
     allocations, store = _pool(world), cast("Any", FakeStore(world))
-    assert gone(allocations, store, AllocationId("a0")).reason is Reason.NOT_FOUND
+    assert ended_error(allocations, store, AllocationId("a0")).reason is Reason.NOT_FOUND
     for name, reason, told in (("a1", "reclaim", Reason.RECLAIM), ("a2", "drained", Reason.CONFLICT)):
         allocations.hold(_record(name))
         allocations.grant(_spec(name))
         allocations.end(AllocationId(name), reason=reason, explanation=f"needed for {name}")
-        ending = gone(allocations, store, AllocationId(name))
+        ending = ended_error(allocations, store, AllocationId(name))
         allocations.sweep()
         assert allocations.get(AllocationId(name)) is None
-        ended = gone(allocations, store, AllocationId(name))
+        ended = ended_error(allocations, store, AllocationId(name))
         assert (ended.reason, ended.message) == (ending.reason, ending.message)
         assert ended.reason is told
         assert ended.message == f"allocation {name} was taken back before its program began: needed for {name}"
@@ -519,11 +519,11 @@ class _Landlord:
     def __init__(self) -> None:
         self.let = True
 
-    def holds(self, record: AllocationRecord, held_ns: int) -> bool:
+    def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del record, held_ns
         return self.let
 
-    def over(self, record: AllocationRecord) -> bool:
+    def is_abandoned(self, record: AllocationRecord) -> bool:
         del record
         return not self.let
 
@@ -538,7 +538,7 @@ def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go(
             membership=cast("Any", FakeMembership(world)),
             clock=clock,
             occupancy=NothingListed(),
-            tenure=landlord,
+            retention=landlord,
         )
 
     name = AllocationId("a1")
@@ -592,7 +592,7 @@ def test_sweep_looks_at_everything_every_few_seconds() -> None:
     world = World()
     allocations, _, clock = _running(world, 10)
     world.slots.discard(AllocationId("a3"))  # nothing tells of it
-    for _ in range(int(LOOK_AT_ALL_NS / 1e9 / 0.5) + 1):
+    for _ in range(int(FULL_SWEEP_NS / 1e9 / 0.5) + 1):
         clock.advance(0.5)
         if changes := allocations.sweep().to_end:
             break

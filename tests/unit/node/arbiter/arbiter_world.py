@@ -184,7 +184,7 @@ class World:
             now_ns=self.now_ns,
             share=tenant.core_percent / 100 if tenant.policy is not PagePolicy.BEST_EFFORT else 1.0,
             seen_ns=seen_ns,
-            hides=hides,
+            under_reports=hides,
         )
 
     def _launch(self, tenant: Tenant, order: Order) -> None:

@@ -13,7 +13,7 @@ from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import LAG_NS_MAX, Account, ComputeDemand, settle
 from calabash.node.arbiter.charges import overcharged_time, unused_time
 from calabash.node.arbiter.policy import SharedDevice, decide
-from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, Believed, LargestStep
+from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, ClampedCounter, LargestStep
 from calabash.node.slots.layout import PagePolicy
 
 A, B = AllocationId("a"), AllocationId("b")
@@ -55,7 +55,7 @@ def _first_kernel(charge: Callable[[int], int], beside: Callable[[int], int]) ->
         charge: GPU time that its page has charged when the kernel has run for so many ns.
         beside: the same of the container beside it.
     """
-    believed, steps, state = Believed(), LargestStep(), SharedDevice()
+    believed, steps, state = ClampedCounter(), LargestStep(), SharedDevice()
     was_phantom = False
     for passed_ns in range(0, 3 * SECOND, LOOK_NS):
         now_ns = BEGIN_NS + passed_ns

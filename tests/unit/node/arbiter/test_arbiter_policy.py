@@ -14,7 +14,7 @@ from tests.unit.node.arbiter.arbiter_world import Tenant, World
 from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import ComputeDemand
 from calabash.node.arbiter.policy import SharedDevice, decide, is_active, weights
-from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, Believed
+from calabash.node.slots.clamped_counters import KERNEL_NS_MAX, MS, ClampedCounter
 from calabash.node.slots.layout import Gate, PagePolicy
 
 FIXED, BURST, BEST_EFFORT = PagePolicy.FIXED, PagePolicy.BURST, PagePolicy.BEST_EFFORT
@@ -210,7 +210,7 @@ def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight
 
 
 def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> None:
-    believed, forged_ns = Believed(), 0
+    believed, forged_ns = ClampedCounter(), 0
     for step in range(100):
         forged_ns = believed.read(2**64 - 1 if step else 0, step * 10 * MS, burst_ns=40 * MS)
     assert forged_ns <= SECOND + 40 * MS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.node.audit.compare import SLACK_NS, Audit, Throttle, Window, check, throttle
-from calabash.node.slots.clamped_counters import BACKLOG_NS, MS, Believed
+from calabash.node.slots.clamped_counters import BACKLOG_NS, MS, ClampedCounter
 
 WINDOW_NS = 250 * MS
 
@@ -59,7 +59,7 @@ def test_nobody_is_ever_charged_more_than_was_seen(pairs: list[tuple[int, int]])
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 500)), max_size=60))
 def test_a_counter_never_runs_backwards_nor_faster_than_the_clock(steps: list[tuple[int, int]]) -> None:
-    believed, now_ns, last_ns = Believed(), 0, 0
+    believed, now_ns, last_ns = ClampedCounter(), 0, 0
     for raw_ns, pause in steps:
         now_ns += pause * MS
         value_ns = believed.read(raw_ns, now_ns, burst_ns=40 * MS)
@@ -68,7 +68,7 @@ def test_a_counter_never_runs_backwards_nor_faster_than_the_clock(steps: list[tu
 
 
 def test_an_honest_counter_is_believed_to_the_nanosecond() -> None:
-    believed, raw_ns = Believed(), 777
+    believed, raw_ns = ClampedCounter(), 777
     for tick in range(1000):
         raw_ns += tick * 1000
         assert believed.read(raw_ns, tick * 3 * MS, burst_ns=40 * MS) <= raw_ns
@@ -76,7 +76,7 @@ def test_an_honest_counter_is_believed_to_the_nanosecond() -> None:
 
 
 def test_a_leap_counts_for_a_second_and_what_follows_below_it_for_nothing() -> None:
-    believed = Believed()
+    believed = ClampedCounter()
     believed.read(0, 0, burst_ns=40 * MS)
     value_ns = 0
     for second in range(1, 20):

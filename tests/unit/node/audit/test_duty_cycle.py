@@ -106,7 +106,13 @@ def test_who_goes_on_hiding_that_it_runs_is_not_let_loose_again_after_a_while() 
     for _ in range(600):
         now_ns += 100 * MS
         state = throttle(
-            state, suspended=True, seen_ratio=0.2, now_ns=now_ns, share=0.2, seen_ns=20 * MS, hides=now_ns < 30_000 * MS
+            state,
+            suspended=True,
+            seen_ratio=0.2,
+            now_ns=now_ns,
+            share=0.2,
+            seen_ns=20 * MS,
+            under_reports=now_ns < 30_000 * MS,
         )
         if now_ns < 30_000 * MS:
             assert state.pace is not None

@@ -10,7 +10,7 @@ from calabash.kubernetes.node_plugin.daemon import read_settings as read_agent_s
 from calabash.model.device import REPLICAS, Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.settings import CardSettings, Wanted, require_possible
-from calabash.node.health.store import CardEntry, HealthBook
+from calabash.node.health.store import CardEntry, HealthStore
 from calabash.platform.home.directory import SETTINGS_FILE
 from calabash.pool.settings import read_settings
 
@@ -37,8 +37,8 @@ def test_what_is_set_is_kept_and_what_is_not_said_stays(tmp_path: Path) -> None:
     assert Wanted(replicas=0, interval="auto", spill="auto").entry_fields() == {
         "replicas": 0, "interval": "", "spill": "",
     }  # fmt: skip
-    HealthBook(tmp_path).write({"GPU-1": CardEntry(replicas=3, spill="on")})
-    found = HealthBook(tmp_path).read()
+    HealthStore(tmp_path).write({"GPU-1": CardEntry(replicas=3, spill="on")})
+    found = HealthStore(tmp_path).read()
     assert found is not None
     assert POOL.shown(CARD, found["GPU-1"]).replicas == 3
 
@@ -54,7 +54,7 @@ def test_what_is_none_is_refused(wrong: dict[str, object]) -> None:
 def test_a_card_keeps_the_places_of_those_who_are_on_it() -> None:
     for replicas in (2, 0):  # 0: six, as for all
         require_possible(CARD, Wanted(replicas=replicas), POOL, sharers=2, interval_of=lambda: None)
-    with pytest.raises(CalabashError, match="3 tenants are on device 0 in turns, replicas 2 are asked") as refused:
+    with pytest.raises(CalabashError, match="3 tenants share device 0 by time slices, more than replicas 2") as refused:
         require_possible(CARD, Wanted(replicas=2), POOL, sharers=3, interval_of=lambda: None)
     assert refused.value.reason is Reason.CONFLICT
 

@@ -7,16 +7,18 @@ from typing import Any, cast
 from calabash.adapters.clock import VirtualClock
 from calabash.model.device import DeviceUuid, Health
 from calabash.node.devices.device import HealthChange
-from calabash.node.devices.health_notices import Tidings
+from calabash.node.devices.health_notices import HealthNotifier
 from calabash.node.events import Events
 
 
 def test_a_card_that_falls_ill_is_told_at_once_as_is_one_that_is_well_again() -> None:
     none = cast("Any", None)
-    tidings = Tidings(none, Events(none, VirtualClock()), none, list)
+    health_notifier = HealthNotifier(none, Events(none, VirtualClock()), none, list)
     heard: list[str] = []
-    tidings.subscribe(lambda: heard.append("change"))
+    health_notifier.subscribe(lambda: heard.append("change"))
     for before, after in ((Health.HEALTHY, Health.DRAINING), (Health.DRAINING, Health.HEALTHY)):
-        tidings.tell([HealthChange(device=DeviceUuid("g"), before=before, after=after, cause="xid 48", tell=True)])
-    tidings.tell([])
+        health_notifier.notify(
+            [HealthChange(device=DeviceUuid("g"), before=before, after=after, cause="xid 48", notify_tenants=True)]
+        )
+    health_notifier.notify([])
     assert heard == ["change", "change"]

@@ -15,11 +15,11 @@ from calabash.adapters.gpu.protocol import DeviceEvent, EventKind
 from calabash.model.device import Device, DeviceProcess, DeviceReading, DeviceUuid, Health, Slowdown
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.inventory import Inventory
-from calabash.node.devices.probe import Probed
+from calabash.node.devices.probe import ProbeResult
 from calabash.node.devices.recovery import Recovery
 from calabash.node.health.conditions import HealthEvent, HealthStep, Need
 from calabash.node.health.policy import FaultClass, HealthPolicy, LinkRules, MemoryRules, RecoveryRules, ThrottleRules
-from calabash.node.health.store import HealthBook
+from calabash.node.health.store import HealthStore
 
 ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 
@@ -94,7 +94,7 @@ class Node:
         self.boot = "first"
         self.policy = policy
         self.users: dict[DeviceUuid, str] = {}
-        self.test = Probed(passed=True, figures={"kernel": 10.0})
+        self.test = ProbeResult(passed=True, figures={"kernel": 10.0})
         self.begin()
 
     def begin(self) -> None:
@@ -102,7 +102,7 @@ class Node:
         self.inventory = Inventory(
             [cast("Any", self.cards)],
             policy=self.policy,
-            book=HealthBook(self.home, boot=self.boot),
+            store=HealthStore(self.home, boot=self.boot),
             clock=cast("Any", self.clock),
         )
         self.recovery = Recovery(
@@ -110,7 +110,7 @@ class Node:
             cast("Any", self.clock),
             probe=lambda driver, device: self.test,
             in_use=lambda uuid: self.users.get(uuid, ""),
-            tell=lambda changes: None,
+            notify=lambda changes: None,
         )
 
     def look(self) -> list[str]:
@@ -166,16 +166,16 @@ def test_a_card_in_use_is_reset_when_it_is_idle_and_tested_before_it_is_healthy(
 
 
 def test_a_card_that_fails_its_test_is_not_given_out(node: Node) -> None:
-    node.test = Probed(passed=False, why="a kernel has computed something else than it should")
+    node.test = ProbeResult(passed=False, why="a kernel has computed something else than it should")
     node.xid(48)
     assert node.recover() is Health.RECOVERING
-    node.test = Probed(passed=True)
+    node.test = ProbeResult(passed=True)
     assert node.recover() is Health.HEALTHY
 
 
 def test_a_card_that_has_become_slow_fails_its_test(node: Node) -> None:
     node.recovery.test(ONE)
-    node.test = Probed(passed=True, figures={"kernel": 45.0})
+    node.test = ProbeResult(passed=True, figures={"kernel": 45.0})
     slow = node.recovery.test(ONE)
     assert not slow.passed
     assert "4.5 times its own 10 us" in slow.why
@@ -317,7 +317,7 @@ def test_a_card_whose_service_is_ill_takes_nothing_new_and_is_none_the_worse_its
 
 def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
     changes = node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
-    assert [(c.part, c.after, c.tell) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
+    assert [(c.part, c.after, c.notify_tenants) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
 
 
 def test_memory_errors_of_a_divided_card_are_those_of_its_parts(node: Node) -> None:

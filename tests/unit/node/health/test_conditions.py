@@ -18,8 +18,8 @@ from calabash.node.health.conditions import (
     HealthStep,
     Need,
     decide,
-    restored,
-    stand,
+    restored_facts,
+    set_standing,
 )
 from calabash.node.health.policy import FaultClass, HealthPolicy, read_policy
 
@@ -35,7 +35,7 @@ def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = No
     for number, event in enumerate(events):
         now_s = 1000.0 + number * step_s
         if isinstance(event, tuple):
-            condition = stand(condition, event, now_s=now_s, flapping=FLAPPING)
+            condition = set_standing(condition, event, now_s=now_s, flapping=FLAPPING)
         else:
             condition = decide(condition, event, now_s=now_s, flapping=FLAPPING)
     return condition
@@ -153,7 +153,7 @@ def test_failures_that_lie_far_apart_are_forgotten() -> None:
 @given(EVENTS)
 def test_what_is_known_outlives_a_restart_of_the_pool(events: list[HealthEvent | tuple[str, ...]]) -> None:
     before = _walk(*events)
-    after = restored(before)
+    after = restored_facts(before)
     assert (after.drained, after.latched, after.gone) == (before.drained, before.latched, before.gone)
     assert after.need >= before.need
     assert before.health is Health.HEALTHY or after.health is not Health.HEALTHY
@@ -175,7 +175,7 @@ def test_what_is_known_outlives_a_restart_of_the_pool(events: list[HealthEvent |
     ],
 )
 def test_an_xid_is_the_programs_fault_or_wants_a_reset_or_a_new_card(code: int, fault: FaultClass) -> None:
-    assert HealthPolicy().xid.of(code) is fault
+    assert HealthPolicy().xid.class_of(code) is fault
 
 
 def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path: Path) ->
         "[xid]\nreplace = [48]\napplication = [119]\n[flapping]\nmost = 3\n[memory]\nrow_remap_pending = 'ignore'\n"
     )
     policy = read_policy(tmp_path)
-    assert [policy.xid.of(code) for code in (48, 119, 95)] == [
+    assert [policy.xid.class_of(code) for code in (48, 119, 95)] == [
         FaultClass.REPLACE,
         FaultClass.APPLICATION,
         FaultClass.RESET,

@@ -381,7 +381,7 @@ def test_a_lease_that_waits_in_a_socket_is_void_once_its_allocation_is_ended(
 
 
 def _heard(kernel: KernelMembership, wanted: AllocationId) -> bool:
-    news = kernel.news()
+    news = kernel.changed_allocations()
     assert news is not None
     return wanted in news
 
@@ -389,7 +389,7 @@ def _heard(kernel: KernelMembership, wanted: AllocationId) -> bool:
 def test_kernel_tells_of_the_first_and_the_last_member_and_of_nothing_else(kernel: KernelMembership) -> None:
     for allocation in (A, B):
         kernel.prepare(allocation)
-    assert kernel.news() == set()
+    assert kernel.changed_allocations() == set()
     first, second = _child(_nothing), _child(_nothing)
     kernel.enter(A, first)
     until(lambda: _heard(kernel, A))
@@ -397,7 +397,7 @@ def test_kernel_tells_of_the_first_and_the_last_member_and_of_nothing_else(kerne
     os.kill(first.pid, signal.SIGKILL)
     os.waitpid(first.pid, 0)
     time.sleep(0.1)  # for a report that must not come
-    assert kernel.news() == set()
+    assert kernel.changed_allocations() == set()
     os.kill(second.pid, signal.SIGKILL)
     os.waitpid(second.pid, 0)
     until(lambda: _heard(kernel, A))
@@ -427,6 +427,6 @@ def test_allocation_without_a_watch_is_always_looked_at(
 
     monkeypatch.setattr(FileWatch, "add", none_left)
     kernel.prepare(A)
-    assert kernel.news() == {A} == kernel.news()
+    assert kernel.changed_allocations() == {A} == kernel.changed_allocations()
     assert kernel.remove(A)
-    assert kernel.news() == set()
+    assert kernel.changed_allocations() == set()

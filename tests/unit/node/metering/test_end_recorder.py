@@ -66,13 +66,13 @@ def test_recorder_notes_when_each_allocation_was_last_alive_and_first_gone(tmp_p
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
     clock.advance(5)
     begun_ns = clock.monotonic_ns()
-    assert recorder.look()
+    assert recorder.poll()
     clock.advance(1)
     kernel.alive["s1"] = False
     gone_ns = clock.monotonic_ns()
-    assert recorder.look()
+    assert recorder.poll()
     clock.advance(1)
-    assert recorder.look()
+    assert recorder.poll()
     assert read_ends(tmp_path, BOOT) == {
         "s1": LastSeen(alive_ns=begun_ns, gone_ns=gone_ns),
         "s2": LastSeen(alive_ns=clock.monotonic_ns()),
@@ -84,11 +84,11 @@ def test_recorder_notes_when_each_allocation_was_last_alive_and_first_gone(tmp_p
 def test_allocation_that_is_taken_after_its_pool_ended_is_recorded_with_its_later_end(tmp_path: Path) -> None:
     clock, kernel = VirtualClock(), Kernel(s1=False)
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
-    assert recorder.look()
+    assert recorder.poll()
     for alive in (True, False):
         clock.advance(3)
         kernel.alive["s1"] = alive
-        assert recorder.look()
+        assert recorder.poll()
     assert read_ends(tmp_path, BOOT)["s1"].gone_ns == clock.monotonic_ns()
 
 
@@ -96,15 +96,15 @@ def test_recorder_ends_when_nothing_lives_for_a_while_and_when_its_file_is_remov
     clock, kernel = VirtualClock(), Kernel(s1=True)
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
     clock.advance(1000)
-    assert recorder.look(), "something lives"
+    assert recorder.poll(), "something lives"
     kernel.alive["s1"] = False
-    assert recorder.look()
+    assert recorder.poll()
     clock.advance(LINGER_NS / S)
-    assert not recorder.look()
+    assert not recorder.poll()
     kernel.alive["s1"] = True
-    assert recorder.look()
+    assert recorder.poll()
     replace_ends(tmp_path, BOOT, {})
-    assert not recorder.look()
+    assert not recorder.poll()
 
 
 def test_ends_are_kept_when_files_are_replaced_and_the_latest_file_counts(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_ends_are_kept_when_files_are_replaced_and_the_latest_file_counts(tmp_pa
     replace_ends(tmp_path, BOOT, kept)
     later = EndFile(tmp_path, BOOT)
     later.add("s2", LastSeen(alive_ns=9, gone_ns=11))
-    later.looked(12)
+    later.flush(12)
     assert read_ends(tmp_path, BOOT) == {"s1": kept["s1"], "s2": LastSeen(alive_ns=9, gone_ns=11)}
 
 
@@ -121,7 +121,7 @@ def test_full_disk_delays_what_is_recorded_and_loses_nothing(tmp_path: Path, mon
     clock, kernel = VirtualClock(), Kernel(s1=True)
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
     clock.advance(1)
-    assert recorder.look()
+    assert recorder.poll()
     seen_ns = clock.monotonic_ns()
     kernel.alive["s1"] = False
     written = os.pwrite
@@ -133,11 +133,11 @@ def test_full_disk_delays_what_is_recorded_and_loses_nothing(tmp_path: Path, mon
     monkeypatch.setattr(os, "pwrite", full)
     clock.advance(1)
     gone_ns = clock.monotonic_ns()
-    assert recorder.look()
+    assert recorder.poll()
     assert read_ends(tmp_path, BOOT) == {"s1": LastSeen(alive_ns=seen_ns)}, "its end is not known, nor that it lives"
     monkeypatch.setattr(os, "pwrite", written)
     clock.advance(1)
-    assert recorder.look()
+    assert recorder.poll()
     assert read_ends(tmp_path, BOOT) == {"s1": LastSeen(alive_ns=seen_ns, gone_ns=gone_ns)}
 
 
@@ -189,9 +189,9 @@ def _closed(
     meters = Meters(clock, boot=BOOT, mark=mark, seen=lambda _: shifted)
     so_far = UsageSoFar(until_s=at_s + written_s, next_sequence=1, used_gpu_s={0: 0.0}) if written_s else None
     meter = meters.resume(record, so_far)
-    meter.lived(base_ns + round(worked_s * S), meter.offset_ns(clock.monotonic_ns()))
+    meter.note_activity(base_ns + round(worked_s * S), meter.offset_ns(clock.monotonic_ns()))
     for pause_s in rounds_s:  # the driver has not said that its device is free
-        meters.settled(lambda _: False)
+        meters.note_living(lambda _: False)
         clock.advance(pause_s)
     return list(meters.close(record, lambda _: MEASURED))
 
@@ -271,7 +271,7 @@ def test_bounds_of_what_waits_for_its_driver_are_given_to_the_next_pool() -> Non
     clock.advance(70)
     second = Meters(clock, boot=BOOT, mark=mark)
     second.resume(record, None)
-    second.settled(lambda _: False)
+    second.note_living(lambda _: False)
     kept = second.ended()
     assert kept == {"s1": LastSeen(alive_ns=record.granted_ns + _at(30), gone_ns=record.granted_ns + _at(100))}
     clock.advance(50)
@@ -314,7 +314,7 @@ def test_end_lies_between_what_was_seen_whatever_a_page_says(
     alive, truth, gone = (mark + (restart - mark) * part for part in sorted((alive, truth, gone)))
     meter: Meter = open_meter(_record(granted_ns=5), Moment(boot=BOOT, monotonic_ns=5, now_s=1000.0))
     meter = replace(meter, lived_until_ns=_at(mark), until_ns=_at(mark * written))
-    meter.lived(_at(worked) + 5, _at(restart))
+    meter.note_activity(_at(worked) + 5, _at(restart))
     seen = LastSeen(alive_ns=_at(alive) + 5, gone_ns=_at(gone) + 5) if recorded else None
     low_ns, high_ns = meter.bounds(seen, _at(restart) + 5)
     assert meter.until_ns <= low_ns <= high_ns <= _at(restart)
@@ -361,11 +361,11 @@ def test_brokered_allocation_is_charged_by_what_was_recorded_without_its_host(
     file = EndFile(tmp_path, BOOT)
     file.add("s1", LastSeen(alive_ns=_at(49.9) + 5, gone_ns=_at(50) + 5))
     file.add("served:s1", LastSeen(alive_ns=_at(39.9) + 5, gone_ns=_at(40) + 5))
-    file.looked(_at(51))
+    file.flush(_at(51))
     clock = VirtualClock()
     clock.advance(100)
     mark = Moment(boot=BOOT, monotonic_ns=_at(30) + 5, now_s=1030.0)
-    meters = Meters(clock, boot=BOOT, mark=mark, seen=RecordedEnds(tmp_path, BOOT, ()).of)
+    meters = Meters(clock, boot=BOOT, mark=mark, seen=RecordedEnds(tmp_path, BOOT, ()).last_seen)
     meters.resume(record, None)
     (usage,) = meters.close(record, lambda _: MEASURED)
     assert usage.to_s - usage.from_s == pytest.approx(charged_s)

@@ -17,7 +17,7 @@ from calabash.adapters.clock import VirtualClock
 from calabash.model.allocation import AllocationRecord, UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.metering.open_usage import OpenUsage
-from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.slots.files import FileSlots
 
 
@@ -30,12 +30,12 @@ class Node:
     written: Written = field(default_factory=Written)
     away: bool = False
     held: list[AllocationRecord] = field(default_factory=list)
-    ledgers: Ledgers = field(init=False)
+    usage_tracker: UsageTracker = field(init=False)
     open: OpenUsage = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledgers = Ledgers(self.slots, self.clock)
-        self.open = OpenUsage(lambda: self.held, self.ledgers, cast("Any", self), self.clock)
+        self.usage_tracker = UsageTracker(self.slots, self.clock)
+        self.open = OpenUsage(lambda: self.held, self.usage_tracker, cast("Any", self), self.clock)
 
     def add_usage(self, records: Sequence[UsageRecord]) -> None:
         if self.away:
@@ -45,7 +45,7 @@ class Node:
     def grant(self) -> AllocationRecord:
         record = replace(_record(self.clock), granted_ns=self.clock.monotonic_ns())
         self.held = [record]
-        self.ledgers.tick(self.held)
+        self.usage_tracker.tick(self.held)
         return record
 
     def counted_s(self) -> float:
@@ -94,13 +94,13 @@ def test_writing_often_makes_a_record_a_second_at_most(node: Node) -> None:
 def test_allocation_that_has_ended_is_not_metered_anew_by_a_late_question(node: Node) -> None:
     record = node.grant()
     node.clock.advance(10)
-    node.written.add_usage(node.ledgers.close(record))
-    node.ledgers.tick([])  # it is forgotten here, and still held for whoever looked before
+    node.written.add_usage(node.usage_tracker.close(record))
+    node.usage_tracker.tick([])  # it is forgotten here, and still held for whoever looked before
     node.clock.advance(5)
     assert node.open.records()[0] == []
     node.open.write()
     assert [r.to_s - r.from_s for r in node.written.all] == [10.0]
-    assert not node.ledgers.meters.is_metered(record)
+    assert not node.usage_tracker.meters.is_metered(record)
 
 
 def test_error_of_the_store_is_raised_and_the_interval_is_written_later(node: Node) -> None:
@@ -141,9 +141,9 @@ def test_what_is_written_and_told_is_the_time_that_was_held(
             except CalabashError:
                 assert node.away
         elif what == "checkpoint":
-            node.ledgers.checkpoint(node.held, cast("Any", node))
+            node.usage_tracker.checkpoint(node.held, cast("Any", node))
         else:
-            node.ledgers.tick(node.held)
+            node.usage_tracker.tick(node.held)
     node.away = False
-    node.written.add_usage(node.ledgers.close(record))
+    node.written.add_usage(node.usage_tracker.close(record))
     assert sum(r.to_s - r.from_s for r in node.written.all) == pytest.approx(node.clock.now_s() - record.granted_at)

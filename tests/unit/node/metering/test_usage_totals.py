@@ -22,7 +22,7 @@ from calabash.node.metering import usage_totals
 from calabash.node.metering.interval import Moment
 from calabash.node.metering.meters import Meters
 from calabash.node.metering.usage_totals import GpuTime, UsageTotals
-from calabash.node.metering.usage_tracker import CHECKPOINT_NS, Ledgers
+from calabash.node.metering.usage_tracker import CHECKPOINT_NS, UsageTracker
 
 VISION = ("vision",)
 
@@ -77,7 +77,7 @@ def test_totals_never_fall_and_are_what_is_written_and_open(steps: list[tuple[st
         for what, seconds, part in steps:
             node.clock.advance(seconds)
             if node.held:
-                ledger = node.ledgers._ledgers[granted.id]
+                ledger = node.usage_tracker._entries[granted.id]
                 ledger.sampled_ns[0] += round(seconds * part * 1e9)
                 ledger.idle_ns[0] += round(seconds * (1.5 - part) * 1e9)
             node.away = what == "away"
@@ -85,17 +85,17 @@ def test_totals_never_fall_and_are_what_is_written_and_open(steps: list[tuple[st
                 node.away = False
             if what in {"write", "away"}:
                 with pytest.raises(CalabashError) if node.away else nullcontext():
-                    node.ledgers.write(node.held, node)  # type: ignore[arg-type]
+                    node.usage_tracker.write(node.held, node)  # type: ignore[arg-type]
             elif what == "checkpoint":
                 node.clock.advance(CHECKPOINT_NS / 1e9)
-                node.ledgers.checkpoint(node.held, node)  # type: ignore[arg-type]
+                node.usage_tracker.checkpoint(node.held, node)  # type: ignore[arg-type]
             elif what == "close" and node.held:
-                node.add_usage(node.ledgers.close(granted))
+                node.add_usage(node.usage_tracker.close(granted))
                 node.held = []
             now = node.open.totals().get(VISION, GpuTime())
             assert now.at_least(before) == now
             before = now
-            told = [] if not node.held else node.ledgers.preview(node.held)
+            told = [] if not node.held else node.usage_tracker.preview(node.held)
             known = node.written.records
             whole = [*node.written.all, *(r for r in told if (r.allocation, r.device, r.sequence) not in known)]
             assert now.allocated_s == pytest.approx(sum(r.allocated_gpu_s for r in whole))
@@ -106,14 +106,14 @@ def test_a_pool_that_starts_counts_again_from_0_and_what_went_on_meanwhile_once(
     node = Node(slots=_slot(tmp_path))
     granted = node.grant()
     node.clock.advance(100)
-    node.ledgers.write(node.held, node)  # type: ignore[arg-type]
+    node.usage_tracker.write(node.held, node)  # type: ignore[arg-type]
     node.clock.advance(30)
     told = node.open.totals()[VISION].allocated_s
     mark = Moment(boot="", monotonic_ns=node.clock.monotonic_ns(), now_s=node.clock.now_s())
     node.clock.advance(20)  # no pool runs
-    again = Ledgers(node.slots, node.clock, meters=Meters(node.clock, mark=mark))
+    again = UsageTracker(node.slots, node.clock, meters=Meters(node.clock, mark=mark))
     again.restore(granted, node.written.so_far())
-    again.meters.settled()
+    again.meters.note_living()
     node.clock.advance(10)
     anew = again.totals(node.held)[VISION].allocated_s
     assert (told, anew) == pytest.approx((65, 15))  # of 160 s with half a device

@@ -21,7 +21,7 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.model.units import MIB
 from calabash.node.metering.interval import Measured
 from calabash.node.metering.meters import Meters
-from calabash.node.metering.usage_tracker import CHECKPOINT_NS, Ledgers
+from calabash.node.metering.usage_tracker import CHECKPOINT_NS, UsageTracker
 from calabash.node.slots import content as slots_content
 from calabash.node.slots import open_pages, pages
 from calabash.node.slots.files import FileSlots
@@ -86,21 +86,21 @@ def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str
         page = pages.UsagePage.of_slot(slots.path(NAME))
         record = _record(clock)
         written = Written()
-        ledgers = Ledgers(slots, clock)
+        usage_tracker = UsageTracker(slots, clock)
         elapsed_s = used_s = 0.0
         for what, seconds, share in story:
             clock.advance(seconds)
             elapsed_s += seconds
             used_s += seconds * share
             page._page.device[0].charged_ns = int(used_s * 1e9)
-            ledgers.tick([record])
+            usage_tracker.tick([record])
             if what == "checkpoint":
-                ledgers.checkpoint([record], cast("Any", written))
+                usage_tracker.checkpoint([record], cast("Any", written))
             elif what == "restart":
-                ledgers = Ledgers(slots, clock)
-                ledgers.restore(record, written.so_far())
-                ledgers.meters.settled()
-        written.add_usage(list(ledgers.close(record)))
+                usage_tracker = UsageTracker(slots, clock)
+                usage_tracker.restore(record, written.so_far())
+                usage_tracker.meters.note_living()
+        written.add_usage(list(usage_tracker.close(record)))
         assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(elapsed_s, abs=1e-3)
         assert sum(r.allocated_gpu_s for r in written.all) == pytest.approx(elapsed_s / 2, abs=1e-3)
         assert sum(r.used_gpu_s for r in written.all) == pytest.approx(used_s, abs=1e-3)
@@ -111,11 +111,11 @@ def test_a_tenant_cannot_have_used_more_time_than_has_passed(tmp_path: Path) -> 
     clock = VirtualClock()
     slots = _slot(tmp_path)
     record = _record(clock)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     clock.advance(10)
     pages.UsagePage.of_slot(slots.path(NAME))._page.device[0].charged_ns = 1 << 62
-    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(10)]
+    assert [r.used_gpu_s for r in usage_tracker.close(record)] == [pytest.approx(10)]
 
 
 def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None
     slots = _slot(tmp_path)
     page = pages.UsagePage.of_slot(slots.path(NAME))
     record = _record(clock)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     for _ in range(10):
         clock.advance(0.1)
         page._page.device[0].charged_ns += 30_000_000
-        ledgers.tick([record])
-    assert ledgers.use(record)[0].core_used_percent == pytest.approx(30, abs=0.5)
+        usage_tracker.tick([record])
+    assert usage_tracker.use(record)[0].core_used_percent == pytest.approx(30, abs=0.5)
 
 
 def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
@@ -142,26 +142,26 @@ def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
         def reading(self, uuid: DeviceUuid) -> DeviceReading:
             return reading
 
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     for _ in range(10):
         clock.advance(1)
-        ledgers.sample([record], cast("Any", Inventory()))
-        ledgers.tick([record])
-    assert ledgers.use(record)[0].memory_used_mib == 5000
-    assert ledgers.use(record)[0].core_used_percent == pytest.approx(40, abs=1)
-    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(4, abs=0.01)]
+        usage_tracker.sample([record], cast("Any", Inventory()))
+        usage_tracker.tick([record])
+    assert usage_tracker.use(record)[0].memory_used_mib == 5000
+    assert usage_tracker.use(record)[0].core_used_percent == pytest.approx(40, abs=1)
+    assert [r.used_gpu_s for r in usage_tracker.close(record)] == [pytest.approx(4, abs=0.01)]
 
 
 def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     record = _record(clock)
-    ledgers = Ledgers(slots, clock)
+    usage_tracker = UsageTracker(slots, clock)
     written = Written()
     for _ in range(int(3 * CHECKPOINT_NS / 1e9)):
         clock.advance(1)
-        ledgers.checkpoint([record], cast("Any", written))
+        usage_tracker.checkpoint([record], cast("Any", written))
     assert len(written.all) == 3
 
 
@@ -170,17 +170,17 @@ def test_a_tenant_that_writes_over_its_page_is_billed_what_the_driver_saw(tmp_pa
     slots = _slot(tmp_path)
     page, limits = pages.UsagePage.of_slot(slots.path(NAME)), pages.LimitsPage.of_slot(slots.path(NAME))
     record = _record(clock)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     page._page.device[0].charged_ns = 4_000_000_000
     clock.advance(10)
-    ledgers.tick([record])
+    usage_tracker.tick([record])
     page._page.device[0].charged_ns = 0
     limits.add_seen(0, 7_000_000_000, unreported_ns=3_000_000_000)
     clock.advance(10)
-    ledgers.tick([record])
-    assert ledgers.use(record)[0].core_used_percent == pytest.approx(30.0)
-    assert [r.used_gpu_s for r in ledgers.close(record)] == [pytest.approx(7.0)]
+    usage_tracker.tick([record])
+    assert usage_tracker.use(record)[0].core_used_percent == pytest.approx(30.0)
+    assert [r.used_gpu_s for r in usage_tracker.close(record)] == [pytest.approx(7.0)]
 
 
 @pytest.mark.parametrize(("limit_mib", "capped"), [(1024, 1), (0, 0)])
@@ -188,9 +188,9 @@ def test_pages_without_an_amount_are_looked_after_and_not_accounted(
     tmp_path: Path, limit_mib: int, capped: int
 ) -> None:
     clock = VirtualClock()
-    ledgers = Ledgers(_slot(tmp_path, limit_mib=limit_mib), clock)
-    ledgers.tick([_record(clock)])
-    assert (len(ledgers.opened()), len(ledgers.keepings())) == (1, capped)
+    usage_tracker = UsageTracker(_slot(tmp_path, limit_mib=limit_mib), clock)
+    usage_tracker.tick([_record(clock)])
+    assert (len(usage_tracker.open_slots()), len(usage_tracker.capped_slots())) == (1, capped)
 
 
 def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_pat
     assert limits.device(0).policy == PagePolicy.METERED
     page = pages.UsagePage.of_slot(slots.path(NAME))
     record = _record(clock, mode="mig", core_percent=28)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     clock.advance(10)
     page._page.device[0].charged_ns = 5_000_000_000
-    ledgers.tick([record])
-    (use,) = ledgers.use(record)
+    usage_tracker.tick([record])
+    (use,) = usage_tracker.use(record)
     assert use.core_used_percent == pytest.approx(14)
-    (interval,) = ledgers.close(record)
+    (interval,) = usage_tracker.close(record)
     assert interval.allocated_gpu_s == pytest.approx(2.8)
     assert interval.used_gpu_s == pytest.approx(1.4)
 
@@ -219,11 +219,11 @@ def test_nobody_uses_more_of_an_instance_than_there_was(tmp_path: Path) -> None:
     slots = _slot(tmp_path)
     page = pages.UsagePage.of_slot(slots.path(NAME))
     record = _record(clock, mode="mig", core_percent=14)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     clock.advance(10)
     page._page.device[0].charged_ns = 900_000_000_000
-    (interval,) = ledgers.close(record)
+    (interval,) = usage_tracker.close(record)
     assert interval.used_gpu_s == pytest.approx(1.4)
 
 
@@ -249,20 +249,20 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
     record = _record(clock, mode="mig", core_percent=50)
     part = replace(record.placement.slices[0], profile="3g.40gb", start=0)
     record = replace(record, placement=replace(record.placement, slices=(part,)))
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     told_s = seen_s = 0.0
     story = ((1, 1.0, 1.0), (2, 1.0, 1.1), (3, 0.0, 1.0), (4, 1.0, 0.9), (5, 0.0, 1.0))
     for _, library_s, driver_s in story:
-        ledgers.sample([record], cast("Any", driver))
+        usage_tracker.sample([record], cast("Any", driver))
         clock.advance(1)
         told_s, seen_s = told_s + library_s, seen_s + driver_s
         page._page.device[0].charged_ns = int(told_s * 1e9)
         driver.busy_ns = int(seen_s * 1e9)
-    ledgers.sample([record], cast("Any", driver))
+    usage_tracker.sample([record], cast("Any", driver))
     driver.busy_ns = None  # it tells nothing any more
-    ledgers.sample([record], cast("Any", driver))
-    (interval,) = ledgers.close(record)
+    usage_tracker.sample([record], cast("Any", driver))
+    (interval,) = usage_tracker.close(record)
     assert interval.used_gpu_s == pytest.approx(5.0 / 2, abs=0.15)
 
 
@@ -282,18 +282,18 @@ def test_whoever_looks_at_what_was_released_meanwhile_keeps_nothing_of_it(tmp_pa
     clock, driver, slots = VirtualClock(), Told(), ClosedMeanwhile(tmp_path)
     slots.create(slots_content.SlotSpec(allocation=NAME, devices=(slots_content.SlotDevice(uuid=DeviceUuid("GPU-1")),)))
     record = _record(clock, mode="exclusive", core_percent=100)
-    ledgers = Ledgers(slots, clock)
-    ledgers.meters.going_on([record])
-    slots.release = lambda: ledgers.close(record)
-    ledgers.sample([record], cast("Any", driver))
-    assert not ledgers.opened()
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.meters.open_records([record])
+    slots.release = lambda: usage_tracker.close(record)
+    usage_tracker.sample([record], cast("Any", driver))
+    assert not usage_tracker.open_slots()
     for _ in range(2):
-        ledgers.sample([record], cast("Any", driver))  # who took its records before
-        assert not ledgers.opened()
-        ledgers.tick([])
+        usage_tracker.sample([record], cast("Any", driver))  # who took its records before
+        assert not usage_tracker.open_slots()
+        usage_tracker.tick([])
     again = replace(record, granted_ns=record.granted_ns + 1)
-    ledgers.tick([again])
-    assert len(ledgers.opened()) == 1
+    usage_tracker.tick([again])
+    assert len(usage_tracker.open_slots()) == 1
 
 
 def _at_grant(clock: VirtualClock, *, boot: str = "b1") -> AllocationRecord:
@@ -304,12 +304,12 @@ def _at_grant(clock: VirtualClock, *, boot: str = "b1") -> AllocationRecord:
 def test_a_calendar_that_is_set_makes_and_loses_no_second(tmp_path: Path, set_by_s: float) -> None:
     clock, written = VirtualClock(), Written()
     clock.advance(5)
-    ledgers, record = Ledgers(_slot(tmp_path), clock, meters=Meters(clock, boot="b1")), _at_grant(clock)
+    usage_tracker, record = UsageTracker(_slot(tmp_path), clock, meters=Meters(clock, boot="b1")), _at_grant(clock)
     for _ in range(3):
         clock.advance(61)
         clock.set_calendar(set_by_s)
-        ledgers.checkpoint([record], cast("Any", written))
-    written.add_usage(ledgers.close(record))
+        usage_tracker.checkpoint([record], cast("Any", written))
+    written.add_usage(usage_tracker.close(record))
     assert [r.sequence for r in written.all] == [0, 1, 2]
     assert [r.from_s for r in written.all[1:]] == [r.to_s for r in written.all[:-1]]
     assert written.all[0].from_s == record.granted_at
@@ -327,15 +327,15 @@ def test_an_interval_of_which_nobody_knows_whether_it_was_written_is_written_aga
                 raise CalabashError("the line to the database broke", reason=Reason.STORE_UNAVAILABLE)
 
     clock, written = VirtualClock(), Uncertain()
-    ledgers, record = Ledgers(_slot(tmp_path), clock), _record(clock)
+    usage_tracker, record = UsageTracker(_slot(tmp_path), clock), _record(clock)
     clock.advance(60)
     with pytest.raises(CalabashError):
-        ledgers.checkpoint([record], cast("Any", written))
+        usage_tracker.checkpoint([record], cast("Any", written))
     clock.advance(60)
-    ledgers.checkpoint([record], cast("Any", written))
+    usage_tracker.checkpoint([record], cast("Any", written))
     assert len(written.all) == 1
     clock.advance(60)
-    written.add_usage(ledgers.close(record))
+    written.add_usage(usage_tracker.close(record))
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(180)
 
 
@@ -346,15 +346,15 @@ def test_what_ended_before_its_pool_died_pays_for_nothing_while_the_next_one_ask
     clock.advance(30)
     mark = Meters(clock, boot="b1").now()
     clock.advance(70)
-    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
-    ledgers.restore(record, None)
+    usage_tracker = UsageTracker(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    usage_tracker.restore(record, None)
     alive: set[AllocationId] = set()
     for _ in range(3):  # rounds in which the driver has not said that its device is free, with a checkpoint among them
-        ledgers.meters.settled(alive.__contains__)
-        ledgers.tick([record])
-        ledgers.checkpoint([record], cast("Any", written))
+        usage_tracker.meters.note_living(alive.__contains__)
+        usage_tracker.tick([record])
+        usage_tracker.checkpoint([record], cast("Any", written))
         clock.advance(40)
-    written.add_usage(ledgers.close(record))
+    written.add_usage(usage_tracker.close(record))
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(30)
 
 
@@ -365,13 +365,13 @@ def test_what_somebody_uses_again_after_its_pool_died_is_metered_without_a_gap(t
     clock.advance(30)
     mark = Meters(clock, boot="b1").now()
     clock.advance(70)
-    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
-    ledgers.restore(record, None)
-    ledgers.meters.settled(lambda _: False)
+    usage_tracker = UsageTracker(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    usage_tracker.restore(record, None)
+    usage_tracker.meters.note_living(lambda _: False)
     clock.advance(5)
-    ledgers.meters.settled(lambda _: True)
+    usage_tracker.meters.note_living(lambda _: True)
     clock.advance(5)
-    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(110)
+    assert sum(r.to_s - r.from_s for r in usage_tracker.close(record)) == pytest.approx(110)
 
 
 @pytest.mark.parametrize(("seen_alive", "metered_s"), [(False, 30), (True, 100)])
@@ -385,11 +385,11 @@ def test_what_ended_while_no_pool_ran_is_metered_up_to_when_it_was_last_known_to
     clock.advance(30)
     mark = Meters(clock, boot="b1").now()
     clock.advance(70)
-    ledgers = Ledgers(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
-    ledgers.restore(record, None)
+    usage_tracker = UsageTracker(slots, clock, meters=Meters(clock, boot="b1", mark=mark))
+    usage_tracker.restore(record, None)
     if seen_alive:
-        ledgers.meters.settled()
-    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(metered_s)
+        usage_tracker.meters.note_living()
+    assert sum(r.to_s - r.from_s for r in usage_tracker.close(record)) == pytest.approx(metered_s)
 
 
 def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -> None:
@@ -398,9 +398,9 @@ def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -
     record = _at_grant(before)
     before.advance(200)
     mark = Meters(before, boot="b1").now()
-    ledgers = Ledgers(_slot(tmp_path), after, meters=Meters(after, boot="b2", mark=mark))
-    ledgers.restore(record, None)
-    assert sum(r.to_s - r.from_s for r in ledgers.close(record)) == pytest.approx(200)
+    usage_tracker = UsageTracker(_slot(tmp_path), after, meters=Meters(after, boot="b2", mark=mark))
+    usage_tracker.restore(record, None)
+    assert sum(r.to_s - r.from_s for r in usage_tracker.close(record)) == pytest.approx(200)
 
 
 def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path) -> None:
@@ -409,21 +409,21 @@ def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path)
     device = slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB, metered=True)
     slots.create(slots_content.SlotSpec(allocation=NAME, devices=(device,)))
     page, record = pages.UsagePage.of_slot(slots.path(NAME)), _record(clock)
-    ledgers = Ledgers(slots, clock)
-    ledgers.tick([record])
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.tick([record])
     for second in range(20):
         clock.advance(1)
         page._page.device[0].charged_ns += 1_000_000_000 if second < 5 else 0
-        ledgers.tick([record])
-    assert ledgers.use(record)[0].idle_s == pytest.approx(15, abs=1)
+        usage_tracker.tick([record])
+    assert usage_tracker.use(record)[0].idle_s == pytest.approx(15, abs=1)
     clock.advance(45)
-    ledgers.tick([record])
-    ledgers.checkpoint([record], cast("Any", written))
+    usage_tracker.tick([record])
+    usage_tracker.checkpoint([record], cast("Any", written))
     clock.advance(40)
-    ledgers = Ledgers(slots, clock)
-    ledgers.restore(record, written.so_far())
-    ledgers.meters.settled()
-    written.add_usage(ledgers.close(record))
+    usage_tracker = UsageTracker(slots, clock)
+    usage_tracker.restore(record, written.so_far())
+    usage_tracker.meters.note_living()
+    written.add_usage(usage_tracker.close(record))
     assert sum(r.idle_s for r in written.all) == pytest.approx(100, abs=1)
     assert sum(r.used_gpu_s for r in written.all) == pytest.approx(5)
 

@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.model.units import MIB
 from calabash.node.processes import reaper
-from calabash.node.processes.reaper import Keeping, Reaper
+from calabash.node.processes.reaper import OpenSlot, Reaper
 from calabash.node.slots import content as slots_content
 from calabash.node.slots import files as slots_files
 from calabash.node.slots import pages
@@ -59,7 +59,7 @@ class Setup:
             allocation=AllocationId("a1"), devices=(slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=2048 * MIB),)
         )
         slots_files.create_slot(directory, spec)
-        self.keeping = Keeping(
+        self.slot = OpenSlot(
             usage=pages.UsagePage.of_slot(directory),
             limits=pages.LimitsPage.of_slot(directory),
             lease=directory / "lease",
@@ -72,7 +72,7 @@ class Setup:
 
     def tenant(self, index: int, pid: int, *, used_mib: int, context_mib: int = 0) -> None:
         """What a shim writes: a live process with memory, its context included."""
-        page = self.keeping.usage._page
+        page = self.slot.usage._page
         proc = page.proc[index]
         proc.generation = 1
         proc.pid = pid
@@ -85,15 +85,15 @@ class Setup:
         page.device[0].used_bytes += used_mib * MIB
 
     def look(self) -> None:
-        self.reaper.tick([self.keeping])
+        self.reaper.tick([self.slot])
 
     @property
     def used_mib(self) -> int:
-        return self.keeping.usage.device(0).used_bytes // MIB
+        return self.slot.usage.device(0).used_bytes // MIB
 
     @property
     def residual_mib(self) -> int:
-        return int(self.keeping.limits.device(0).residual_bytes) // MIB
+        return int(self.slot.limits.device(0).residual_bytes) // MIB
 
 
 @pytest.fixture
@@ -113,16 +113,16 @@ def test_the_dead_are_taken_off_the_counters(setup: Setup) -> None:
     setup.tenant(1, _dead_pid(), used_mib=700)
     setup.look()
     assert setup.used_mib == 100
-    assert [p.index for p in setup.keeping.usage.procs()] == [0]
+    assert [p.index for p in setup.slot.usage.procs()] == [0]
 
 
 def test_the_dead_of_a_slot_that_only_narrows_the_view_leave_their_entries(setup: Setup) -> None:
-    setup.keeping.limits.device(0).memory_limit_bytes = 0
+    setup.slot.limits.device(0).memory_limit_bytes = 0
     setup.tenant(0, os.getpid(), used_mib=0)
     setup.tenant(1, _dead_pid(), used_mib=0)
     setup.driver.held[os.getpid()] = 900
     setup.look()
-    assert [p.index for p in setup.keeping.usage.procs()] == [0]
+    assert [p.index for p in setup.slot.usage.procs()] == [0]
     assert setup.residual_mib == 0
 
 
@@ -146,7 +146,7 @@ def test_the_dead_of_a_lost_card_are_reaped_too(setup: Setup) -> None:
 
 def test_a_pid_that_was_used_again_is_another_process(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=700)
-    setup.keeping.usage._page.proc[0].start_time -= 1
+    setup.slot.usage._page.proc[0].start_time -= 1
     setup.look()
     assert setup.used_mib == 0
 
@@ -170,7 +170,7 @@ def test_a_context_is_never_counted_twice(setup: Setup) -> None:
 def test_what_a_process_is_about_to_get_is_no_residual(setup: Setup) -> None:
     """The driver has the context, the shim has not yet said so: a look in between must not count it again."""
     setup.tenant(0, os.getpid(), used_mib=300)
-    setup.keeping.usage._page.proc[0].reserving_bytes[0] = 300 * MIB
+    setup.slot.usage._page.proc[0].reserving_bytes[0] = 300 * MIB
     setup.driver.held = {os.getpid(): 300}
     for _ in range(10):
         setup.look()
@@ -180,7 +180,7 @@ def test_what_a_process_is_about_to_get_is_no_residual(setup: Setup) -> None:
 def test_a_restless_neighbour_in_the_slice_hides_no_residual_and_invents_none(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.tenant(1, os.getppid(), used_mib=700)
-    busy = setup.keeping.usage._page.proc[1]
+    busy = setup.slot.usage._page.proc[1]
     setup.driver.held = {os.getpid(): 540, os.getppid(): 700}
     for transactions in range(1, 10):
         busy.share[0].sequence = transactions
@@ -203,19 +203,19 @@ def test_the_residual_of_the_dead_goes_with_them(setup: Setup) -> None:
 
 def test_where_no_card_was_tried_the_first_context_that_is_seen_tells_the_cost(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
-    setup.keeping.usage._page.proc[0].context_count = 1
+    setup.slot.usage._page.proc[0].context_count = 1
     setup.driver.held = {os.getpid(): 500 + 410}
     setup.look()
     setup.look()
-    assert int(setup.keeping.limits.device(0).context_bytes) == 410 * MIB
+    assert int(setup.slot.limits.device(0).context_bytes) == 410 * MIB
     setup.driver.held = {os.getpid(): 500 + 800}
     setup.look()
     setup.look()
-    assert int(setup.keeping.limits.device(0).context_bytes) == 410 * MIB
+    assert int(setup.slot.limits.device(0).context_bytes) == 410 * MIB
 
 
 def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -> None:
-    page = setup.keeping.usage._page
+    page = setup.slot.usage._page
     setup.tenant(0, os.getpid(), used_mib=100)
     page.proc[1].state = 77
     page.proc[1].pid = -5
@@ -257,9 +257,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
 
 def holds(setup: Setup, process: Elsewhere, *, used_mib: int) -> None:
     """What a container that has come to a slot writes, before anybody knows that it is there."""
-    setup.keeping.members = list
+    setup.slot.members = list
     setup.tenant(0, process.inside.pid, used_mib=used_mib)
-    entry = setup.keeping.usage._page.proc[0]
+    entry = setup.slot.usage._page.proc[0]
     entry.pid_namespace, entry.start_time = process.inside.namespace, start_time(process.program.pid)
 
 
@@ -269,12 +269,12 @@ def test_who_is_no_member_yet_is_not_taken_for_dead(setup: Setup, elsewhere: Els
     assert setup.used_mib == 500, "it lives, and no driver lists it yet"
     elsewhere.end()
     setup.look()
-    assert (setup.used_mib, setup.keeping.usage.procs()) == (0, [])
+    assert (setup.used_mib, setup.slot.usage.procs()) == (0, [])
 
 
 def test_a_namespace_and_a_pid_that_were_used_again_are_another_process(setup: Setup, elsewhere: Elsewhere) -> None:
     holds(setup, elsewhere, used_mib=500)
-    setup.keeping.usage._page.proc[0].start_time -= 1
+    setup.slot.usage._page.proc[0].start_time -= 1
     setup.look()
     assert setup.used_mib == 0
 
@@ -283,13 +283,13 @@ def test_who_is_about_to_take_an_entry_is_left_what_it_took(setup: Setup, elsewh
     """Its entry still says of which namespace the one before was, and when that began."""
     for pid, namespace in ((os.getpid(), 7), (elsewhere.inside.pid, pid_namespace())):
         setup.tenant(0, pid, used_mib=0)
-        entry = setup.keeping.usage._page.proc[0]
+        entry = setup.slot.usage._page.proc[0]
         entry.state, entry.pid_namespace, entry.start_time = ProcState.TAKEN, namespace, 1
         setup.look()
-        assert [p.pid for p in setup.keeping.usage.procs()] == [pid]
+        assert [p.pid for p in setup.slot.usage.procs()] == [pid]
     elsewhere.end()
     setup.look()
-    assert setup.keeping.usage.procs() == []
+    assert setup.slot.usage.procs() == []
 
 
 def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_processes(
@@ -331,10 +331,10 @@ class Counted:
     def of(self, setup: Setup, looks: int) -> tuple[int, int]:
         """Return the reads and the questions of some looks at one unchanged list of slices, 0.2 s apart."""
         self.tables = self.questions = 0
-        keepings = (setup.keeping,)
+        open_slots = (setup.slot,)
         for _ in range(looks):
             setup.now_s += 0.2
-            setup.reaper.tick(keepings)
+            setup.reaper.tick(open_slots)
         return self.tables, self.questions
 
 
@@ -347,17 +347,17 @@ def test_slice_without_processes_costs_a_question_to_its_driver_at_every_other_l
 
 def test_process_that_only_an_old_look_could_see_is_found_in_time(setup: Setup) -> None:
     setup.look()
-    setup.keeping.usage._page.proc[900].state = ProcState.TAKEN  # neither memory nor the driver tells of it
-    setup.keeping.usage._page.proc[900].pid = _dead_pid()
+    setup.slot.usage._page.proc[900].state = ProcState.TAKEN  # neither memory nor the driver tells of it
+    setup.slot.usage._page.proc[900].pid = _dead_pid()
     setup.now_s += reaper.AGAIN_EMPTY_S
     setup.look()
-    assert setup.keeping.usage.procs() == []
+    assert setup.slot.usage.procs() == []
 
 
 def test_idle_process_is_looked_at_every_other_second_only(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540, 1: 700}
-    for _ in range(reaper.SAME_LOOKS + 1):
+    for _ in range(reaper.SAME_READINGS + 1):
         setup.look()
     tables, questions = Counted(setup, monkeypatch).of(setup, 100)
     assert tables <= 2 * 0.2 * 100 / reaper.AGAIN_S
@@ -368,13 +368,13 @@ def test_idle_process_is_looked_at_every_other_second_only(setup: Setup, monkeyp
 def test_change_of_an_idle_process_is_seen_at_the_next_look(setup: Setup, told_by: str) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540}
-    for _ in range(2 * reaper.SAME_LOOKS):
+    for _ in range(2 * reaper.SAME_READINGS):
         setup.look()
     assert setup.residual_mib == 40
     if told_by == "driver":
         setup.driver.held = {os.getpid(): 600}
     else:
-        page = setup.keeping.usage._page
+        page = setup.slot.usage._page
         page.proc[0].share[0].used_bytes -= 60 * MIB
         page.proc[0].share[0].sequence += 1
         page.device[0].used_bytes -= 60 * MIB
@@ -387,7 +387,7 @@ def test_process_that_ends_while_its_slice_rests_is_reaped_when_the_driver_lets_
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
-        for _ in range(2 * reaper.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_READINGS):
             setup.look()
         program.kill()
     setup.driver.held = {}
@@ -399,10 +399,10 @@ def test_process_that_ends_is_looked_at_until_the_kernel_knows_it_no_more(setup:
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
-        for _ in range(2 * reaper.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_READINGS):
             setup.look()
         setup.driver.held = {}  # the driver lets go before the kernel does
-        for _ in range(2 * reaper.SAME_LOOKS):
+        for _ in range(2 * reaper.SAME_READINGS):
             setup.look()
         assert setup.used_mib == 500
         program.kill()
@@ -411,15 +411,15 @@ def test_process_that_ends_is_looked_at_until_the_kernel_knows_it_no_more(setup:
 
 
 def test_process_that_came_and_went_between_two_looks_is_reaped_within_a_second(setup: Setup) -> None:
-    keepings = (setup.keeping,)
+    open_slots = (setup.slot,)
     for _ in range(20):
         setup.now_s += 0.2
-        setup.reaper.tick(keepings)
+        setup.reaper.tick(open_slots)
     setup.tenant(0, _dead_pid(), used_mib=500)
     begun_s = setup.now_s
     while setup.used_mib and setup.now_s < begun_s + 10:
         setup.now_s += 0.2
-        setup.reaper.tick(keepings)
+        setup.reaper.tick(open_slots)
     assert setup.now_s - begun_s <= reaper.MARKS_S + 0.4
 
 

@@ -1,17 +1,17 @@
-"""Residual memory from looks that are never taken at one instant."""
+"""Residual memory from readings that are never taken at one instant."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.node.slots.overhead import NOISY_LOOKS, ProcessLook, ProcessResidual, Residual
+from calabash.node.slots.overhead import NOISY_READINGS, ProcessReading, ProcessResidual, Residual
 
 GIB = 1 << 30
 
 
-def _quiet(driver: int, ledger: int) -> ProcessLook:
-    return ProcessLook(
+def _quiet(driver: int, ledger: int) -> ProcessReading:
+    return ProcessReading(
         driver_bytes=driver,
         ledger_before_bytes=ledger,
         ledger_after_bytes=ledger,
@@ -21,8 +21,8 @@ def _quiet(driver: int, ledger: int) -> ProcessLook:
     )
 
 
-def _noisy(driver: int, before: int, after: int) -> ProcessLook:
-    return ProcessLook(
+def _noisy(driver: int, before: int, after: int) -> ProcessReading:
+    return ProcessReading(
         driver_bytes=driver,
         ledger_before_bytes=before,
         ledger_after_bytes=after,
@@ -33,24 +33,24 @@ def _noisy(driver: int, before: int, after: int) -> ProcessLook:
 
 
 def test_what_a_process_holds_beyond_its_ledger_is_seen_at_the_first_quiet_look() -> None:
-    assert ProcessResidual().see(_quiet(5 * GIB, 4 * GIB)) == GIB
+    assert ProcessResidual().update(_quiet(5 * GIB, 4 * GIB)) == GIB
 
 
 def test_a_fall_is_believed_at_the_second_look() -> None:
     residual = ProcessResidual()
-    residual.see(_quiet(5 * GIB, 4 * GIB))
-    assert residual.see(_quiet(4 * GIB, 4 * GIB)) == GIB
-    assert residual.see(_quiet(4 * GIB, 4 * GIB)) == 0
+    residual.update(_quiet(5 * GIB, 4 * GIB))
+    assert residual.update(_quiet(4 * GIB, 4 * GIB)) == GIB
+    assert residual.update(_quiet(4 * GIB, 4 * GIB)) == 0
 
 
 def test_a_rise_is_published_at_once() -> None:
     residual = ProcessResidual()
-    residual.see(_quiet(5 * GIB, 4 * GIB))
-    assert residual.see(_quiet(6 * GIB, 4 * GIB)) == 2 * GIB
+    residual.update(_quiet(5 * GIB, 4 * GIB))
+    assert residual.update(_quiet(6 * GIB, 4 * GIB)) == 2 * GIB
 
 
 def test_a_booking_that_came_and_went_between_two_equal_readings_is_noticed() -> None:
-    look = ProcessLook(
+    reading = ProcessReading(
         driver_bytes=5 * GIB,
         ledger_before_bytes=4 * GIB,
         ledger_after_bytes=4 * GIB,
@@ -58,24 +58,24 @@ def test_a_booking_that_came_and_went_between_two_equal_readings_is_noticed() ->
         transactions_after=9,
         reserving=False,
     )
-    assert not look.quiet
-    assert ProcessResidual().see(look) == 0
+    assert not reading.quiet
+    assert ProcessResidual().update(reading) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, GIB), st.integers(0, GIB)), min_size=NOISY_LOOKS, max_size=30))
+@given(st.lists(st.tuples(st.integers(0, GIB), st.integers(0, GIB)), min_size=NOISY_READINGS, max_size=30))
 def test_a_program_that_never_rests_is_never_told_more_than_its_residual(steps: list[tuple[int, int]]) -> None:
     true_residual = 300 << 20
     residual = ProcessResidual()
     for before, grown in steps:
         # What the ledger counts in addition is reserved, and the driver may or may not have given it yet.
-        assert residual.see(_noisy(before + grown + true_residual, before, before + grown)) <= true_residual
-        assert residual.see(_noisy(before + true_residual, before, before + grown)) <= true_residual
+        assert residual.update(_noisy(before + grown + true_residual, before, before + grown)) <= true_residual
+        assert residual.update(_noisy(before + true_residual, before, before + grown)) <= true_residual
 
 
 def test_a_program_that_never_rests_is_held_to_its_residual_in_the_end() -> None:
     residual = ProcessResidual()
-    for step in range(NOISY_LOOKS):
-        published = residual.see(_noisy(3 * GIB + step, 2 * GIB, 2 * GIB + step))
+    for step in range(NOISY_READINGS):
+        published = residual.update(_noisy(3 * GIB + step, 2 * GIB, 2 * GIB + step))
     assert published == GIB
 
 
@@ -83,12 +83,12 @@ def test_a_program_that_never_rests_is_held_to_its_residual_in_the_end() -> None
 def test_a_steady_ledger_gives_the_exact_residual(ledgers: list[int]) -> None:
     residual = ProcessResidual()
     for ledger in ledgers:
-        published = residual.see(_quiet(ledger + 1234, ledger))
+        published = residual.update(_quiet(ledger + 1234, ledger))
     assert published == 1234
 
 
 def test_a_device_holds_the_sum_over_its_processes_and_forgets_those_that_are_gone() -> None:
     residual = Residual()
-    assert residual.see({(0, 1): _quiet(3 * GIB, GIB), (1, 1): _quiet(GIB, 0)}) == 3 * GIB
-    assert residual.see({(0, 1): _quiet(3 * GIB, GIB)}) == 2 * GIB
-    assert residual.see({(0, 2): _noisy(3 * GIB, GIB, GIB)}) == 0, "a new owner of an entry starts from nothing"
+    assert residual.update({(0, 1): _quiet(3 * GIB, GIB), (1, 1): _quiet(GIB, 0)}) == 3 * GIB
+    assert residual.update({(0, 1): _quiet(3 * GIB, GIB)}) == 2 * GIB
+    assert residual.update({(0, 2): _noisy(3 * GIB, GIB, GIB)}) == 0, "a new owner of an entry starts from nothing"

@@ -23,7 +23,7 @@ from calabash.model.device import DeviceUuid, NodeName
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.allocations.table import Allocations
-from calabash.node.metering.usage_tracker import Ledgers
+from calabash.node.metering.usage_tracker import UsageTracker
 from calabash.node.slots import pages, tmpfs
 from calabash.node.slots.content import SlotDevice, SlotSpec
 from calabash.node.slots.files import FileSlots
@@ -134,10 +134,10 @@ def test_a_usage_page_can_grow_by_nothing_that_takes_room(slots: TmpfsSlots) -> 
 def test_a_page_that_was_cut_or_stretched_is_told_and_read_without_harm(slots: TmpfsSlots, size: int) -> None:
     slots.create(_spec())
     usage = slots.pages(A).usage
-    ledgers = Ledgers(slots, VirtualClock())
-    assert ledgers.tick([_record(A)]) == {}
+    usage_tracker = UsageTracker(slots, VirtualClock())
+    assert usage_tracker.tick([_record(A)]) == {}
     assert _as_user(TENANT_UID, lambda: os.truncate(_usage(slots), size)) == "None"
-    spoilt = ledgers.tick([_record(A)])
+    spoilt = usage_tracker.tick([_record(A)])
     assert list(spoilt) == [A]
     assert f"has {size} bytes, not" in spoilt[A]
     assert usage.device(0).used_bytes == 0
@@ -169,7 +169,7 @@ def test_what_cannot_be_opened_is_told_and_never_waited_for(slots: TmpfsSlots) -
     path = _usage(slots)
     path.unlink()
     os.mkfifo(path)
-    assert list(Ledgers(slots, VirtualClock()).tick([_record(A)])) == [A]
+    assert list(UsageTracker(slots, VirtualClock()).tick([_record(A)])) == [A]
 
 
 def test_slots_outlive_their_pool_and_are_gone_when_removed(slots: TmpfsSlots) -> None:
@@ -250,7 +250,7 @@ class _NobodyIsIn:
 
     def prepare(self, allocation: AllocationId) -> None: ...
 
-    def news(self) -> None:
+    def changed_allocations(self) -> None:
         return None
 
     def populated(self, allocation: AllocationId) -> bool:

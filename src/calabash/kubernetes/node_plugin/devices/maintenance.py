@@ -29,7 +29,7 @@ from calabash.adapters.kube.objects.resources import (
 )
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.devices.probe import Probed
+from calabash.node.devices.probe import ProbeResult
 from calabash.node.health.store import CardEntry
 
 LOOK_EVERY_S = 5.0
@@ -47,7 +47,7 @@ class CaredFor(Protocol):
 
     def undrain(self, device: Device) -> None: ...
 
-    def test(self, device: Device) -> Probed: ...
+    def test(self, device: Device) -> ProbeResult: ...
 
     def reset(self, device: Device) -> None: ...
 

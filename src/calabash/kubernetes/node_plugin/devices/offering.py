@@ -30,7 +30,7 @@ class Giving:
         foreign: device plug-ins of others.
         checkpoint: who holds which tokens, by the kubelet.
         record: what the agent has granted.
-        ill_parts: parts of cards that are ill, which the cards need not be.
+        unhealthy_partitions: parts of cards that are ill, which the cards need not be.
         full: why nothing could be journalled or metered of what is given; None when it can.
         apart: cards that tokens do not give: those that claims have, or all where the node's door is that of claims.
     """
@@ -40,7 +40,7 @@ class Giving:
         foreign: ForeignPlugins,
         checkpoint: Callable[[], Iterable[CheckpointEntry]],
         record: Callable[[AllocationId], AllocationRecord | None],
-        ill_parts: Callable[[], Parts] = dict,
+        unhealthy_partitions: Callable[[], Parts] = dict,
         full: Callable[[], CalabashError | None] = lambda: None,
         *,
         apart: Callable[[], Collection[DeviceUuid]] = frozenset,
@@ -48,7 +48,7 @@ class Giving:
         self._foreign = foreign
         self._checkpoint = checkpoint
         self._record = record
-        self._ill_parts = ill_parts
+        self._unhealthy_partitions = unhealthy_partitions
         self._full = full
         self._apart = apart
         self._refusal: CalabashError | None = None
@@ -70,13 +70,15 @@ class Giving:
 
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
         """All tokens with their health. Tokens in use are as well as their device, whatever else is."""
-        gives, parts, apart = self._refusal is None, self._ill_parts(), self._apart()
+        gives, parts, apart = self._refusal is None, self._unhealthy_partitions(), self._apart()
         all_alike = gives and not parts and not apart and not any_ill(devices)
         return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
     def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
         """Have all tokens told, unless all is as well as it was."""
-        alike = self._refusal is None and not any_ill(devices) and not self._ill_parts() and not self._apart()
+        alike = (
+            self._refusal is None and not any_ill(devices) and not self._unhealthy_partitions() and not self._apart()
+        )
         well = len(devices) if alike else 0
         if not well or well != self._told:
             tell(self.tokens(devices))

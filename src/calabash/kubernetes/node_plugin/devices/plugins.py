@@ -79,7 +79,7 @@ class Plugins:
             self._foreign,
             lambda: self._checkpoint.read(GPUS),
             agent.record,
-            agent.care.ill_parts,
+            agent.administration.unhealthy_partitions,
             full,
             apart=self._apart,
         )

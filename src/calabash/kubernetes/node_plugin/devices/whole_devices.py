@@ -27,7 +27,7 @@ from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import DEFAULT_QUEUE, AllocationId, GpuRequest
-from calabash.node.audit.process_census import described
+from calabash.node.audit.process_census import describe_process
 from calabash.node.membership.container import container_allocation
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
@@ -63,8 +63,8 @@ def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[Allocati
         return f"is {device.health}: {state.cause}" if state.cause else f"is {device.health}"
     if state.orphans:
         return f"is used by {mention(Mentioned.REQUEST, state.orphans[0])}, which the journal does not know"
-    if state.strangers:
-        return f"is in use: {described(state.strangers[0])} without a slice"
+    if state.unmanaged:
+        return f"is in use: {describe_process(state.unmanaged[0])} without a slice"
     held = [name for name in state.allocations if name not in but]
     if held:
         return "is held whole" if state.mode == EXCLUSIVE.name else f"has {len(held)} of others on it ({state.mode})"

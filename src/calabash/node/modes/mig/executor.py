@@ -105,7 +105,7 @@ class MigExecutor(ViewOnly):
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         """Slots say which MIG devices; whether they still stand is seen to by ``verify``."""
-        slots = {keeping.limits.allocation: keeping.limits.uuids for keeping in self._tools.keepings()}
+        slots = {slot.limits.allocation: slot.limits.uuids for slot in self._tools.open_slots()}
         standing = {u: c.layout.part(u) for c in list(self._cards.values()) for u in c.layout.uuids}
         for record in held:
             uuids = slots.get(record.id, ())
@@ -215,9 +215,9 @@ class MigExecutor(ViewOnly):
             self._tools.end(record.id, error.reason, why)
             return []
         self._set(record.id, index, part)
-        for keeping in self._tools.keepings():
-            if keeping.limits.allocation == record.id:
-                keeping.limits.set_uuid(index, part.uuid)
+        for slot in self._tools.open_slots():
+            if slot.limits.allocation == record.id:
+                slot.limits.set_uuid(index, part.uuid)
         return [f"the {place} of allocation {record.id} was gone and stands again"]
 
     def _yield(self, card: MigCard) -> None:

@@ -282,7 +282,7 @@ def test_a_claim_is_kept_whatever_its_pods_do_until_nothing_is_allocated_to_it(d
     desk.preparer.prepare(REF)
     tenure, name = ClaimTenure(desk.book), claim_allocation(CLAIM_UID)
     assert desk.book.users(name) == {POD_UID, OTHER}
-    assert tenure.holds(desk.held, 10**12)
+    assert tenure.retains(desk.held, 10**12)
     for uid in (POD_UID, OTHER):
         desk.see(pod_with(uid=uid))
     assert not desk.pods.any_leaves([name])
@@ -292,8 +292,8 @@ def test_a_claim_is_kept_whatever_its_pods_do_until_nothing_is_allocated_to_it(d
     assert desk.pods.any_leaves([name]), "the kubelet is about to give it back"
     free = structs.replace(claim, status=structs.replace(claim.status, allocation=None))
     desk.book.saw(known_claim(free))
-    assert not tenure.holds(desk.held, 10**12)
-    assert tenure.over(desk.held)
+    assert not tenure.retains(desk.held, 10**12)
+    assert tenure.is_abandoned(desk.held)
     assert desk.book.users(name) is None, "anybody may still use it"
 
 
@@ -301,7 +301,7 @@ def test_before_anything_is_known_of_a_claim_it_is_kept(desk: Desk) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"))
     desk.preparer.prepare(REF)
     desk.start()
-    assert ClaimTenure(desk.book).holds(desk.held, 10**12)
+    assert ClaimTenure(desk.book).retains(desk.held, 10**12)
     assert desk.book.users(desk.held.id) is None
 
 

@@ -12,7 +12,7 @@ from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeCare, GpuNo
 from calabash.kubernetes.node_plugin.devices.maintenance import CardCare
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.devices.probe import Probed
+from calabash.node.devices.probe import ProbeResult
 from calabash.node.health.conditions import HealthFacts
 from calabash.node.health.store import CardEntry
 
@@ -41,11 +41,11 @@ class Cards:
         self.entries[device.uuid] = CardEntry()
         self.done.append(("undrain", device.uuid))
 
-    def test(self, device: Device) -> Probed:
+    def test(self, device: Device) -> ProbeResult:
         self.done.append(("test", device.uuid))
         if self.fails:
             raise CalabashError(self.fails, reason=Reason.CONFLICT)
-        return Probed(passed=device.index == 0, why="a copy came back otherwise", figures={"copy": 12.0})
+        return ProbeResult(passed=device.index == 0, why="a copy came back otherwise", figures={"copy": 12.0})
 
     def reset(self, device: Device) -> None:
         self.done.append(("reset", device.uuid))

@@ -36,7 +36,7 @@ from calabash.model.device import OUT_OF_SERVICE, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation
-from calabash.node.processes.unmanaged import Stranger
+from calabash.node.processes.unmanaged import UnmanagedProcess
 
 
 class Node:
@@ -164,7 +164,7 @@ def test_when_no_card_is_free_the_pods_events_say_of_each_why_and_it_is_tried_ag
 
 def test_a_card_with_a_strangers_process_is_given_to_nobody_whole(node: Node) -> None:
     for card in CARDS[:3]:
-        node.agent.strangers[card.uuid] = Stranger(
+        node.agent.strangers[card.uuid] = UnmanagedProcess(
             device=card.uuid, process=Process(pid=7, start_time=1), command="xorg", uid=0, used_mib=1
         )
     assert [device.uuid for device in node.cards.spare()] == ["GPU-3"]

@@ -16,7 +16,7 @@ from calabash.adapters.host.processes import identify
 from calabash.model.request import AllocationId
 from calabash.node.modes.mps import admission as mps_admission
 from calabash.node.modes.mps.admission import Door
-from calabash.node.processes.inherited import OwnProcesses
+from calabash.node.processes.inherited import PoolProcesses
 
 BOUND_S = 60.0
 ONE = AllocationId("one")
@@ -117,7 +117,7 @@ def test_who_lingers_loses_its_turn_and_waits_for_the_next(house: House, monkeyp
 
 
 def test_what_was_taken_over_is_ours_and_a_later_process_of_that_number_is_not() -> None:
-    own, parent = OwnProcesses(), identify(os.getppid())
+    own, parent = PoolProcesses(), identify(os.getppid())
     assert own.has(os.getpid())
     assert not own.has(os.getppid())
     assert parent is not None

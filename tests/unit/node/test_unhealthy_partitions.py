@@ -16,15 +16,17 @@ def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
     """Allocations whose slots name these devices."""
     limits = [SimpleNamespace(allocation=name, uuids=uuids) for name, uuids in slots.items()]
     opened = [SimpleNamespace(limits=one) for one in limits]
-    return cast("NodeParts", SimpleNamespace(inventory=node.inventory, ledgers=SimpleNamespace(opened=lambda: opened)))
+    return cast(
+        "NodeParts", SimpleNamespace(inventory=node.inventory, usage_tracker=SimpleNamespace(opened=lambda: opened))
+    )
 
 
 def test_who_has_an_ill_part_is_known_by_its_slot_until_the_part_is_well() -> None:
     node = Node()
     parts = _held(node, a=("MIG-1",), b=("MIG-2", "MIG-1"), c=("MIG-3",), d=(ONE,))
-    assert snapshot_reader.ill_parts(parts) == {}
+    assert snapshot_reader.unhealthy_partitions(parts) == {}
     node.xid(95, part="MIG-1")
-    assert snapshot_reader.ill_parts(parts) == {"a": {0}, "b": {1}}
+    assert snapshot_reader.unhealthy_partitions(parts) == {"a": {0}, "b": {1}}
     for event in (HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
         node.inventory.health.part_happened(ONE, "MIG-1", event, "made anew")
-    assert snapshot_reader.ill_parts(parts) == {}
+    assert snapshot_reader.unhealthy_partitions(parts) == {}

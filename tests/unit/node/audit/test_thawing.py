@@ -8,7 +8,7 @@ from calabash.adapters.clock import VirtualClock
 from calabash.model.request import AllocationId
 from calabash.node.audit.auditor import Auditor
 from calabash.node.audit.compare import Throttle
-from calabash.node.audit.loop import PATIENCE_NS, Truth
+from calabash.node.audit.loop import PATIENCE_NS, NodeAudit
 
 STOPPED, RUNNING = AllocationId("stopped"), AllocationId("running")
 
@@ -18,7 +18,7 @@ def _auditor(done: list[tuple[str, bool]]) -> Auditor:
         cast("Any", None),
         lambda pid: None,
         freeze=lambda name, frozen: done.append((name, frozen)),
-        tell=lambda *_: None,
+        report=lambda *_: None,
     )
     auditor._throttles = {STOPPED: Throttle(frozen=True), RUNNING: Throttle()}
     return auditor
@@ -26,23 +26,23 @@ def _auditor(done: list[tuple[str, bool]]) -> Auditor:
 
 def test_whoever_is_stopped_goes_on_and_nobody_else_is_touched() -> None:
     done: list[tuple[str, bool]] = []
-    _auditor(done).relieve()
+    _auditor(done).thaw_for_driver()
     assert done == [(STOPPED, False)]
 
 
 def test_only_a_driver_that_takes_too_long_is_a_reason() -> None:
     done: list[tuple[str, bool]] = []
-    truth = Truth.__new__(Truth)
-    truth._clock = clock = VirtualClock()
-    truth._auditor = _auditor(done)
-    truth._asking_since_ns = 0
+    audit = NodeAudit.__new__(NodeAudit)
+    audit._clock = clock = VirtualClock()
+    audit._auditor = _auditor(done)
+    audit._asking_since_ns = 0
     clock.advance(10)
-    truth.relieve()
+    audit.thaw_for_driver()
     assert done == []
-    truth._asking_since_ns = clock.monotonic_ns()
+    audit._asking_since_ns = clock.monotonic_ns()
     clock.advance(PATIENCE_NS / 2e9)
-    truth.relieve()
+    audit.thaw_for_driver()
     assert done == []
     clock.advance(PATIENCE_NS / 1e9)
-    truth.relieve()
+    audit.thaw_for_driver()
     assert done == [(STOPPED, False)]
