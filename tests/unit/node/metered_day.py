@@ -121,7 +121,7 @@ class Living:
     def __init__(self, programs: dict[AllocationId, Program]) -> None:
         self._programs = programs
 
-    def news(self) -> None:
+    def changed_allocations(self) -> None:
         return None
 
     def populated(self, allocation: AllocationId) -> bool:

@@ -153,7 +153,7 @@ def test_granted_allocation_has_usage_before_any_round_of_the_watch_thread(node:
 
 
 def test_who_asks_again_while_it_is_made_is_told_so(node: Node) -> None:
-    with pytest.raises(CalabashError, match="just being made") as refused:
+    with pytest.raises(CalabashError, match="is being created") as refused:
         node.agent.grant(_record("slow", SLOW))
     assert refused.value.reason is Reason.CONFLICT
     assert isinstance(node.end(), Grant)

@@ -17,7 +17,7 @@ def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
     limits = [SimpleNamespace(allocation=name, uuids=uuids) for name, uuids in slots.items()]
     opened = [SimpleNamespace(limits=one) for one in limits]
     return cast(
-        "NodeParts", SimpleNamespace(inventory=node.inventory, usage_tracker=SimpleNamespace(opened=lambda: opened))
+        "NodeParts", SimpleNamespace(inventory=node.inventory, usage_tracker=SimpleNamespace(open_slots=lambda: opened))
     )
 
 

@@ -51,7 +51,7 @@ class _Held:
     populated: bool = False  # it had a live member process at the last observation
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
-        """Return the final usage records; they are computed once, so that a retried write gets the same ones."""
+        """Return the final usage records, computed once, so that a retried write gets the same ones."""
         if self.final_usage is None:
             self.final_usage = usage_of(self.record)
         return self.final_usage
@@ -76,7 +76,6 @@ class _Held:
 
     @property
     def end_reason(self) -> tuple[str, str]:
-        """Reason and explanation of the end."""
         if self.ending is not None:
             return self.ending
         if self.record.state is AllocationState.GRANTED and self.adopted:
@@ -165,10 +164,7 @@ class Allocations:
         return entry.ending if (entry := self._held.get(allocation)) else None
 
     def lives(self, allocation: AllocationId) -> bool:
-        """Return True if an allocation has a live member process or a process may still take it.
-
-        False for one that only waits for a driver to report its devices free.
-        """
+        """Return True if an allocation has a live member process or a process may still take it."""
         entry = self._held.get(allocation)
         return entry is not None and (
             self._membership.populated(allocation) or entry.awaited(self._retention, self._clock)
@@ -222,7 +218,6 @@ class Allocations:
         self._withdraw(allocation, error)
 
     def _withdraw(self, allocation: AllocationId, error: BaseException) -> None:
-        """Remove slot and group, and close the journal entry, which may exist even if the write failed."""
         self._membership.remove(allocation)
         self._slots.remove(allocation)
         self._names.retire(allocation)

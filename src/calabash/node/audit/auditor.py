@@ -1,8 +1,12 @@
-"""Asks the drivers who had the devices' time, has ``audit`` decide, publishes what was not told, and stops by force
-whoever runs although the arbiter has suspended it (only where the kernel says who belongs to an allocation).
+"""Audit the GPU time that usage pages report against the drivers, and stop programs that ignore their suspension.
 
-An allocation that is known to run without leave is stopped and let go in turns of its own (``pacing``): ``step`` does
-that between two rounds, and its device is looked at more often."""
+The auditor reads from the drivers how much of the devices' time each allocation had, charges what its usage page did
+not report (``compare``), and stops by force a program that runs although the arbiter has suspended it. Stopping needs
+membership by control groups.
+
+An allocation that is known to ignore suspension is stopped and continued by a duty cycle (``duty_cycle``): ``step``
+does that between two rounds, and its device is audited more often.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from calabash.node.slots.layout import Gate, PagePolicy
 from calabash.node.slots.pages import LimitsPage
 
 WINDOW_NS = 250 * MS
-PACED_WINDOW_NS = 100 * MS  # while somebody is paced: the driver of a card tells no more often
-WINDOW_NS_MAX = 1_500 * MS  # a sample stands for no more time than this
+PACED_WINDOW_NS = 100 * MS  # while an allocation is paced; drivers do not sample more often
+WINDOW_NS_MAX = 1_500 * MS  # longest time that one sample stands for
 REPORT_AGAIN_NS = 60_000 * MS
 BURST_NS = 40 * MS
 STEP_S_MIN = 0.002
@@ -32,16 +36,16 @@ ReportUnreported = Callable[[AllocationId, DeviceUuid, int], None]
 
 @dataclass(slots=True)
 class _Device:
-    """How far a device's samples have been read, in microseconds of the driver's clock."""
+    """Progress of reading a device's samples, in microseconds of the driver's clock."""
 
     after_us: int = 0
     read_us: dict[int, int] = field(default_factory=dict)  # by pid
-    read_ns: int = 0  # ours
+    read_ns: int = 0  # by the agent's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Had:
-    """What an allocation had of a device in a window that ends now."""
+    """Use of a device by an allocation in a window that ends now."""
 
     seen_ns: int
     elapsed_ns: int
@@ -55,7 +59,7 @@ class _Had:
 
 @dataclass(slots=True)
 class _Slice:
-    """One slice under audit. ``told_ns`` is the believed counter up to which it was compared."""
+    """Audit state of one slice. ``told_ns`` is the value of the clamped counter up to which it was compared."""
 
     believed: ClampedCounter = field(default_factory=ClampedCounter)
     audit: Audit = field(default_factory=Audit)
@@ -64,12 +68,13 @@ class _Slice:
 
 
 class Auditor:
-    """One look at every limited slice per window.
+    """Auditor of all slices with limits.
 
     Args:
-        allocation_of: who a process belongs to, by the kernel's word or by its lease.
-        freeze: stops or continues an allocation; None where that cannot be done to it alone.
-        report: called once a minute for each allocation that tells too little: device and nanoseconds.
+        allocation_of: returns the allocation of a process.
+        freeze: stops or continues an allocation; None if that is not possible for it alone.
+        report: called with allocation, device and nanoseconds, at most once a minute for each allocation that
+            under-reports.
     """
 
     def __init__(
@@ -90,17 +95,23 @@ class Auditor:
         self._reported_at_ns: dict[AllocationId, int] = {}
         self._owners: dict[int, AllocationId] = {}
         self._next_ns = 0
-        self._had: dict[AllocationId, dict[int, _Had]] = {}  # in the windows that end now, by device
+        self._had: dict[AllocationId, dict[int, _Had]] = {}  # use in the windows that end now, by device index
         self._paced: dict[AllocationId, LimitsPage] = {}
         self._open_slots: tuple[OpenSlot, ...] = ()
         self._pages: dict[AllocationId, OpenSlot] = {}
         self._by_device: dict[DeviceUuid, list[tuple[OpenSlot, int]]] = {}
         self._worked_ns: dict[AllocationId, int] = {}  # when the driver last saw it at work
-        self._restless: set[AllocationId] = set()  # stopped, suspended or paced
-        self._thawed: set[AllocationId] = set()  # go on although they are to be stopped, until the next look at them
+        self._restless: set[AllocationId] = set()  # allocations that are stopped, suspended or paced
+        self._thawed: set[AllocationId] = (
+            set()
+        )  # allocations that run although they are to be stopped, until the next tick
 
     def tick(self, open_slots: Iterable[OpenSlot], now_ns: int) -> None:
-        """What is due: a window of every device, and a look at who is suspended. Called every 50 ms or so."""
+        """Audit one window of every device and apply suspensions, as far as they are due.
+
+        Args:
+            open_slots: the allocations to audit; state of all others is dropped.
+        """
         if open_slots is not self._open_slots:
             self._take_over(open_slots if isinstance(open_slots, tuple) else tuple(open_slots))
         self._had.clear()
@@ -116,11 +127,11 @@ class Auditor:
 
     @property
     def is_watching(self) -> bool:
-        """Return True if an allocation worked of late, or is stopped or suspended."""
+        """True if an allocation has worked recently, or is stopped, suspended or paced."""
         return bool(self._worked_ns or self._restless or self._thawed)
 
     def step(self, now_ns: int) -> float | None:
-        """What is due of pacing; in how many seconds it is again, None when nobody is paced."""
+        """Take the due steps of duty cycles; return the seconds until the next one, None if no allocation is paced."""
         waits_s = []
         for name, limits in list(self._paced.items()):
             if now_ns >= self._due_ns(name):
@@ -129,7 +140,7 @@ class Auditor:
         return max(STEP_S_MIN, min(waits_s)) if waits_s else None
 
     def thaw_all(self) -> None:
-        """Let everybody go on."""
+        """Continue all stopped allocations and drop their state."""
         for name, state in self._throttles.items():
             if state.frozen and self._freeze is not None:
                 self._freeze(name, False)
@@ -137,27 +148,30 @@ class Auditor:
         self._paced.clear()
 
     def thaw_for_driver(self) -> None:
-        """Let whoever is stopped go on until it is looked at again; from any thread."""
+        """Continue all stopped allocations until the next ``tick``. May be called from any thread."""
         for name, state in list(self._throttles.items()):
             if state.frozen and self._freeze is not None:
                 self._thawed.add(name)
                 self._freeze(name, False)
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------
 
     def _take_over(self, open_slots: tuple[OpenSlot, ...]) -> None:
-        """Look at these allocations from now on, and forget all others."""
+        """Audit these allocations from now on; drop the state of all others."""
         self._open_slots = open_slots
         self._pages = {slot.limits.allocation: slot for slot in open_slots}
         self._by_device = {}
         for slot in self._pages.values():
             for index, uuid in enumerate(slot.limits.uuids):
                 self._by_device.setdefault(uuid, []).append((slot, index))
-        self._forget(self._pages.keys())
+        self._drop_others(self._pages.keys())
 
     def _to_hold(self, now_ns: int) -> list[AllocationId]:
-        """Return the allocations that may have to be stopped or let go: those that are new here, that the driver saw at work
-        a while ago, or that were stopped or suspended at the last look. Whoever does nothing needs no look."""
+        """Return the allocations that may have to be stopped or continued.
+
+        These are new ones, those that the driver saw at work in the last IGNORED_NS, and those that were stopped or
+        suspended at the last tick.
+        """
         for name, had in self._had.items():
             if any(h.seen_ns > 0 for h in had.values()):
                 self._worked_ns[name] = now_ns
@@ -165,7 +179,7 @@ class Auditor:
         watched = {*self._worked_ns, *self._thawed, *self._restless, *(self._pages.keys() - self._throttles.keys())}
         return [name for name in self._pages if name in watched] if watched else []
 
-    def _forget(self, held: Iterable[AllocationId]) -> None:
+    def _drop_others(self, held: Iterable[AllocationId]) -> None:
         names = set(held)
         self._slices = {key: slice_ for key, slice_ in self._slices.items() if key[0] in names}
         self._throttles = {name: state for name, state in self._throttles.items() if name in names}
@@ -179,7 +193,7 @@ class Auditor:
         try:
             seen = self._seen(uuid, device)
         except (CalabashError, KeyError):
-            return  # what it does not tell now, it tells later
+            return  # the next answer includes these samples
         if seen is None:
             return
         device.read_ns = now_ns
@@ -194,7 +208,9 @@ class Auditor:
                 continue
             if slot.limits.device(index).policy == PagePolicy.NONE:
                 part.told_ns, part.since_ns = value_ns, now_ns
-                slot.limits.add_seen(index, seen_ns, unreported_ns=seen_ns)  # others hold its share, and nobody tells
+                slot.limits.add_seen(
+                    index, seen_ns, unreported_ns=seen_ns
+                )  # no library measures this slice: charge what the driver saw
                 continue
             window = Window(
                 now_ns=now_ns,
@@ -214,7 +230,7 @@ class Auditor:
                 self._report(name, uuid, owed_ns)
 
     def _seen(self, uuid: DeviceUuid, device: _Device) -> dict[AllocationId, int] | None:
-        """Nanoseconds of the device by allocation since the last answer; None when there is no new sample."""
+        """Return the nanoseconds of device time by allocation since the last answer; None if there is no new sample."""
         first = device.after_us == 0
         samples = self._inventory.driver_of(uuid).utilization(uuid, device.after_us)
         latest_us = max((sample.at_us for sample in samples), default=0)
@@ -239,7 +255,7 @@ class Auditor:
         assert self._freeze is not None
         state = self._throttles.get(name)
         if state is None:
-            self._freeze(name, False)  # a pool before this one may have stopped it
+            self._freeze(name, False)  # an earlier agent may have stopped it
             state = self._throttles[name] = Throttle()
         indices = [i for i in range(limits.device_count) if _suspended(limits, i)]
         had = self._had.get(name, {})
@@ -272,12 +288,12 @@ class Auditor:
 
 
 def _share(limits: LimitsPage, index: int) -> float:
-    """The part of a device that it may have in any case; 1 where only the arbiter knows."""
+    """Return the fraction of a device that the slice may use at any time; 1 if only the arbiter decides."""
     device = limits.device(index)
     return device.core_percent / 100 if device.policy in {PagePolicy.FIXED, PagePolicy.BURST} else 1.0
 
 
 def _suspended(limits: LimitsPage, index: int) -> bool:
-    """Whether the arbiter gives it no turn until it has paid."""
+    """Return True if the arbiter gives the slice no time window until its debt is repaid."""
     device = limits.device(index)
     return device.gate == Gate.TURN and device.plan.start_ns == 0 and device.plan.end_ns == 0

@@ -1,5 +1,7 @@
-"""What drivers see, against what tenants say: one round of the auditor and of the census, and what follows for people
-and for allocations. Asks drivers, and holds no lock meanwhile."""
+"""Rounds of the auditor and of the process census, and their consequences: events and the end of allocations.
+
+The rounds call drivers and hold no lock meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,23 @@ from calabash.node.processes.inherited import PoolProcesses
 from calabash.node.processes.reaper import OpenSlot
 from calabash.node.processes.unmanaged import OverUse, UnmanagedPolicy, UnmanagedProcess
 
-PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for somebody who was stopped
+PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for a stopped process
 ROUND_S = 0.1
-REST_S = 0.2  # nobody who has a slice did anything of late
+REST_S = 0.2  # no allocation has worked recently
 EMPTY_S = PERIOD_NS / 1e9  # nobody has a slice, and only unmanaged are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHooks:
-    """What a round may do to the rest of the agent.
+    """Access of a round to other components of the agent.
 
     Args:
-        open_slots: the pages of all allocations that are limited.
-        views: those of all allocations: what devices, and parts of devices, each may see.
-        entitled: the allocations that may be on a device.
-        emit: an event: kind, reason, allocation, device, message.
+        capped_slots: returns the open slots of all allocations with a memory limit.
+        open_slots: returns those of all allocations; they list the devices and partitions that each may use.
+        entitled: returns the allocations that may use a device.
+        emit: emits an event: kind, reason, allocation, device, message.
         end: ends an allocation: id, reason, explanation.
-        changed: what can be granted has changed.
+        changed: called when capacity may have changed.
     """
 
     capped_slots: Callable[[], Sequence[OpenSlot]]
@@ -47,7 +49,7 @@ class AuditHooks:
 
 
 class NodeAudit:
-    """Rounds of one node. ``round`` from one thread, ``unmanaged`` from any."""
+    """Audit of one node. ``round`` is called from one thread, ``unmanaged`` from any."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class NodeAudit:
         self._hooks = hooks
         self._next_ns = 0
         self._asking_since_ns = 0  # 0: no driver is being asked
-        self._proven = membership.form == "kernel"  # else a process can leave its allocation, or be lent to another
+        self._proven = (
+            membership.form == "kernel"
+        )  # with leases a process can leave its allocation or enter another one
         self._census = Census(
             inventory,
             membership.allocation_of,
@@ -83,15 +87,15 @@ class NodeAudit:
 
     @property
     def policy(self) -> UnmanagedPolicy:
-        """What happens to unmanaged."""
+        """Action on unmanaged processes."""
         return self._census.policy
 
     def unmanaged(self, device: DeviceUuid) -> tuple[UnmanagedProcess, ...]:
-        """Those that are on a device."""
+        """Return the confirmed unmanaged processes of a device."""
         return self._census.unmanaged(device)
 
     def round(self) -> float | None:
-        """What is due now; in how many seconds something is due again, None: after the usual time."""
+        """Do what is due; return the seconds until the next call, None for the usual period."""
         now_ns = self._clock.monotonic_ns()
         if now_ns < self._next_ns:
             return self._until_next(self._auditor.step(now_ns), now_ns)
@@ -107,8 +111,10 @@ class NodeAudit:
         return self._until_next(self._auditor.step(now_ns), now_ns)
 
     def thaw_for_driver(self) -> None:
-        """From a thread that asks no driver: while a driver does not answer, whoever is stopped goes on. It may hold what
-        the driver waits for."""
+        """Continue stopped allocations while a driver does not answer: one may hold what the driver waits for.
+
+        Takes effect after PATIENCE_NS. Called from a thread that calls no driver.
+        """
         since_ns = self._asking_since_ns
         if since_ns and self._clock.monotonic_ns() - since_ns > PATIENCE_NS:
             self._auditor.thaw_for_driver()
@@ -121,7 +127,7 @@ class NodeAudit:
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
-        """Let everybody go on who was stopped: nobody is there to continue them later."""
+        """Continue all stopped allocations: after the end of the agent nothing would continue them."""
         self._auditor.thaw_all()
 
     def _index(self, uuid: DeviceUuid) -> int:
@@ -147,7 +153,7 @@ class NodeAudit:
     def _under_reported(self, allocation: AllocationId, uuid: DeviceUuid, owed_ns: int) -> None:
         message = (
             f"the driver saw {owed_ns // 1_000_000} ms of GPU time on device {self._index(uuid)}"
-            " that its usage page does not tell; they are charged"
+            " that its usage page does not report; they are charged"
         )
         self._hooks.emit("under_reported", Reason.UNDER_REPORTED, allocation, uuid, message)
 

@@ -1,4 +1,4 @@
-"""Counts who is on the devices: asks each driver for its processes, names them, and does what ``unmanaged`` decides."""
+"""List the processes on all devices, assign them to allocations, and act on unmanaged ones by the policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.node.processes.unmanaged import (
 )
 
 PERIOD_NS = 400_000_000
-LISTING_AGE_NS = 200_000_000  # a list of processes that the reaper has just asked for will do
+LISTING_AGE_NS = 200_000_000  # age up to which a list that another component has read is used
 
 Caps = Mapping[tuple[AllocationId, DeviceUuid], int]
 Views = Mapping[AllocationId, Collection[DeviceUuid]]
@@ -31,12 +31,12 @@ Views = Mapping[AllocationId, Collection[DeviceUuid]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusListener:
-    """Whom the census tells; every call may come from its thread.
+    """Callbacks of the census; they are called from its thread.
 
     Args:
-        found, gone: a found on a device.
-        over_use: an allocation that holds more than it was given.
-        changed: what can be granted has changed.
+        found, gone: an unmanaged process was confirmed on a device, or has left it.
+        over_use: an allocation uses more memory than its limit.
+        changed: capacity may have changed.
     """
 
     found: Callable[[UnmanagedProcess], None]
@@ -46,12 +46,12 @@ class CensusListener:
 
 
 class Census:
-    """Everybody on every device. ``tick`` from one thread, ``unmanaged`` from any.
+    """Processes on every device. ``tick`` is called from one thread, ``unmanaged`` from any.
 
     Args:
-        allocation_of: who a process belongs to, by the kernel's word or by its lease.
-        entitled: the allocations that may be on a device, the unknown to the journal included.
-        own: what the pool has taken over from an earlier one; what it has started itself is known.
+        allocation_of: returns the allocation of a process.
+        entitled: returns the allocations that may use a device, including those that the journal does not know.
+        own: processes that the pool has taken over from an earlier one.
     """
 
     def __init__(
@@ -77,15 +77,16 @@ class Census:
         self._next_ns = 0
 
     def unmanaged(self, device: DeviceUuid) -> tuple[UnmanagedProcess, ...]:
-        """Those that are on a device, by pid."""
+        """Return the confirmed unmanaged processes of a device."""
         return tuple(s for s in self._unmanaged.get(device, ()) if s.confirmed)
 
     def tick(self, caps: Callable[[], Caps], now_ns: int, *, views: Callable[[], Views] = dict) -> None:
-        """Look at all devices once, when it is due.
+        """List the processes of all devices, if PERIOD_NS has passed.
 
         Args:
-            caps: how much memory each allocation may hold, where that is limited; asked only if one is on a device.
-            views: what each may see; asked only where a device is cut into parts.
+            caps: returns the memory limits in MiB; called only if an allocation is on a device.
+            views: returns the devices and partitions that each allocation may use; called only if a device has
+                partitions.
         """
         if now_ns < self._next_ns:
             return
@@ -97,7 +98,7 @@ class Census:
             try:
                 processes = self._inventory.processes(device.uuid, within_ns=LISTING_AGE_NS)
             except CalabashError:
-                continue  # nothing is known of it now: those that were there count on
+                continue  # unknown now: keep the previous result
             if not processes and not self._unmanaged.get(device.uuid):
                 continue
             allowed = views() if any(process.part for process in processes) else {}
@@ -128,7 +129,7 @@ class Census:
             self._events.changed()
 
     def _listed(self, entry: DeviceProcess, allowed: Views) -> ListedProcess:
-        """Who it is. One that is just ending is still what it was at the last look."""
+        """Return a process with its allocation. A process that is just ending keeps its last allocation."""
         process = identify(entry.pid) or self._pids.get(entry.pid) or Process(pid=entry.pid, start_time=0)
         allocation = self._allocation_of(entry.pid) or self._owners.get(process)
         if allocation is not None:
@@ -146,7 +147,7 @@ class Census:
 
 
 def _is_elsewhere(part: str, allowed: Collection[DeviceUuid] | None) -> bool:
-    """Whether it is on a part of a device that is not among those of its slice."""
+    """Return True if a process uses a partition that is not among those of its allocation."""
     return bool(part) and allowed is not None and part not in allowed
 
 
@@ -163,7 +164,7 @@ def _uses(uuid: DeviceUuid, listed: Sequence[ListedProcess], caps: Caps) -> list
 
 
 def describe_process(found: UnmanagedProcess) -> str:
-    """``python (pid 4711, user bob) holds 20480 MiB``, as a mention."""
+    """Return a text such as ``python (pid 4711, user bob) holds 20480 MiB``, marked as a mention of a process."""
     who = f"{found.command or 'a process'} (pid {found.process.pid}"
     if found.uid >= 0:
         who += f", user {user_name(found.uid)}"

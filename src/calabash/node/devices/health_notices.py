@@ -34,11 +34,11 @@ class HealthNotifier:
         self._events = events
         self._membership = membership
         self._records = records
-        self._hearers: list[Callable[[], None]] = []
+        self._subscribers: list[Callable[[], None]] = []
 
-    def subscribe(self, heard: Callable[[], None]) -> None:
+    def subscribe(self, changed: Callable[[], None]) -> None:
         """Register a callback that is called when the health of a card has changed, possibly under a lock."""
-        self._hearers.append(heard)
+        self._subscribers.append(changed)
 
     def notify(self, changes: Sequence[HealthChange], tenants: Collection[AllocationId] | None = None) -> None:
         """Emit events for changes of health, and signal the programs of affected tenants that have requested it.
@@ -60,8 +60,8 @@ class HealthNotifier:
                 )
                 if change.fault and change.after in _SIGNALLED:
                     self._signal(record)
-        for heard in self._hearers if changes else ():
-            heard()
+        for changed in self._subscribers if changes else ():
+            changed()
         if any(change.after is Health.HEALTHY for change in changes):
             self._events.changed()
 

@@ -48,6 +48,7 @@ class LeaseMembership:
         return 0
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
+        """Remember a process as a member. Raises CalabashError(NOT_FOUND) if it has ended."""
         if not alive(process):
             raise CalabashError(f"process {process.pid} has ended", reason=Reason.NOT_FOUND)
         self._programs.setdefault(allocation, set()).add(process)

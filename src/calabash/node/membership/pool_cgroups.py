@@ -76,6 +76,12 @@ class KernelMembership(GroupMembership):
         return self._group(allocation).number()
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
+        """Move a process into the group of an allocation.
+
+        Raises:
+            CalabashError: NOT_FOUND if the allocation is not held or the process has ended; the process is not a
+                member.
+        """
         if not alive(process):
             raise _gone(process)
         before = group_of(process.pid)

@@ -1,6 +1,8 @@
-"""When the pool last looked at all its allocations, in a file that outlives it: a pool that starts again meters what ended in
-between up to there. One small write without waiting for the disk: it survives the end of the process, and after a loss of power
-the last moment that reached the disk counts."""
+"""File with the time of the pool's last round over all allocations.
+
+A pool that starts again meters allocations that ended in between up to that time. It is one small write without waiting
+for the disk: it survives the end of the process; after a loss of power the last time that reached the disk counts.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ _BYTES_MAX = 256
 
 
 class LastRound:
-    """The file in the pool's home. A home that takes no writes costs the figure and nothing else."""
+    """The file in the pool's home. If it cannot be written, only this time is lost."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / FILE
         self._descriptor = -1
 
     def read(self) -> Moment | None:
-        """None when there is none, or nothing that was written here."""
+        """Return the stored moment; None if there is no valid file."""
         try:
             with self._path.open("rb") as file:
                 boot, monotonic_ns, now_s = file.read(_BYTES_MAX).decode("ascii").split()
@@ -31,7 +33,7 @@ class LastRound:
             return None
 
     def write(self, moment: Moment) -> None:
-        """Always the same number of bytes, so a reader sees one moment or the other."""
+        """Overwrite the moment with the same number of bytes, so that a reader sees the old or the new one."""
         line = f"{moment.boot or '-':<40} {moment.monotonic_ns:020} {moment.now_s:022.6f}\n".encode()
         with suppress(OSError):
             if self._descriptor < 0:

@@ -1,22 +1,22 @@
-"""How far an allocation has been metered, and the next interval of it (pure).
+"""Meter of one allocation: how far it is metered, and the next interval (pure).
 
-Theory of operation. Every moment of an allocation is its *offset*: nanoseconds of the monotonic clock since it was granted. An
-interval goes from the offset at which the last one ended to the present one, so intervals have no gaps and no overlaps, and a
-calendar that is set to another time, or another season, changes nothing: what stands in ``from_s`` and ``to_s`` is the calendar
-at the grant plus the offset. Records of an allocation are numbered from 0, slice by slice, interval by interval, and the store
-takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: whoever cannot know
-whether it was written writes the same again.
+Theory of operation. Every moment of an allocation is its *offset*: nanoseconds of the monotonic clock since it was
+granted. An interval goes from the offset at which the last one ended to the present one, so intervals have no gaps and
+no overlaps, and a change of the calendar clock has no effect: ``from_s`` and ``to_s`` are the calendar time of the
+grant plus the offset. Records of an allocation are numbered from 0, slice by slice, interval by interval, and the store
+takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: a writer that
+does not know whether a write succeeded writes the same records again.
 
-A pool that starts reads from the store up to where its predecessor has written, and goes on from there. An allocation without
-a live member process by then has ended in between: after the last moment at which it is known to have lived, and before the
-first look of this pool. The end recorder (``end_recorder``) says when, if it ran. The last round of the pool before says that
-all lived, and the usage page of the allocation when it launched work last. The page is written by the tenant: it can only make
-the time longer that the tenant is charged for, and not beyond the end that the kernel knows. Where the bounds are further
-apart than ``KNOWN_NS``, the allocation is metered up to the earlier one, and its last record says how much later the end may
-be. That a driver takes longer to say that its devices are free adds nothing.
+A pool that starts reads from the store how far its predecessor has written, and continues from there. An allocation
+without a live member process by then has ended in between: after the last moment at which it is known to have lived,
+and before the first poll of this pool. The end recorder (``end_recorder``) gives the time, if it ran. Lower bounds are
+the last round of the previous pool, at which all lived, and the last launch by the usage page. The tenant writes that
+page: it can only lengthen the time that the tenant is charged for, and not beyond the end that the kernel knows. If the
+bounds are further apart than ``KNOWN_NS``, the allocation is metered up to the earlier one, and its last record says
+how much later the end may be. Time in which a driver does not yet report the devices free is not metered.
 
-The monotonic clock ends with the boot of the machine; beyond it the calendar is all there is, and it never takes back what was
-written.
+The monotonic clock ends with the boot of the machine. Across boots the calendar is used, and written intervals are
+never taken back.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from calabash.model.tenancy import project_of
 from calabash.node.metering.end_file import LastSeen
 
 SECOND_NS = 1_000_000_000
-KNOWN_NS = SECOND_NS  # an end within bounds that are no further apart is known
-_SHORTEST_NS = 1000  # the ledger's unit
+KNOWN_NS = SECOND_NS  # an end is known if its bounds are no further apart
+_SHORTEST_NS = 1000  # unit of time of the billing ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One moment by both clocks; ``boot`` says which monotonic one."""
+    """A moment by both clocks; ``boot`` identifies the monotonic clock."""
 
     boot: str
     monotonic_ns: int
@@ -44,7 +44,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One slice at the end of an interval: GPU time and idle time since the grant, and how much of it a second has at most."""
+    """Use of one slice at the end of an interval: GPU time and idle time since the grant.
+
+    ``most_ratio`` is the largest GPU time that the slice can have in each second.
+    """
 
     model: str
     used_ns: int
@@ -54,16 +57,18 @@ class Measured:
 
 @dataclass(slots=True)
 class Meter:
-    """One allocation. ``until_ns`` is the offset up to which it is metered, ``next_sequence`` the number of the next record.
+    """Meter of one allocation.
+
+    ``until_ns`` is the offset up to which it is metered, ``next_sequence`` the number of the next record.
 
     Args:
-        base_ns: the monotonic clock at offset 0.
-        lived_until_ns: where nobody has seen it since this pool started: the last offset at which a pool has seen it alive.
-        worked_until_ns: the offset of its last work by its own usage page, where nobody has seen it since this pool started.
+        base_ns: monotonic time of offset 0.
+        lived_until_ns: last offset at which a pool saw the allocation alive; None once this pool has seen it alive.
+        worked_until_ns: offset of its last work by its usage page, if this pool has not seen it alive.
         uncertain_ns: how much later than ``until_ns`` its estimated end may be.
         unwritten: the interval that was cut last, until the store has it.
         closed: nothing more is metered.
-        anchored: its grant is of this boot.
+        anchored: it was granted in this boot.
     """
 
     record: AllocationRecord
@@ -80,57 +85,57 @@ class Meter:
     anchored: bool = True
 
     def offset_ns(self, now_ns: int) -> int:
-        """The offset of a moment, never before what is metered already."""
+        """Return the offset of a moment, at least ``until_ns``."""
         return max(self.until_ns, now_ns - self.base_ns)
 
     @property
     def unseen(self) -> bool:
-        """Whether nobody has seen it live since this pool started."""
+        """True if this pool has not seen the allocation alive."""
         return self.lived_until_ns is not None and not self.closed
 
     def end_ns(self, now_ns: int) -> int:
-        """The offset up to which it is metered if it were to end at that moment."""
+        """Return the offset up to which the allocation is metered if it ends at that moment."""
         return self.offset_ns(now_ns) if self.lived_until_ns is None else max(self.lived_until_ns, self.worked_until_ns)
 
     def note_activity(self, at_ns: int, now_offset_ns: int) -> None:
-        """It did something at that moment of the monotonic clock, by its own word: this lengthens what it is metered for."""
+        """Note work at a monotonic time, as reported by the usage page; it can only lengthen the metered time."""
         if self.lived_until_ns is not None and self.anchored:
             self.worked_until_ns = max(self.worked_until_ns, min(at_ns - self.base_ns, now_offset_ns))
 
     def bounds(self, seen: LastSeen | None, first_poll_ns: int) -> tuple[int, int]:
-        """The offsets between which an allocation has ended that nobody has seen since this pool started.
+        """Return the offsets between which an allocation has ended that this pool has not seen alive.
 
         Args:
-            seen: what the end recorder has seen of it; None: nothing.
-            first_poll_ns: when this pool looked first, by the monotonic clock, and saw no live member process.
+            seen: what the end recorder saw of it; None: nothing.
+            first_poll_ns: monotonic time of this pool's first poll, which saw no live member process.
         """
         assert self.lived_until_ns is not None
-        if not self.anchored:  # it ended before the machine was started again, when the monotonic clock was 0
+        if not self.anchored:  # it ended before the restart of the machine, when the monotonic clock was 0
             low_ns = self.end_ns(0)
             return low_ns, max(low_ns, -self.base_ns)
         high_ns = self.offset_ns(first_poll_ns)
         low_ns = self.lived_until_ns
         if seen is not None:
             high_ns = min(high_ns, seen.gone_ns - self.base_ns) if seen.gone_ns else high_ns
-            # A round of a pool after this end has not seen this allocation alive, only others.
+            # A round after this end saw other allocations alive, not this one.
             low_ns = max(low_ns if low_ns <= high_ns else 0, seen.alive_ns - self.base_ns if seen.alive_ns else 0)
         low_ns = max(self.until_ns, min(max(low_ns, self.worked_until_ns), high_ns))
         return low_ns, max(low_ns, high_ns)
 
     def settle(self, low_ns: int, high_ns: int) -> None:
-        """It has ended between these offsets."""
+        """Set the end of the allocation to a moment between these offsets."""
         self.lived_until_ns, self.uncertain_ns = estimate(low_ns, high_ns)
         self.worked_until_ns = 0
 
     def preview(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
-        """Return the records that ``cut`` would make, and end no interval."""
+        """Return the records that ``cut`` would return, without ending the interval."""
         elapsed_ns = self._elapsed_ns(offset_ns)
         if elapsed_ns <= 0:
             return ()
         return tuple(self._slice(index, elapsed_ns, slice_) for index, slice_ in enumerate(measured))
 
     def cut(self, offset_ns: int, measured: Sequence[Measured]) -> tuple[UsageRecord, ...]:
-        """The records from where the last interval ended up to this offset; none when no time has passed."""
+        """End the interval at this offset and return its records; none if no time has passed."""
         found = self.preview(offset_ns, measured)
         if not found:
             return ()
@@ -142,13 +147,13 @@ class Meter:
         return found
 
     def _elapsed_ns(self, offset_ns: int) -> int:
-        """Return the length of the interval that ends there; an estimated end always has one, else no record would say it."""
+        """Return the length of the interval that ends there; positive for an estimated end, so that a record reports it."""
         return max(offset_ns - self.until_ns, _SHORTEST_NS if self.uncertain_ns else 0)
 
     def _slice(self, index: int, elapsed_ns: int, measured: Measured) -> UsageRecord:
         record, part = self.record, self.record.placement.slices[index]
         elapsed_s = elapsed_ns / SECOND_NS
-        # Nobody uses more GPU time than has passed, whatever its page says.
+        # Use cannot exceed the elapsed time, whatever the usage page reports.
         used_s = max(0.0, min((measured.used_ns - self.used_ns[index]) / SECOND_NS, elapsed_s * measured.most_ratio))
         idle_s = max(0.0, min((measured.idle_ns - self.idle_ns[index]) / SECOND_NS, elapsed_s - used_s))
         return UsageRecord(
@@ -175,12 +180,12 @@ class Meter:
 
 
 def estimate(low_ns: int, high_ns: int) -> tuple[int, int]:
-    """Return the offset up to which an allocation is metered that has ended between two, and how much later its end may be."""
+    """Return the offset up to which an allocation is metered that ended between two, and how much later its end may be."""
     return (high_ns, 0) if high_ns - low_ns <= KNOWN_NS else (low_ns, high_ns - low_ns)
 
 
 def open_meter(record: AllocationRecord, now: Moment) -> Meter:
-    """The meter of an allocation of which nothing is written."""
+    """Return the meter of an allocation without written records."""
     count = len(record.placement.slices)
     return Meter(
         record=record,
@@ -192,7 +197,12 @@ def open_meter(record: AllocationRecord, now: Moment) -> Meter:
 
 
 def resume_meter(record: AllocationRecord, now: Moment, so_far: UsageSoFar | None, mark: Moment | None) -> Meter:
-    """The meter of an allocation of an earlier pool: ``so_far`` is what that pool wrote, ``mark`` its last round."""
+    """Return the meter of an allocation of an earlier pool.
+
+    Args:
+        so_far: what that pool wrote; None: nothing.
+        mark: its last round.
+    """
     meter = open_meter(record, now)
     if so_far is not None:
         meter.until_ns = max(0, round((so_far.until_s - record.granted_at) * SECOND_NS))
@@ -204,7 +214,7 @@ def resume_meter(record: AllocationRecord, now: Moment, so_far: UsageSoFar | Non
 
 
 def _base_ns(record: AllocationRecord, at: Moment) -> int:
-    """The monotonic clock of that boot at offset 0; by the calendar where the allocation is of another boot."""
+    """Return the monotonic time of offset 0; by the calendar if the allocation was granted in another boot."""
     if record.boot == at.boot and record.granted_ns:
         return record.granted_ns
     return at.monotonic_ns - max(0, round((at.now_s - record.granted_at) * SECOND_NS))

@@ -1,4 +1,4 @@
-"""The meters of everything that is held: what is cut, written, closed and taken up again, whichever thread does it."""
+"""Meters of all held allocations: cutting, writing, closing and resuming intervals from several threads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Measure = Callable[[AllocationRecord], Sequence[Measured]]
 
 
 class Meters:
-    """One meter for each allocation.
+    """One meter for each allocation. Methods may be called from any thread.
 
     Args:
-        boot: the boot of this machine whose monotonic clock ``clock`` has.
-        mark: the last round of the pool before this one.
-        seen: what the end recorder has seen of an allocation while no pool ran.
+        boot: ID of the boot of this machine that the monotonic time of ``clock`` belongs to.
+        mark: last round of the previous pool.
+        seen: returns what the end recorder saw of an allocation while no pool ran.
     """
 
     def __init__(
@@ -37,30 +37,33 @@ class Meters:
         self._boot = boot
         self._mark = mark
         self._seen = seen
-        self._first_poll_ns: int | None = None  # when this pool looked at all allocations first
-        self._lock = threading.RLock()  # whoever measures asks back whether it still may
+        self._first_poll_ns: int | None = None  # when this pool first polled all allocations
+        self._lock = threading.RLock()  # reentrant: measuring calls is_metered
         self._meters: dict[AllocationId, Meter] = {}
         self._totals = UsageTotals(0.0 if mark is None else mark.now_s)
-        self._all_seen = True  # none that an earlier pool has granted is still to be seen living
+        self._all_seen = True  # every allocation of an earlier pool was seen alive or is closed
 
     def now(self) -> Moment:
-        """This moment, by both clocks."""
+        """Return the present moment by both clocks."""
         return Moment(boot=self._boot, monotonic_ns=self._clock.monotonic_ns(), now_s=self._clock.now_s())
 
     def resume(self, record: AllocationRecord, so_far: UsageSoFar | None) -> Meter:
-        """Go on where an earlier pool stopped writing."""
+        """Create the meter of an allocation of an earlier pool."""
         meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
         self._all_seen = False
         return meter
 
     def begin(self, record: AllocationRecord) -> None:
-        """Meter an allocation that was granted just now."""
+        """Begin to meter an allocation that was just granted."""
         with self._lock:
             self._meter_of(record)
 
     def note_living(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
-        """What this pool sees living is metered on. The rest, which may be held until a driver says that its devices are free,
-        has ended when it was last known to live; who comes back is seen at a later round. Costs nothing once all is clear."""
+        """Note which allocations of an earlier pool are alive; these are metered on.
+
+        The others have ended when they were last known to live, even if they are still held until a driver reports
+        their devices free; one that is seen alive later is metered on. Does nothing once all have been seen.
+        """
         if self._all_seen and self._first_poll_ns is not None:
             return
         with self._lock:
@@ -73,14 +76,16 @@ class Meters:
             self._first_poll_ns = self._clock.monotonic_ns()
 
     def ended(self) -> dict[str, LastSeen]:
-        """Between which moments the allocations have ended that are not closed and that nobody has seen, by their slots: what
-        the next pool is to know if this one does not live to write their ends."""
+        """Return the bounds of the ends of open allocations that this pool has not seen alive, by slot name.
+
+        The next pool needs them if this one ends before it has written the ends.
+        """
         found = {}
         with self._lock:
             for meter in self._meters.values():
                 if meter.unseen and meter.anchored:
                     low_ns, high_ns = self._bounds(meter)
-                    # Never 0, which would mean that it was not looked at.
+                    # Never 0, which would mean that it was not polled.
                     alive_ns, gone_ns = max(1, low_ns + meter.base_ns), max(1, high_ns + meter.base_ns)
                     found[PurePath(meter.record.slot).name] = LastSeen(alive_ns=alive_ns, gone_ns=gone_ns)
         return found
@@ -90,21 +95,23 @@ class Meters:
         return meter.bounds(self._seen(meter.record), now_ns if self._first_poll_ns is None else self._first_poll_ns)
 
     def open_records(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
-        """Those that are metered on; what is closed and no longer held is forgotten."""
+        """Return the records that are metered on; drop meters of allocations that are closed and not held."""
         held = {record.id: record for record in records}
         with self._lock:
             self._meters = {name: meter for name, meter in self._meters.items() if name in held or not meter.closed}
             return [record for record in held.values() if not self._meter_of(record).closed]
 
     def is_metered(self, record: AllocationRecord) -> bool:
-        """Whether this very grant is metered and not closed."""
+        """Return True if this grant of the allocation is metered and not closed."""
         with self._lock:
             meter = self._known(record)
             return meter is not None and not meter.closed
 
     def preview(self, records: Iterable[AllocationRecord], measure: Measure) -> list[UsageRecord]:
-        """Return what the store may not have of these allocations: the unwritten records, and those of the open intervals as
-        if they ended now. An allocation that is not metered, because it is still being made or has ended, has none."""
+        """Return the records that the store may not have: unwritten ones, and those of open intervals as if they ended now.
+
+        An allocation that is not metered, because it is being created or has ended, has none.
+        """
         found: list[UsageRecord] = []
         for record in records:
             with self._lock:
@@ -118,17 +125,18 @@ class Meters:
     def cut(
         self, records: Iterable[AllocationRecord], measure: Measure, *, begin: bool = True
     ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
-        """Return the records to be written: new intervals up to now, or the last one where the store may not have it.
+        """Return the records to write: new intervals up to now, or the last one if the store may not have it.
 
         Args:
-            begin: begin to meter the allocations that are not metered. Only the thread that also forgets meters
-                (``going_on``) may do so: to any other an allocation that has just ended looks like a new one.
+            begin: begin to meter allocations that are not metered. Only the thread that also drops meters
+                (``open_records``) may do so: to any other thread an allocation that has just ended looks like a new
+                one.
         """
         due: dict[AllocationId, tuple[UsageRecord, ...]] = {}
         for record in records:
             with self._lock:
                 meter = self._meter_of(record) if begin else self._known(record)
-                # The end of an allocation that nobody has seen is settled once, by ``close``.
+                # The end of an allocation that was not seen alive is settled once, by ``close``.
                 if meter is not None and not meter.closed and not meter.unseen:
                     offset_ns = meter.end_ns(self._clock.monotonic_ns())
                     meter.unwritten = meter.unwritten or self._cut(meter, offset_ns, measure(record))
@@ -136,8 +144,10 @@ class Meters:
         return due
 
     def totals(self, records: Iterable[AllocationRecord], measure: Measure) -> Mapping[Key, GpuTime]:
-        """Return the GPU time of tenants and projects up to now. No interval is cut or begun meanwhile, else it would count
-        twice or not at all."""
+        """Return the GPU time of tenants and projects up to now.
+
+        Holds the lock throughout, so that no interval is counted twice or missed.
+        """
         with self._lock:
             found: list[UsageRecord] = []
             for record in records:
@@ -156,7 +166,7 @@ class Meters:
         return records
 
     def written(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]]) -> None:
-        """The store has them."""
+        """Note that the store has these records."""
         with self._lock:
             for name, usage in due.items():
                 meter = self._meters.get(name)
@@ -164,7 +174,7 @@ class Meters:
                     meter.unwritten = ()
 
     def close(self, record: AllocationRecord, measure: Measure) -> Sequence[UsageRecord]:
-        """The last records of an allocation; the same ones when it is asked again."""
+        """End the metering of an allocation and return its last records; the same ones if called again."""
         with self._lock:
             meter = self._meter_of(record)
             if not meter.closed:
@@ -176,13 +186,13 @@ class Meters:
             return meter.unwritten
 
     def _known(self, record: AllocationRecord) -> Meter | None:
-        """The meter of this very grant; None if there is none yet, or none any more."""
+        """Return the meter of this grant; None if there is none."""
         meter = self._meters.get(record.id)
         return meter if meter is not None and meter.record.granted_ns == record.granted_ns else None
 
     def _meter_of(self, record: AllocationRecord) -> Meter:
         meter = self._meters.get(record.id)
         again = meter is not None and meter.closed and meter.record.granted_ns != record.granted_ns
-        if meter is None or again:  # a container that is made anew is granted under the same name
+        if meter is None or again:  # a container that is created again is granted under the same name
             meter = self._meters[record.id] = open_meter(record, self.now())
         return meter

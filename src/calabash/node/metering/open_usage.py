@@ -1,7 +1,7 @@
 """Usage of held allocations since their last usage record.
 
-The watch thread writes a usage record of each slice once a minute. ``records`` returns what no record has yet and writes
-nothing, so a user who asks for usage again and again makes no rows. ``write`` writes it, for a rating that reads the store.
+The watch thread writes a usage record of each slice once a minute. ``records`` returns the usage since then and writes
+nothing, so frequent queries of users create no rows. ``write`` writes it, for a rating that reads the store.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ KEPT_NS = 1_000_000_000
 
 
 class OpenUsage:
-    """Safe for threads. However often it is asked, allocations are measured and written at most once in ``KEPT_NS``.
+    """Open usage of one node. Methods may be called from any thread.
+
+    Allocations are measured and written at most once in ``KEPT_NS``.
 
     Args:
-        held: the allocations that are held.
+        held: returns the held allocations.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class OpenUsage:
         self._written_until_s = 0.0
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the records that would be written if all intervals ended now, and the moment that "now" was.
+        """Return the records of all open intervals as if they ended now, and that time.
 
         The store may have some of the records by the time they are used.
         """
@@ -48,14 +50,16 @@ class OpenUsage:
             return self._measured
 
     def totals(self) -> Mapping[Key, GpuTime]:
-        """Return the GPU time of tenants and projects since the start of the pool; reads no record of the store."""
+        """Return the GPU time of tenants and projects since the start of the pool. Reads nothing from the store."""
         return self._ledgers.totals(self._held())
 
     def write(self) -> tuple[float, Mapping[str, float]]:
-        """Write the records of all open intervals. Return the moment up to which all usage is in the store, and tenants of
-        which less is there: none.
+        """Write the records of all open intervals.
 
-        Raises CalabashError: STORE_UNAVAILABLE, DISK_FULL.
+        Returns the time up to which all usage is in the store, and the tenants with less (none).
+
+        Raises:
+            CalabashError: STORE_UNAVAILABLE, DISK_FULL.
         """
         with self._lock:
             now_ns = self._clock.monotonic_ns()

@@ -1,7 +1,8 @@
-"""GPU time of tenants and projects as counters, from the same records that billing reads.
+"""Counters of the GPU time of tenants and projects, from the same records that billing reads.
 
-The totals begin at 0 with each pool, and count from the last round of the pool before it, so time that no pool ran is counted
-once. What is written later than it was measured, or measured less than it was estimated, never makes a total fall.
+The counters begin at 0 with each pool and count from the last round of the previous pool, so that time in which no pool
+ran is counted once. A counter never decreases, even if usage is written later than it was measured, or is measured
+lower than it was estimated.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 from calabash.model.allocation import UsageRecord
 
-KEYS_MAX = 8192  # tenants and projects; beyond it the oldest is dropped, and begins again at 0
+KEYS_MAX = 8192  # tenants and projects; the oldest beyond it is dropped and begins again at 0
 
 Key = tuple[str] | tuple[str, str]  # a tenant as a whole, or one of its projects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTime:
-    """Seconds of whole devices: those allocated, those of them that were used, and those without any use."""
+    """Seconds of whole devices: allocated, used, and without any use."""
 
     allocated_s: float = 0.0
     used_s: float = 0.0
@@ -32,7 +33,7 @@ class GpuTime:
         )
 
     def at_least(self, other: GpuTime) -> GpuTime:
-        """Return the larger of each figure."""
+        """Return the larger of each value."""
         return GpuTime(
             allocated_s=max(self.allocated_s, other.allocated_s),
             used_s=max(self.used_s, other.used_s),
@@ -41,19 +42,19 @@ class GpuTime:
 
 
 class UsageTotals:
-    """Not safe for threads.
+    """Counters of tenants and projects. Not thread-safe.
 
     Args:
-        since_s: the moment from which usage counts.
+        since_s: time from which usage counts.
     """
 
     def __init__(self, since_s: float = 0.0) -> None:
         self._since_s = since_s
-        self._ended: dict[Key, GpuTime] = {}  # of intervals that have ended
+        self._ended: dict[Key, GpuTime] = {}  # sums of intervals that have ended
         self._told: dict[Key, GpuTime] = {}
 
     def add(self, records: Iterable[UsageRecord]) -> None:
-        """Count intervals that have ended, each once."""
+        """Count intervals that have ended; each must be added once."""
         self._count(self._ended, records)
         for found in (self._ended, self._told):
             while len(found) > KEYS_MAX:
@@ -62,7 +63,7 @@ class UsageTotals:
                 self._told.pop(oldest, None)
 
     def with_open(self, records: Iterable[UsageRecord]) -> Mapping[Key, GpuTime]:
-        """Return the totals, with intervals that have not ended."""
+        """Return the counters including open intervals."""
         found = dict(self._ended)
         self._count(found, records)
         for key, time in found.items():

@@ -1,9 +1,9 @@
-"""What every held allocation really uses: live figures from its usage page, and metering intervals from them.
+"""Track the use of every held allocation: live values from its usage page, and metering intervals.
 
-A usage page is written by its tenant, so figures are bounded and only ever describe that tenant.
+A tenant writes its usage page, so values are bounded and only ever describe that tenant.
 
-Time on a MIG instance is told as the part of the device that the instance is: one with a seventh of the compute, busy all the
-time, uses a seventh of a device.
+Time on a MIG instance counts as the fraction of the device that the instance has: an instance with a seventh of the
+compute, busy all the time, uses a seventh of a device.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ Members = Callable[[AllocationId], list[Process]]
 
 CHECKPOINT_NS = 60_000_000_000
 RATE_WINDOW_NS = 1_000_000_000
-IDLE_NS, IDLE_TICKS = 5_000_000_000, 2  # an allocation without GPU time for so long is looked at every other time
-UNTOLD_NS = 250_000_000  # the library tells late what has run; what it never tells is more than this soon
+IDLE_NS, IDLE_TICKS = 5_000_000_000, 2  # after this time without GPU time, an allocation is read every IDLE_TICKS ticks
+UNTOLD_NS = 250_000_000  # largest lag of the library's report; more than this was not reported
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One allocation. Marks are per device index within the allocation."""
+    """State of one allocation; lists are by index of the device within the allocation."""
 
     slot: OpenSlot
-    device_percent: list[int]  # how much of the device a full use of the slice is
-    told_ns: list[int]  # GPU time by the tenant's page; it never runs backwards
+    device_percent: list[int]  # percentage of the device that full use of the slice is
+    told_ns: list[int]  # GPU time by the tenant's page; it never decreases
     sampled_ns: list[int]  # GPU time by the driver's utilisation, where no library measures it
     sampled_mib: list[int]
     sampled_at_ns: int
-    part_mark: list[tuple[int, int] | None]  # what the driver and the page had told of an instance at first
+    part_mark: list[tuple[int, int] | None]  # first values of the driver and the page for an instance
     rate: list[float]
     idle_ns: list[int]  # time without any GPU time, so far
-    idle_from_ns: list[int]  # when GPU time was last seen, or looking began
-    outside: bool = False  # whether the driver tells what is used
+    idle_from_ns: list[int]  # when GPU time was last seen, or tracking began
+    outside: bool = False  # the driver reports the use
     rate_mark: list[tuple[int, int]] = field(default_factory=list)
 
     def measured(self, index: int) -> bool:
-        """Whether anybody would see GPU time of the slice."""
+        """Return True if GPU time of the slice is measured, by the library or by the driver."""
         return self.outside or self.slot.limits.device(index).policy != PagePolicy.NONE
 
 
 class UsageTracker:
-    """The usage_tracker of all held allocations; ``tick`` from the watch thread, reading from any.
+    """Use of all held allocations. ``tick`` is called from the watch thread, reading from any.
 
     Args:
-        model_of: the model of a device, by which its time is rated.
-        meters: how far each has been metered.
+        model_of: returns the model of a device, by which its time is rated.
+        meters: meters of the allocations.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class UsageTracker:
         self._next_checkpoint_ns = clock.monotonic_ns() + CHECKPOINT_NS
 
     def use(self, record: AllocationRecord) -> list[SliceUse]:
-        """Figures per slice, in the order of the placement."""
+        """Return the present use of each slice, in the order of the placement."""
         entry = self._entries.get(record.id)
         if entry is None:
             return [SliceUse() for _ in record.placement.slices]
@@ -116,11 +116,11 @@ class UsageTracker:
 
     @property
     def is_due(self) -> bool:
-        """Return True if the window of the rates has passed, so that ``tick`` has something to do."""
+        """True if the window of the rates has passed, so that ``tick`` has something to do."""
         return self._clock.monotonic_ns() >= self._next_tick_ns
 
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
-        """Look at every entry; the allocations whose tenant has spoilt its page, and how."""
+        """Update the rates; return the allocations whose tenant has truncated or extended its page, with a message."""
         now_ns = self._clock.monotonic_ns()
         self._next_tick_ns = now_ns + RATE_WINDOW_NS
         self._ticks += 1
@@ -132,14 +132,17 @@ class UsageTracker:
                     continue
                 entry.slot.usage.require_intact()
             except CalabashError as error:
-                if self._slots.exists(record.id):  # else it was released just now
+                if self._slots.exists(record.id):  # otherwise it was released just now
                     spoilt[record.id] = error.message
             else:
                 self._rates(entry, now_ns)
         return spoilt
 
     def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
-        """Measure what runs without the library, where a device is one allocation's alone: by its utilisation."""
+        """Measure allocations that run without the library and have a device alone, by the utilisation that the driver reports.
+
+        Time between two calls counts as used in proportion to the utilisation.
+        """
         now_ns = self._clock.monotonic_ns()
         for record in records:
             mode = SHARING_MODES.get(record.placement.mode)
@@ -161,7 +164,10 @@ class UsageTracker:
                     entry.sampled_ns[index] += elapsed_ns * max(0, min(100, reading.utilization_percent)) // 100
 
     def capped_slots(self) -> tuple[OpenSlot, ...]:
-        """Pages of the allocations whose memory is capped. The same object as long as no entry is opened or closed."""
+        """Return the open slots of allocations with a memory limit.
+
+        The same object is returned until a slot is opened or closed.
+        """
         known = self._capped
         opened = self.open_slots()
         if known is None or known[0] is not opened:
@@ -169,21 +175,24 @@ class UsageTracker:
         return known[1]
 
     def open_slots(self) -> tuple[OpenSlot, ...]:
-        """Pages of all allocations, those that only have a view of devices included. The same object as for ``slot``."""
+        """Return the open slots of all allocations, including those without limits.
+
+        The same object is returned until a slot is opened or closed.
+        """
         changes, known = self._changes, self._opened
         if known is None or known[0] != changes:
             known = self._opened = (changes, tuple(entry.slot for entry in list(self._entries.values())))
         return known[1]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
-        """Write the intervals of everything that runs, once a minute, so that a crash loses little."""
+        """Write the intervals of all allocations every CHECKPOINT_NS, so that a crash loses little."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
             self._write(self.meters.cut(records, self._measured), store)
 
     def write(self, records: Iterable[AllocationRecord], store: Store) -> None:
-        """Write the intervals of everything that is metered up to now, from any thread."""
+        """Write the intervals of all metered allocations up to now. May be called from any thread."""
         self._write(self.meters.cut(records, self._measured, begin=False), store)
 
     def _write(self, due: Mapping[AllocationId, tuple[UsageRecord, ...]], store: Store) -> None:
@@ -191,22 +200,22 @@ class UsageTracker:
         self.meters.written(due)
 
     def preview(self, records: Iterable[AllocationRecord]) -> list[UsageRecord]:
-        """Return what the store may not have of these allocations, up to now; from any thread."""
+        """Return the records that the store may not have, up to now. May be called from any thread."""
         return self.meters.preview(records, self._measured)
 
     def totals(self, records: Iterable[AllocationRecord]) -> Mapping[Key, GpuTime]:
-        """Return the GPU time of tenants and projects up to now; from any thread."""
+        """Return the GPU time of tenants and projects up to now. May be called from any thread."""
         return self.meters.totals(records, self._measured)
 
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
-        """The last records of an allocation whose slot still exists, if it ever had one; its pages are let go of."""
+        """End the metering of an allocation, return its last records and drop its pages. Called while its slot exists."""
         usage = self.meters.close(record, self._measured)
         self._entries.pop(record.id, None)
         self._changes += 1
         return usage
 
     def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
-        """Go on where an earlier pool stopped writing; before anything is settled."""
+        """Resume the metering of an allocation of an earlier pool, before allocations are settled."""
         meter = self.meters.resume(record, so_far)
         entry = self._entry(record)
         if entry is None:
@@ -214,7 +223,7 @@ class UsageTracker:
         now_ns = meter.offset_ns(self._clock.monotonic_ns())
         for index in range(len(record.placement.slices)):
             charged_ns = _charged_ns(entry, index)
-            # What was measured from outside is known to nobody but the pool before us, and what it wrote of it.
+            # Time sampled from the driver is known only from what the previous pool wrote.
             entry.sampled_ns[index] = max(0, meter.used_ns[index] - charged_ns)
             if entry.measured(index) and charged_ns <= meter.used_ns[index]:
                 entry.idle_ns[index] = now_ns - meter.until_ns
@@ -239,7 +248,11 @@ class UsageTracker:
             return None
 
     def _open(self, record: AllocationRecord) -> _Entry:
-        """Raises CalabashError: NOT_FOUND once it is closed; whoever took its records before that comes too late."""
+        """Return the entry of an allocation; create it if needed.
+
+        Raises:
+            CalabashError: NOT_FOUND if the allocation is not metered any more; BAD_FILE.
+        """
         entry = self._entries.get(record.id)
         if entry is None and self.meters.is_metered(record):
             opened = self._slots.pages(record.id)
@@ -265,7 +278,7 @@ class UsageTracker:
             )
             self._entries[record.id] = entry
             self._changes += 1
-            if not self.meters.is_metered(record):  # closed meanwhile, and perhaps taken out before it was put in
+            if not self.meters.is_metered(record):  # closed meanwhile, perhaps before it was added
                 if self._entries.get(record.id) is entry:
                     del self._entries[record.id]
                     self._changes += 1
@@ -291,8 +304,11 @@ class UsageTracker:
 
 
 def _charged_ns(entry: _Entry, index: int) -> int:
-    """GPU time so far: what the tenant's page has told, at its highest, and what the driver saw beyond that; or sampled
-    from outside."""
+    """Return the GPU time so far, in ns.
+
+    It is the highest value of the tenant's page plus what the driver saw beyond it, or what was sampled from the
+    driver.
+    """
     entry.told_ns[index] = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     unreported_ns = entry.slot.limits.device(index).unreported_ns
     told_ns = (entry.told_ns[index] + unreported_ns) * entry.device_percent[index] // 100
@@ -300,7 +316,7 @@ def _charged_ns(entry: _Entry, index: int) -> int:
 
 
 def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
-    """What the driver saw of an instance beyond what the library has told since it is looked at."""
+    """Add the GPU time of a MIG instance that the driver saw beyond what the library has reported."""
     told_ns = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     mark = entry.part_mark[index]
     if busy_ns is None or mark is None or busy_ns < mark[0]:
@@ -313,5 +329,5 @@ def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
 
 
 def _part_percent(mode: ModeName, part: Slice) -> int:
-    """100, but for a slice that has multiprocessors of its own and no others."""
+    """Return the percentage of the device that full use of the slice is: 100 except in mode ``mig``."""
     return part.core_percent if mode == MIG_MODE else 100

@@ -1,10 +1,9 @@
-"""Keeps the usage_tracker true: takes the dead off the counters and publishes residual memory.
+"""Remove ended processes from the counters of usage pages, and publish residual memory.
 
-A process is dead for the ledger when the kernel no longer knows it (pid and start time) *and* the driver no longer
-lists it: only then is its memory really free. That nobody among the members is the process of an entry does not say that
-it is dead: who has come to a slot that others made may not be known as a member yet. All processes of the machine are
-asked then, after the entry was read. What tenants wrote about themselves is used for bookkeeping of that very tenant and
-for nothing else.
+A process has ended for the counters when the kernel does not know it any more (pid and start time) *and* no driver
+lists it: only then is its memory free. An entry whose process is not among the known members need not have ended: a
+process that entered a slot created by others may not be known as a member yet. Then all processes of the machine are
+searched, after the entry was read. What a tenant writes is used only for the accounting of that tenant.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from calabash.node.slots.overhead import NOISY_READINGS, ProcessKey, ProcessRead
 from calabash.node.slots.pages import ProcUsage
 
 CONTEXT_BYTES_MAX = 4096 * MIB
-SAME_READINGS = NOISY_READINGS + 1  # after so many readings that saw the same, the residual is what it will be
-AGAIN_S = 2.0  # a slice with processes of which nothing changes is looked at again after so long
-AGAIN_EMPTY_S = 120.0  # and one without processes
-MARKS_S = 1.0  # so often the memory of slices without processes is compared: one may come and go between two readings
-PASS_SHARE = 0.05  # of the time, that passes over all processes take at most, whatever tenants write
+SAME_READINGS = NOISY_READINGS + 1  # number of equal readings after which the residual does not change any more
+AGAIN_S = 2.0  # period of examining a slot whose processes do not change
+AGAIN_EMPTY_S = 120.0  # the same for a slot without processes
+MARKS_S = 1.0  # period of comparing the counters of slots without processes: one may start and end in between
+PASS_SHARE = 0.05  # largest fraction of the time for searches of all processes, whatever tenants write
 
-HostBytes = dict[int, int]  # pid in our namespace -> bytes
+HostBytes = dict[int, int]  # pid in the host's namespace -> bytes
 Entries = dict[ProcessKey, ProcUsage]
 
 
 @dataclass(slots=True)
 class Examination:
-    """The last look of the reaper at a slice, by which it decides whether another look would find anything new.
+    """Last examination of a slot by the reaper, by which it decides whether another one could find anything new.
 
-    ``same`` counts the readings in a row that saw the same; ``pids`` are the processes in the host's namespace.
+    ``same`` counts consecutive examinations with the same result; ``pids`` are the processes in the host's namespace.
     """
 
     at_s: float = float("-inf")
@@ -64,10 +63,11 @@ class Examination:
     def note(
         self, *, at_s: float, seen: tuple[tuple[bytes, ...], Entries, Entries], pids: set[int], settled: bool
     ) -> None:
-        """Take over what a look saw: the mark, and the entries before and after the driver was asked.
+        """Take over the result of an examination.
 
         Args:
-            settled: nothing of it was changed by the reading, all processes are known, and none is just ending.
+            seen: the memory mark, and the entries before and after the driver was called.
+            settled: the examination changed nothing, all processes are known, and none is just ending.
         """
         mark, before, after = seen
         same = settled and mark == self.mark and before == after == self.entries and pids == self.pids
@@ -78,30 +78,30 @@ class Examination:
 
 @dataclass(slots=True)
 class OpenSlot:
-    """One allocation's pages and what is remembered between two readings."""
+    """Pages of one allocation and the state that is kept between two examinations."""
 
     usage: pages.UsagePage
     limits: pages.LimitsPage
     lease: Path
     residuals: list[Residual]
-    members: Callable[[], list[Process]] | None = None  # who belongs to it, where no lease says so
-    examined: Examination = field(default_factory=Examination)  # what the reaper saw at its last look
+    members: Callable[[], list[Process]] | None = None  # returns the members if there is no lease
+    examined: Examination = field(default_factory=Examination)  # last examination by the reaper
 
     @property
     def is_capped(self) -> bool:
-        """Whether it has an amount of memory; else its pages only narrow what devices it sees."""
+        """True if the allocation has a memory limit; otherwise its pages only restrict the visible devices."""
         return self.limits.device(0).memory_limit_bytes != 0
 
 
 @dataclass(slots=True)
 class SlotsByDevice:
-    """The slices that the reaper readings at, by the devices that they are of."""
+    """Slots that the reaper examines, by device."""
 
     open_slots: tuple[OpenSlot, ...]
     by_device: dict[DeviceUuid, list[OpenSlot]]
-    busy: dict[int, OpenSlot]  # those that may be due at any look: they have processes, or were not looked at yet
-    next_all_s: float = float("-inf")  # when the first of the others is due
-    next_marks_s: float = float("-inf")  # when their memory is compared
+    busy: dict[int, OpenSlot]  # slots that may be due at any time: with processes, or not examined yet
+    next_all_s: float = float("-inf")  # when the first of the other slots is due
+    next_marks_s: float = float("-inf")  # when their counters are compared next
 
     @classmethod
     def build(cls, open_slots: tuple[OpenSlot, ...]) -> SlotsByDevice:
@@ -112,7 +112,7 @@ class SlotsByDevice:
         return cls(open_slots, by_device, {id(k): k for k in open_slots})
 
     def due(self, now_s: float) -> list[OpenSlot]:
-        """Return the slices that are to be looked at whatever drivers say."""
+        """Return the slots that are to be examined regardless of the drivers."""
         if now_s >= self.next_all_s:
             self.busy = {id(k): k for k in self.open_slots if k.examined.has_entries or is_due(k, now_s)}
             rests = (k.examined.at_s for k in self.open_slots if id(k) not in self.busy)
@@ -124,7 +124,7 @@ class SlotsByDevice:
         return [slot for slot in self.busy.values() if is_due(slot, now_s)]
 
     def note_examined(self, slot: OpenSlot) -> None:
-        """Take over whether a slice has processes now."""
+        """Note whether a slot has processes now."""
         if slot.examined.has_entries:
             self.busy[id(slot)] = slot
         else:
@@ -132,11 +132,11 @@ class SlotsByDevice:
             self.next_all_s = min(self.next_all_s, slot.examined.at_s + AGAIN_EMPTY_S)
 
     def known(self, uuid: DeviceUuid) -> set[int]:
-        """Return the processes that the slices of a device had at the last look at each."""
+        """Return the pids that the slots of a device had at their last examinations."""
         return {pid for slot in self.by_device[uuid] if slot.examined.pids for pid in slot.examined.pids}
 
     def affected(self, moved: Mapping[DeviceUuid, Collection[int]]) -> list[OpenSlot]:
-        """Return the slices that have one of the moved processes, or whose memory has changed beside them."""
+        """Return the slots of devices in ``moved`` that have one of the processes, or whose memory counters changed."""
         found: dict[int, OpenSlot] = {}
         for uuid, pids in moved.items():
             for slot in self.by_device[uuid]:
@@ -146,7 +146,10 @@ class SlotsByDevice:
 
 
 def is_due(slot: OpenSlot, now_s: float) -> bool:
-    """Return True if a slice is to be looked at whatever drivers say: it is new, it changes, or the last look is long ago."""
+    """Return True if a slot is to be examined regardless of the drivers.
+
+    That is, if it is new, its counters change, or its last examination is longer ago than AGAIN_S or AGAIN_EMPTY_S.
+    """
     examined = slot.examined
     if examined.has_entries:
         rests = examined.same >= SAME_READINGS and now_s < examined.at_s + AGAIN_S
@@ -160,7 +163,7 @@ def _mark(slot: OpenSlot) -> tuple[bytes, ...]:
 
 
 class Reaper:
-    """Looks at the usage_tracker of slices that may have changed; asks each driver once or twice per device and ``tick``."""
+    """Examines slots that may have changed; calls each driver once or twice per device and ``tick``."""
 
     def __init__(
         self,
@@ -176,26 +179,26 @@ class Reaper:
         self._next_pass_s = 0.0
         self._own_namespace = pid_namespace()
         self._slots = SlotsByDevice.build(())
-        self._last_listed: dict[DeviceUuid, HostBytes | None] = {}  # at the last look
+        self._last_listed: dict[DeviceUuid, HostBytes | None] = {}  # at the last tick
         self._rounds = 0
-        self._context_bytes = contexts if contexts is not None else {}  # by model: cards of a model cost the same
+        self._context_bytes = contexts if contexts is not None else {}  # by model of card
 
     def learn_context(self, model: str, context_bytes: int) -> None:
-        """What an empty context costs on cards of a model."""
+        """Set the memory of an empty context on cards of a model, if it is plausible."""
         if 0 < context_bytes <= CONTEXT_BYTES_MAX:
             self._context_bytes[model] = context_bytes
 
     def context_bytes_of(self, uuid: DeviceUuid) -> int:
-        """What an empty context costs on that device; 0 while it is not known."""
+        """Return the memory of an empty context on a device; 0 while it is unknown."""
         return self._context_bytes.get(self._inventory.model_of(uuid), 0)
 
     def publish_context(self, limits: pages.LimitsPage) -> None:
-        """Tell a slot what a context on each of its devices costs."""
+        """Write the memory of a context on each of its devices to the limits of a slot."""
         for index, uuid in enumerate(limits.uuids):
             limits.set_context_bytes(index, self.context_bytes_of(uuid))
 
     def tick(self, open_slots: Iterable[OpenSlot]) -> None:
-        """Look at every slice that may have changed. Drivers are asked for the devices that are used only."""
+        """Examine every slot that may have changed. Drivers are called for devices with slots only."""
         if open_slots is not self._slots.open_slots:
             self._slots = SlotsByDevice.build(open_slots if isinstance(open_slots, tuple) else tuple(open_slots))
         now_s, slots = self._now_s(), self._slots
@@ -204,7 +207,7 @@ class Reaper:
         listed_bytes = self._listed(due)
         moved = self._moved(listed_bytes)
         late = [slot for slot in slots.affected(moved) if id(slot) not in before]
-        if late:  # the ledger is read before and after the driver, so that both can be compared
+        if late:  # read the page before and after the driver, so that both can be compared
             before |= {id(slot): _entries(slot) for slot in late}
             listed_bytes |= {uuid: self._driver_bytes(uuid) for slot in late for uuid in slot.limits.uuids}
         self._last_listed = listed_bytes
@@ -216,7 +219,7 @@ class Reaper:
             self._reap_missing(missing)
 
     def _listed(self, due: Sequence[OpenSlot]) -> dict[DeviceUuid, HostBytes | None]:
-        """Ask the drivers; a device without processes, where no slice is due, at every other look only."""
+        """List the processes of the devices; a device without processes and due slots only at every other call."""
         self._rounds += 1
         wanted = {uuid for slot in due for uuid in slot.limits.uuids}
         return {
@@ -227,7 +230,7 @@ class Reaper:
         }
 
     def _moved(self, listed_bytes: Mapping[DeviceUuid, HostBytes | None]) -> dict[DeviceUuid, set[int]]:
-        """Return the processes of each device whose memory has changed since the last reading, and those that nobody knows."""
+        """Return the processes of each device whose memory has changed since the last call, and unknown ones."""
         moved: dict[DeviceUuid, set[int]] = {}
         for uuid, held in listed_bytes.items():
             last = self._last_listed.get(uuid)
@@ -239,7 +242,7 @@ class Reaper:
         return moved
 
     def _driver_bytes(self, uuid: DeviceUuid) -> HostBytes | None:
-        """Bytes per process of a device; None when it does not answer: then nothing is known, and nothing is held."""
+        """Return the bytes of each process on a device; None if the driver does not answer."""
         try:
             found = self._inventory.processes(uuid)
         except (CalabashError, KeyError):
@@ -249,10 +252,10 @@ class Reaper:
     def _examine(
         self, slot: OpenSlot, before: Entries, listed_bytes: dict[DeviceUuid, HostBytes | None]
     ) -> list[ProcUsage]:
-        """Returns the entries whose process is nobody that is known."""
+        """Update residuals and remove ended processes of a slot; return the entries whose process is unknown."""
         mark = slot.usage.memory_mark(slot.limits.device_count)
         after = _entries(slot)
-        members = functools.cache(lambda: _members(slot))  # asked once, however many entries name nobody
+        members = functools.cache(lambda: _members(slot))  # called once for all unknown entries
         known = {key: self._host_process(slot, proc, members) for key, proc in after.items()}
         if slot.is_capped:
             self.publish_context(slot.limits)
@@ -287,12 +290,12 @@ class Reaper:
         return missing
 
     def _reap_missing(self, missing: Iterable[tuple[OpenSlot, ProcUsage]]) -> None:
-        """Those that no process of the machine is."""
+        """Search all processes of the machine for unknown entries, and remove those that have none."""
         began_s = self._now_s()
         there = in_other_namespaces()
         pids = {inner.pid for inner in there}
         for slot, proc in missing:
-            if proc.state == ProcState.TAKEN:  # it holds nothing yet, and does not say of which namespace its pid is
+            if proc.state == ProcState.TAKEN:  # it has no memory yet, and its namespace is not written yet
                 gone = proc.pid not in pids and identify(proc.pid) is None
             else:
                 gone = _found(proc, there) is None
@@ -303,7 +306,7 @@ class Reaper:
         self._next_pass_s = ended_s + (ended_s - began_s) / PASS_SHARE
 
     def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, reading: ProcessReading) -> None:
-        """Where no card could be tried out: the least that a process with one context has held beside its own."""
+        """Learn the memory of a context from a process with one context, for a model whose cards could not be tested."""
         model = self._inventory.model_of(uuid)
         if proc.context_count != 1 or not reading.quiet or not reading.driver_bytes:
             return
@@ -314,7 +317,7 @@ class Reaper:
     def _host_process(
         self, slot: OpenSlot, proc: ProcUsage, members: Callable[[], dict[InnerPid, Process]]
     ) -> Process | None:
-        """The process as this namespace knows it; None when it is nobody that is known."""
+        """Return the process of an entry in the host's namespace; None if it is unknown."""
         if proc.state == ProcState.TAKEN:
             return None
         is_ours = proc.pid_namespace in {0, self._own_namespace}
@@ -328,7 +331,10 @@ class Reaper:
 
 
 def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, listed: Collection[int]) -> bool:
-    """Return True if a process has memory by its entry and by no driver: it ends, and the kernel still knows it."""
+    """Return True if a process has memory by its entry and by no driver.
+
+    Such a process is ending, and the kernel still knows it.
+    """
     return any(
         process is not None
         and process.pid not in listed
@@ -338,13 +344,13 @@ def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, li
 
 
 def _members(slot: OpenSlot) -> dict[InnerPid, Process]:
-    """Those that are known to belong to it."""
+    """Return the known member processes of a slot by their pid in their own namespace."""
     found = slot.members() if slot.members else holders([slot.lease])[slot.lease]
     return by_inner_pid(process.pid for process in found)
 
 
 def _found(proc: ProcUsage, processes: dict[InnerPid, Process]) -> Process | None:
-    """The process that an entry names; without a start time its pid has to do."""
+    """Return the process that an entry names; an entry without a start time is matched by its pid."""
     found = processes.get(InnerPid(namespace=proc.pid_namespace, pid=proc.pid))
     return found if found is not None and proc.start_time in {0, found.start_time} else None
 

@@ -1,5 +1,7 @@
-"""A tenant's counter as far as it can be true: it never runs backwards, and in the long run not faster than the clock;
-and how long its kernels can be, if the counter is true."""
+"""Clamp tenant-reported counters to plausible values, and bound the kernel durations that follow from them.
+
+A clamped counter never decreases, and in the long run does not grow faster than the clock.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 MS = 1_000_000
-BACKLOG_NS = 1_000 * MS  # what a page says beyond what the clock allows counts later, up to this
+BACKLOG_NS = 1_000 * MS  # growth beyond the clock that is kept to count later
 CREDIT_NS = 20 * MS
-KERNEL_NS_MAX = 3_000 * MS  # no kernel is believed to be longer, and no time window is made longer for one
+KERNEL_NS_MAX = 3_000 * MS  # longest accepted kernel; no time window is extended beyond it
 
 
 @dataclass(slots=True)
 class ClampedCounter:
-    """A cumulative counter of GPU time that lies in a tenant's page; counts from its first look."""
+    """Clamped view of a cumulative counter of GPU time in a tenant's page; it starts at 0 at the first reading."""
 
     value_ns: int = 0
     _highest_ns: int = -1
@@ -23,11 +25,11 @@ class ClampedCounter:
     _read_ns: int = 0
 
     def read(self, raw_ns: int, now_ns: int, *, burst_ns: int, inflight_ns: int = 0) -> int:
-        """Return the value after one more look.
+        """Return the value after one more reading.
 
         Args:
-            burst_ns: how much work may be told ahead of its time.
-            inflight_ns: work under way, which was told when it was launched; ``KERNEL_NS_MAX`` of it is believed.
+            burst_ns: amount of work that may be reported ahead of its time.
+            inflight_ns: work in progress, which is reported when it is launched; at most KERNEL_NS_MAX is accepted.
         """
         if self._highest_ns < 0:
             self._highest_ns, self._read_ns, self._room_ns = raw_ns, now_ns, burst_ns
@@ -45,34 +47,35 @@ class ClampedCounter:
 
 STEPS_WINDOW_NS = 250 * MS
 STEPS_WINDOWS = 4
-DIVIDED_RATIO = 0.6  # of the time: what a kernel is charged that runs beside one other, with some slack
+DIVIDED_RATIO = 0.6  # fraction of the time charged for a kernel that runs beside another one, with some slack
 
 
 @dataclass(slots=True)
 class LargestStep:
-    """The largest step of a counter of GPU time between two looks, of late.
+    """Largest recent step of a counter of GPU time between two readings.
 
-    A kernel is charged as a whole, so a program whose counter grows in small steps has no long kernels, whatever it says.
-    One that was never measured is charged while it runs: what the counter grows by without another launch is one kernel.
+    A kernel is charged as a whole, so a program whose counter grows in small steps has no long kernels, whatever its
+    page says. A kernel that was never measured is charged while it runs: the growth of the counter without another
+    launch is one kernel.
     """
 
     _last_ns: int = -1
     _since_ns: int = 0
-    _largest: deque[int] = field(default_factory=lambda: deque(maxlen=STEPS_WINDOWS))  # of windows with any step
+    _largest: deque[int] = field(default_factory=lambda: deque(maxlen=STEPS_WINDOWS))  # of windows with a step
     _launch_count: int | None = None
     _running_ns: int = 0
     _running_since_ns: int = 0
 
     def divided_ns(self, now_ns: int) -> int:
-        """Return what a kernel that was never measured was charged so far while it runs beside kernels of others.
+        """Return the charge so far of an unmeasured kernel that runs beside kernels of others, in ns; 0 if there is none.
 
-        It is charged its part of the time, hence half of the time at most. 0: no such kernel runs.
+        Such a kernel is charged its part of the time, hence half of it at most.
         """
         is_part = self._running_ns <= DIVIDED_RATIO * (now_ns - self._running_since_ns)
         return self._running_ns if self._running_ns > CREDIT_NS and is_part else 0
 
     def read(self, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
-        """The largest step after one more look."""
+        """Return the largest step after one more reading."""
         step_ns = value_ns - self._last_ns if self._last_ns >= 0 else 0
         self._last_ns = value_ns
         is_running = bool(launch_count) and launch_count == self._launch_count
@@ -88,6 +91,6 @@ class LargestStep:
         return max(self._largest, default=0)
 
     def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
-        """How long its long kernels are believed to be after one more look."""
+        """Return the accepted duration of the program's long kernels, in ns, after one more reading."""
         kernel_ns = min(said_ns, self.read(value_ns, now_ns, launch_count) * 3 // 2)
         return max(kernel_ns, self._running_ns) if self._running_ns > CREDIT_NS else kernel_ns

@@ -1,4 +1,4 @@
-"""What a slot's pages say at first: the agent's words in ``limits``, an empty ``usage``."""
+"""Initial contents of the pages of a slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.node.slots.layout import (
     UsageStruct,
 )
 
-_NEXT_TO_NOTHING = 512  # a limit of 0 would be none
+_NEXT_TO_NOTHING = 512  # a limit of 0 would mean no limit
 
 POLICY_CODE = {
     None: PagePolicy.NONE,
@@ -35,10 +35,10 @@ POLICY_CODE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDevice:
-    """What a container may have of one device. ``memory_limit_bytes`` 0: no cap; ``policy`` None: no compute limit, and with
-    ``metered`` the library measures what is used nevertheless.
+    """Limits of a slot for one device.
 
-    ``spill_bytes`` is the part of the cap that need not lie on the card.
+    ``memory_limit_bytes`` 0: no limit. ``policy`` None: no compute limit; with ``metered`` the library measures use all
+    the same. ``spill_bytes`` is the part of the memory limit that may lie in host memory.
     """
 
     uuid: DeviceUuid
@@ -52,12 +52,12 @@ class SlotDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSpec:
-    """One slot.
+    """Contents of one slot.
 
     Args:
-        tenant_uid: the only user beside root who may read the slot and write ``usage``; None: every user who reaches
-            its directory, as in a container that it is mounted in.
-        leaseless: who belongs to the allocation is the kernel's matter, so there is no lease file.
+        tenant_uid: the only user besides root who may read the slot and write ``usage``; None: every user who reaches
+            its directory, as in a container in which it is mounted.
+        leaseless: membership rests on control groups, so the slot has no lease file.
     """
 
     allocation: AllocationId
@@ -68,12 +68,12 @@ class SlotSpec:
     def __post_init__(self) -> None:
         if not 1 <= len(self.devices) <= DEVICES_MAX:
             raise CalabashError(
-                f"{len(self.devices)} devices in one allocation", hint=f"1 to {DEVICES_MAX} are possible"
+                f"an allocation has {len(self.devices)} devices", hint=f"an allocation has 1 to {DEVICES_MAX} devices"
             )
 
 
 def limits_bytes(spec: SlotSpec) -> bytes:
-    """The first content of ``limits``."""
+    """Return the initial contents of ``limits``."""
     limits = LimitsStruct(magic=LIMITS_MAGIC, version=_version(spec), device_count=len(spec.devices))
     limits.flags = LIMITS_LEASELESS if spec.leaseless else 0
     limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
@@ -90,22 +90,25 @@ def limits_bytes(spec: SlotSpec) -> bytes:
 
 
 def initial_gate(device: SlotDevice) -> Gate:
-    """The gate until the arbiter has seen the slot: hold to the share, whoever else is there."""
+    """Return the gate until the arbiter has seen the slot: limited to the share."""
     return Gate.OPEN if device.policy is None or device.core_percent >= 100 else Gate.RATE
 
 
 def usage_bytes(spec: SlotSpec) -> bytes:
-    """The first content of ``usage``."""
+    """Return the initial contents of ``usage``."""
     return bytes(UsageStruct(magic=USAGE_MAGIC, version=_version(spec), device_count=len(spec.devices)))
 
 
 def _version(spec: SlotSpec) -> int:
-    """The least that says all of it: a library that does not know of spilling refuses what spills and nothing else."""
+    """Return the lowest page version that can express the slot, so that older libraries refuse spilling slots only."""
     return PAGE_VERSION if any(device.spill_bytes for device in spec.devices) else PAGE_PLAIN
 
 
 def _write_spill(entry: LimitsDeviceStruct, device: SlotDevice) -> None:
-    """Of the part that is promised on the card, as much as may spill is left for pages to come to; see spill.c."""
+    """Set the limits of a device with spill.
+
+    Of the memory promised on the card, as much as may spill is kept for pages that return to the card; see spill.c.
+    """
     resident = max(0, device.memory_limit_bytes - device.spill_bytes)
     at_once = max(_NEXT_TO_NOTHING, resident - device.spill_bytes)
     entry.memory_limit_bytes = at_once
@@ -116,5 +119,5 @@ def _write_spill(entry: LimitsDeviceStruct, device: SlotDevice) -> None:
 def _encoded(text: str, size: int) -> bytes:
     data = text.encode()
     if not 0 < len(data) < size:
-        raise CalabashError(f"identifier {text!r} is {len(data)} bytes long", hint=f"1 to {size - 1} bytes fit")
+        raise CalabashError(f"identifier {text!r} is {len(data)} bytes long", hint=f"use 1 to {size - 1} bytes")
     return data

@@ -1,7 +1,7 @@
-"""Slots as directories of plain files, for pools that cannot mount: every word of it may be swapped to a disk.
+"""Slots as directories of plain files, for pools that cannot mount a file system. The pages may be swapped to a disk.
 
-A slot is written under a hidden name, synced, and renamed; it is removed by renaming it away first. So a name that can
-be seen is always a whole slot, and what a crash leaves under a hidden name is left over from it; the next start removes it.
+A slot is written under a hidden name, synced, and renamed; it is removed by renaming it first. So a visible name is
+always a complete slot, and a hidden one is left over from a crash; the next start removes it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _COMING, _GOING = ".new-", ".gone-"
 
 
 class FileSlots(SlotPages):
-    """The slots below one directory, which belongs to the pool's owner and is writable by nobody else."""
+    """Slots below one directory, which belongs to the user of the pool and is writable by no other user."""
 
     form = "files"
     sealed = False
 
     def create(self, spec: SlotSpec) -> None:
-        """Make the slot; a slot of that name that exists is kept as it is.
+        """Create a slot; an existing one of that name is kept.
 
-        Raises CalabashError(DISK_FULL); then nothing of it is left.
+        Raises:
+            CalabashError: DISK_FULL; nothing of the slot is left.
         """
         final = self.path(spec.allocation)
         if final.is_dir():
@@ -48,10 +49,10 @@ class FileSlots(SlotPages):
             raise
 
     def bind(self, allocation: AllocationId, group: int) -> None:
-        """Do nothing: files cannot be sealed."""
+        """Do nothing: plain files cannot be sealed."""
 
     def remove(self, allocation: AllocationId) -> None:
-        """Take the slot away; nothing when there is none."""
+        """Remove a slot; do nothing if there is none."""
         path = self.path(allocation)
         going = self.root / (_GOING + path.name)
         shutil.rmtree(going, ignore_errors=True)
@@ -65,25 +66,26 @@ class FileSlots(SlotPages):
         shutil.rmtree(going, ignore_errors=True)
 
     def exists(self, allocation: AllocationId) -> bool:
-        """Whether there is a whole slot of that name."""
+        """Return True if there is a complete slot of that allocation."""
         return self.path(allocation).is_dir()
 
     def all(self) -> list[AllocationId]:
-        """All whole slots."""
+        """Return the allocations of all complete slots."""
         names = [entry.name for entry in self.root.iterdir() if is_slot_name(entry.name) and entry.is_dir()]
         return sorted(self.names.allocation_of(name) for name in names)
 
     def sweep(self) -> None:
-        """Remove what crashes have left half made or half removed."""
+        """Remove slots that a crash has left partly created or removed."""
         for entry in self.root.iterdir():
             if entry.name.startswith((_COMING, _GOING)):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
 def create_slot(directory: Path, spec: SlotSpec) -> None:
-    """Write the files of a slot; ``limits`` appears last and whole, so a reader sees all or nothing.
+    """Write the files of a slot; ``limits`` appears last and complete.
 
-    Raises CalabashError (DISK_FULL, NOT_PERMITTED, BAD_REQUEST) and leaves no half-made file with a final name.
+    Raises:
+        CalabashError: DISK_FULL, NOT_PERMITTED or BAD_REQUEST; no partial file has its final name.
     """
     try:
         shared = spec.tenant_uid is None
@@ -92,7 +94,7 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
         _open_to(directory, owner)
         _write_file(directory / USAGE_FILE, usage_bytes(spec), mode=0o666 if shared else 0o600, owner=owner)
         if not spec.leaseless:
-            # Nobody else may lock a user's lease: it would never come back. Root's programs may become other users.
+            # No other user may lock the lease: it could be held forever. Programs of root may change their user.
             _write_file(directory / LEASE_FILE, b"", mode=0o600 if owner else 0o644, owner=owner)
         _write_file(directory / LIMITS_FILE, limits_bytes(spec), mode=0o644, owner=None)
     except OSError as error:
@@ -101,26 +103,26 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
 
 
 def _open_to(directory: Path, tenant: int | None) -> None:
-    """Let only root and the tenant look in, where that can be said of the file system; None: whoever reaches it."""
-    directory.chmod(0o755 if tenant is None else 0o700)  # whatever the umask is
+    """Restrict a directory to root and the tenant if the file system supports it; None: no restriction."""
+    directory.chmod(0o755 if tenant is None else 0o700)  # regardless of the umask
     if not tenant:
         return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         share_with(descriptor, tenant, owner=READ_WRITE | SEARCH, user=READ | SEARCH)
     except OSError:
-        os.fchmod(descriptor, 0o755)  # no access lists here
+        os.fchmod(descriptor, 0o755)  # the file system has no access control lists
     finally:
         os.close(descriptor)
 
 
 def _write_file(path: Path, content: bytes, *, mode: int, owner: int | None) -> None:
-    """``owner``: whose the file becomes; None: ours."""
+    """Write a file under a temporary name, sync and rename it; ``owner`` None: it belongs to the user of the pool."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
-            # Written out, never sparse: a full disk must show here and not as SIGBUS in the tenant.
+            # Write all bytes, never sparse: a full disk must be an error here and not SIGBUS in the tenant.
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]

@@ -1,7 +1,7 @@
-"""The layout of the control pages: ``native/page/page.h``, field by field.
+"""Layout of the control pages: the structures of ``native/page/page.h``, field by field.
 
-Structures, constants and enumerations only; a test compiles the header and compares every offset and size. What they
-mean and who writes what is said in the header; ``pages`` is the way to use them.
+Structures, constants and enumerations only; a test compiles the header and compares every offset and size. The header
+documents the meaning and the writer of each field; ``pages`` gives access to them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import ClassVar
 
 LIMITS_MAGIC = 0x314D494C42414C43
 USAGE_MAGIC = 0x3147535542414C43
-PAGE_VERSION = 2  # the highest that is understood
-PAGE_PLAIN = 1  # what a page has on which no device spills
+PAGE_VERSION = 2  # highest supported version
+PAGE_PLAIN = 1  # version of pages without spill
 DEVICES_MAX = 16
 PROCS_MAX = 1024
 KERNELS_MAX = 64
@@ -36,7 +36,7 @@ class PagePolicy(IntEnum):
 
 
 class Gate(IntEnum):
-    """``enum cb_gate``: how the shim obeys the compute share right now."""
+    """``enum cb_gate``: how the shim enforces the compute share now."""
 
     OPEN = 0
     RATE = 1

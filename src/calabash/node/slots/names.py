@@ -1,7 +1,7 @@
-"""Names inside the pool's ``alloc`` directory: of the files of a slot, and of the slots themselves.
+"""File names in a slot, and random names of slots.
 
-Every local user reads the names of mounts, control groups, network namespaces and sockets. So the slot of an
-allocation, its control group, and what else exists for it under a name are called by a random name, which the journal
+Every local user can read the names of mounts, control groups, network namespaces and sockets. Therefore the slot of an
+allocation, its control group, and everything else that exists for it under a name have a random name, which the journal
 keeps as a part of the slot's path.
 """
 
@@ -24,14 +24,14 @@ _RETIRED_MAX = 4096
 
 
 def is_slot_name(text: str) -> bool:
-    """Return True if this can be the name of an allocation's slot or group: a single plain path component."""
+    """Return True if a text can be the name of a slot or group: a single plain path component."""
     return _NAME.fullmatch(text) is not None
 
 
 class SlotNames:
-    """The names of the slots of one pool. Methods may be called from any thread.
+    """Names of the slots of one pool. Methods may be called from any thread.
 
-    A name that is not known stands for itself: so what the journal has lost can still be found and removed.
+    An unknown name stands for itself, so that a slot that the journal has lost can be found and removed.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class SlotNames:
         return name
 
     def adopt(self, allocation: AllocationId, name: str) -> None:
-        """Take over the name that an earlier pool gave. Ignore one that is no plain name."""
+        """Take over a name given by an earlier pool. Ignores one that is not a plain name."""
         if is_slot_name(name):
             self._allocations[name] = allocation
             self._names[allocation] = name
 
     def retire(self, allocation: AllocationId) -> None:
-        """Note that an allocation is no longer held; its name is known a while longer, for what is still being removed."""
+        """Note that an allocation is not held any more. Its name is kept for a while, for what is still being removed."""
         self._retired[allocation] = None
         if len(self._retired) > _RETIRED_MAX:
             oldest = next(iter(self._retired))
@@ -63,9 +63,9 @@ class SlotNames:
             self._allocations.pop(self._names.pop(oldest, ""), None)
 
     def name_of(self, allocation: AllocationId) -> str:
-        """Return the name of what exists for an allocation."""
+        """Return the name of an allocation; its identifier if it has none."""
         return self._names.get(allocation, allocation)
 
     def allocation_of(self, name: str) -> AllocationId:
-        """Return the allocation that has this name."""
+        """Return the allocation with this name; the name itself if it is unknown."""
         return self._allocations.get(name, AllocationId(name))

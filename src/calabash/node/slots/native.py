@@ -1,4 +1,4 @@
-"""``libcalabash-page.so``: the few moves on a tenant's counters that must be atomic."""
+"""Binding to ``libcalabash-page.so``: changes of a tenant's counters that must be atomic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.node.slots.pages import ProcUsage, UsagePage
 
 
 class PageLibrary:
-    """The loaded library. Raises CalabashError(BAD_FILE) when it has not been built."""
+    """The loaded library. Raises CalabashError(BAD_FILE) if it has not been built."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         library = loaded(path)
@@ -28,10 +28,13 @@ class PageLibrary:
         self._set_host_pid.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32]
 
     def reap(self, page: UsagePage, proc: ProcUsage) -> bool:
-        """Take a dead process off the counters; False: ask again, its tenant keeps changing the page."""
+        """Subtract a process that has ended from the counters.
+
+        Returns False if the call is to be retried because the tenant keeps changing the page.
+        """
         answer = self._reap(page.address, proc.index, proc.generation, proc.pid, proc.start_time)
         return int(answer) >= 0
 
     def set_host_pid(self, page: UsagePage, proc: ProcUsage, host_pid: int) -> None:
-        """Tell the page under which pid the host knows the process."""
+        """Write the pid of a process in the host's namespace to its entry."""
         self._set_host_pid(page.address, proc.index, proc.generation, host_pid)

@@ -1,4 +1,4 @@
-"""The pages of all slots below one directory, opened once and kept open as long as their slots live."""
+"""Open pages of all slots below one directory, kept open as long as their slots exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pages:
 
 
 class SlotPages:
-    """What both forms of slots have in common: names and open pages. Methods may be called from any thread."""
+    """Names and open pages of slots, shared by both forms. Methods may be called from any thread."""
 
     def __init__(self, root: Path, *, mode: int = 0o711, names: SlotNames | None = None) -> None:
         self.root = root
@@ -31,16 +31,16 @@ class SlotPages:
         self._changing = threading.Lock()
         with disk_full_is_a_reason(f"cannot make {root}"):
             root.mkdir(mode=mode, parents=True, exist_ok=True)
-            root.chmod(mode)  # whatever the umask is
+            root.chmod(mode)  # regardless of the umask
 
     def path(self, allocation: AllocationId) -> Path:
-        """Return where the slot is or would be. Raises CalabashError for an id that is no plain name."""
+        """Return the path of a slot, which need not exist. Raises CalabashError if the id is not a plain name."""
         if not is_slot_name(allocation):
             raise CalabashError(f"allocation {allocation!r} is not a plain name", reason=Reason.NOT_FOUND)
         return self.root / self.names.name_of(allocation)
 
     def pages(self, allocation: AllocationId) -> Pages:
-        """The pages of a slot. Raises CalabashError(BAD_FILE) when they are not what the pool has made."""
+        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if they are not those that the pool has created."""
         found = self._pages.get(allocation)
         if found is None:
             path = self.path(allocation)
@@ -52,7 +52,9 @@ class SlotPages:
         return found
 
     def drop(self, allocation: AllocationId) -> None:
-        """Let go of its pages; whoever still reads them holds them a moment longer. To be called when the slot is gone:
-        nothing of it can be opened after."""
+        """Close the pages of a slot, except for readers that still use them.
+
+        Called after the slot was removed, so that it cannot be opened again.
+        """
         with self._changing:
             self._pages.pop(allocation, None)

@@ -1,7 +1,7 @@
-"""Stores and loads of the control pages whose order matters: by ``libcalabash-page``, for Python has no barriers.
+"""Ordered loads and stores in the control pages, by ``libcalabash-page``: Python has no memory barriers.
 
-On x86-64 stores are seen in the order in which they were made; on aarch64 they are not, unless the program says so. What
-must be seen in order is written here. ``docs/concepts/limits-and-usage-pages.md`` gives the memory order of each field.
+On x86-64 stores become visible in program order; on aarch64 only with barriers. Fields whose order matters are written
+here. ``docs/concepts/limits-and-usage-pages.md`` gives the memory order of each field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARGUMENTS = {
 
 
 def loaded(path: Path = LIBRARY) -> ctypes.CDLL:
-    """The library. Raises CalabashError(BAD_FILE) when it has not been built."""
+    """Load the library. Raises CalabashError(BAD_FILE) if it has not been built."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -37,7 +37,10 @@ def loaded(path: Path = LIBRARY) -> ctypes.CDLL:
 
 
 class PageWords:
-    """Writes of a ``limits`` page, which this process alone writes, and its ordered reads. Addresses are the caller's care."""
+    """Ordered writes and reads of a ``limits`` page, which only this process writes.
+
+    Addresses are not checked.
+    """
 
     def __init__(self, path: Path = LIBRARY) -> None:
         library = loaded(path)
@@ -48,29 +51,29 @@ class PageWords:
         self._library = library
 
     def store(self, address: int, value: int) -> None:
-        """One word, after everything that was written before."""
+        """Store one 64-bit word after all earlier writes."""
         self._library.cb_page_store64(address, value)
 
     def set_gate(self, device: int, gate: int, neighbours: int, plan: PlanStruct | None) -> None:
-        """The order of a ``cb_limits_device``; no plan: as it is. A reader sees all of it, or looks again."""
+        """Write gate and plan of a ``cb_limits_device``; plan None: unchanged. A reader sees all of it or retries."""
         self._library.cb_page_set_gate(device, gate, neighbours, plan)
 
     def add_seen(self, device: int, seen_ns: int, unreported_ns: int) -> None:
-        """Whoever sees the second has seen the first."""
+        """Add to both counters, ``seen_ns`` first: a reader that sees the second has seen the first."""
         self._library.cb_page_add_seen(device, seen_ns, unreported_ns)
 
     def charges(self, device: int) -> tuple[int, int]:
-        """``unreported_ns``, then ``seen_ns``: never without the part of the second that goes with the first."""
+        """Return ``unreported_ns`` and ``seen_ns``; the second includes all that the first includes."""
         found = (_LONG * 2)()
         self._library.cb_page_charges(device, found)
         return found[0], found[1]
 
     def wake(self, word: int) -> None:
-        """Everybody who sleeps on a word, in whatever process."""
+        """Wake all processes that sleep on a word."""
         self._library.cb_page_wake(word)
 
 
 @functools.cache
 def page_words() -> PageWords:
-    """The one of this process."""
+    """Return the instance of this process."""
     return PageWords()

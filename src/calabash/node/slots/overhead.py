@@ -1,17 +1,17 @@
-"""Residual memory: what a device holds for a process beyond what its ledger counts. Pure.
+"""Residual memory: memory that a device holds for a process beyond what its usage page counts (pure).
 
-Theory of operation. The ledger counts everything that a process asks for, its contexts at their learned cost included,
-*before* the driver is called. So ``driver - ledger`` read at one instant is never more than the residual (code,
-fragmentation, a context that cost more than was known), and lower only by what is being reserved or freed just then.
-The two cannot be read at one instant: each look reads the ledger before and after the driver and subtracts the larger
-value.
+Theory of operation. The usage page counts everything that a process requests, its contexts at their learned cost
+included, *before* the driver is called. So ``driver - page``, read at one instant, is never more than the residual
+(code, fragmentation, a context that cost more than was known), and lower only by what is being reserved or freed just
+then. The two cannot be read at one instant: each reading takes the page before and after the driver and subtracts the
+larger value.
 
-* A quiet look (nothing was booked in between, nothing is being reserved) is exact, and taken as it is.
-* From a program that never rests the least of the last few readings is taken.
-* A rise is published at once, a fall only when two readings agree, because a free that the driver has done and the ledger
-  has not yet booked makes one look too low.
+* A quiet reading (nothing was counted in between, nothing is being reserved) is exact, and taken as it is.
+* From a program that never rests the lowest of the last NOISY_READINGS readings is taken.
+* A rise is published at once, a fall only when two readings agree, because memory that the driver has freed and the
+page still counts makes one reading too low.
 
-So nothing is counted twice, not even for a moment: a program is never refused what its slice has left.
+So nothing is counted twice, and a program is never refused memory that its slice has left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ ProcessKey = tuple[int, int]  # index and generation of a process entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """One look at one process on one device, in bytes. ``transactions`` counts what was booked so far."""
+    """One reading of one process on one device, in bytes.
+
+    ``transactions`` are the numbers of changes that the page has counted so far.
+    """
 
     driver_bytes: int
     ledger_before_bytes: int
@@ -38,7 +41,7 @@ class ProcessReading:
 
     @property
     def quiet(self) -> bool:
-        """Nothing moved while we looked."""
+        """True if the page did not change during the reading."""
         return not self.reserving and self.transactions_before == self.transactions_after
 
     @property
@@ -49,14 +52,14 @@ class ProcessReading:
 
 @dataclass(slots=True)
 class ProcessResidual:
-    """What is published for one process on one device."""
+    """Published residual of one process on one device."""
 
     published_bytes: int = 0
     _last_bytes: int | None = None
     _noisy: deque[int] = field(default_factory=lambda: deque(maxlen=NOISY_READINGS))
 
     def update(self, reading: ProcessReading) -> int:
-        """The residual to publish after this reading."""
+        """Return the residual to publish after a reading."""
         if reading.quiet:
             self._noisy.clear()
             candidate = reading.estimate_bytes
@@ -75,11 +78,11 @@ class ProcessResidual:
 
 @dataclass(slots=True)
 class Residual:
-    """What is published for one device of one allocation: the sum over its processes."""
+    """Published residual of one device of one allocation: the sum over its processes."""
 
     _processes: dict[ProcessKey, ProcessResidual] = field(default_factory=dict)
 
     def update(self, readings: Mapping[ProcessKey, ProcessReading]) -> int:
-        """The residual to publish after a look at all processes; one that is not among them any more has none."""
+        """Return the residual to publish after a reading of all processes. Processes that are not included are dropped."""
         self._processes = {key: self._processes.get(key, ProcessResidual()) for key in readings}
         return sum(self._processes[key].update(reading) for key, reading in readings.items())

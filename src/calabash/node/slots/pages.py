@@ -1,9 +1,9 @@
-"""The control pages of an allocation: the agent's side of ``native/page/page.h``.
+"""Access of the agent to the control pages of an allocation (``native/page/page.h``).
 
-A slot is a directory with two files: ``limits`` (ours, read-only for the tenant) and ``usage`` (written by the tenant,
-a hint for us); a pool that knows its members by leases adds ``lease``, locked by every process. Whatever comes out of
-``usage`` was written by a tenant: it is bounded here, before anybody computes with it. Memory counters are never
-written from Python; that is the work of ``libcalabash-page``.
+A slot is a directory with two files: ``limits`` (written by the agent, read-only for the tenant) and ``usage`` (written
+by the tenant). If membership rests on leases, there is a third, ``lease``, locked by every process. Values from
+``usage`` are tenant-controlled, so they are bounded here before they are used. Memory counters are never written from
+Python; ``libcalabash-page`` does that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from calabash.node.slots.layout import (
 from calabash.node.slots.names import LIMITS_FILE, USAGE_FILE
 from calabash.node.slots.ordered_words import page_words
 
-# Nothing honest is larger: a minute of queued work, a kernel of ten seconds, a million waiting launches, 256 TiB.
+# Bounds of plausible values: 1 min of queued work, a kernel of 10 s, a million waiting launches, 256 TiB.
 INFLIGHT_NS_MAX = 60_000_000_000
 KERNEL_NS_MAX = 10_000_000_000
 COUNT_MAX = 1_000_000
@@ -57,7 +57,7 @@ _DEMAND_OFFSET: int = UsageDeviceStruct.demand_ns.offset  # type: ignore[attr-de
 _CHARGED_OFFSET: int = UsageDeviceStruct.charged_ns.offset  # type: ignore[attr-defined]
 _KERNEL_OFFSET: int = UsageDeviceStruct.kernel_ns_max.offset  # type: ignore[attr-defined]
 _DEVICE_BYTES = ctypes.sizeof(UsageDeviceStruct)
-_MEMORY_MARK_BYTES = 16  # used_bytes and used_tag, the pair that every transaction moves
+_MEMORY_MARK_BYTES = 16  # used_bytes and used_tag, which every transaction changes
 _LIMITS_DEVICES_OFFSET: int = LimitsStruct.device.offset  # type: ignore[attr-defined]
 _LIMITS_DEVICE_BYTES = ctypes.sizeof(LimitsDeviceStruct)
 _RESIDUAL_OFFSET: int = LimitsDeviceStruct.residual_bytes.offset  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ _CONTEXTS = _words(UsageProcStruct.context_bytes.offset, DEVICES_MAX)  # type: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPlan:
-    """When a container may launch: ``[start + k * period, end + k * period)`` from ``from_ns`` on."""
+    """Time windows in which a container may launch: ``[start + k * period, end + k * period)`` from ``from_ns`` on."""
 
     from_ns: int = 0
     start_ns: int = 0
@@ -83,7 +83,7 @@ class TurnPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
-    """One look at a container's use of one device; every value is within its bound. ``charged_ns`` is cumulative."""
+    """Counters of a container for one device, within their bounds. ``charged_ns`` is cumulative."""
 
     used_bytes: int
     peak_bytes: int
@@ -100,7 +100,7 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcUsage:
-    """One process of the allocation, as it says itself. ``pid`` counts in namespace ``pid_namespace``."""
+    """A process entry as the process wrote it. ``pid`` is of namespace ``pid_namespace``."""
 
     index: int
     state: ProcState
@@ -143,7 +143,7 @@ def _open_mapping(path: Path, size: int) -> mmap.mmap:
 
 
 class LimitsPage:
-    """The agent's mapping of ``limits``. One writer per field group: the pool writes amounts, the arbiter the gate."""
+    """Mapping of ``limits``. Each group of fields has one writer: the pool writes amounts, the arbiter the gate."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -170,12 +170,12 @@ class LimitsPage:
         return cls(directory / LIMITS_FILE)
 
     def set_group(self, group: int, name: str) -> None:
-        """Name the control group of the allocation by its inode number and its name; no program uses the slot yet."""
+        """Set the control group of the allocation, before a program uses the slot."""
         self._page.name = name.encode()
         self._page.group = group
 
     def set_uuid(self, index: int, uuid: DeviceUuid) -> None:
-        """The device was made again under another name; nobody uses the slot."""
+        """Set the UUID of a device that was created again. Raises CalabashError(BAD_FILE) if it does not fit."""
         text = uuid.encode()
         if not 0 < len(text) < UUID_BYTES:
             raise CalabashError(f"device name {uuid!r} is {len(text)} bytes long", reason=Reason.BAD_FILE)
@@ -183,57 +183,59 @@ class LimitsPage:
         self.uuids = (*self.uuids[:index], uuid, *self.uuids[index + 1 :])
 
     def set_policy(self, index: int, policy: PagePolicy) -> None:
-        """How the arbiter is to treat it from its next look on."""
+        """Set the policy of a device; the arbiter reads it at its next poll."""
         self._page.device[index].policy = policy
 
     def device(self, index: int) -> LimitsDeviceStruct:
-        """The live structure of one device, to read from."""
+        """Return the live structure of one device, for reading."""
         return self._page.device[index]
 
     def cap_bytes(self, index: int) -> int:
-        """What the container may have of a device in all, on the card or beyond it; 0: not capped."""
+        """Return the memory limit of a device, on the card and spilled together; 0: no limit."""
         device = self._page.device[index]
         return device.memory_limit_bytes + device.spill_limit_bytes
 
     def beat(self, now_ns: int) -> None:
-        """A sign of life of the arbiter."""
+        """Write the heartbeat of the arbiter."""
         self._words.store(self._base + LimitsStruct.heartbeat_ns.offset, now_ns)  # type: ignore[attr-defined]
 
     @property
     def heartbeat_ns(self) -> int:
-        """When the arbiter last showed itself."""
+        """Time of the last heartbeat of the arbiter."""
         return self._page.heartbeat_ns
 
     def charges_text(self, index: int) -> bytes:
-        """Return bytes that change with ``unreported_ns`` and ``seen_ns``, to be compared with those of another look."""
+        """Return bytes that change with ``unreported_ns`` and ``seen_ns``, for comparison with an earlier value."""
         start = _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES + _UNREPORTED_OFFSET
         seen = _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES + _SEEN_OFFSET
         return self._map[start : start + 8] + self._map[seen : seen + 8]
 
     def set_residual(self, index: int, residual_bytes: int) -> None:
-        """Publish what the device holds for this allocation beyond its ledger."""
+        """Publish the memory that a device holds for the allocation beyond what the usage page counts."""
         self._words.store(self._device(index) + _RESIDUAL_OFFSET, max(0, min(residual_bytes, BYTES_MAX)))
 
     def set_context_bytes(self, index: int, context_bytes: int) -> None:
-        """Publish what one context costs on this device."""
+        """Publish the memory of one context on a device."""
         self._words.store(self._device(index) + _CONTEXT_OFFSET, max(0, min(context_bytes, BYTES_MAX)))
 
     def add_seen(self, index: int, seen_ns: int, *, unreported_ns: int) -> None:
-        """Publish GPU time that the driver saw, and how much of it the usage page did not tell; in this order, so that
-        a reader who looks in between charges nothing twice."""
+        """Add GPU time that the driver saw, and the part of it that the usage page did not report.
+
+        They are written in this order, so that a concurrent reader charges nothing twice.
+        """
         self._words.add_seen(self._device(index), max(0, seen_ns), max(0, unreported_ns))
 
     def charges(self, index: int) -> tuple[int, int]:
-        """``unreported_ns`` and ``seen_ns``, which belong together."""
+        """Return ``unreported_ns`` and ``seen_ns`` of the same moment."""
         return self._words.charges(self._device(index))
 
     def set_gate(
         self, index: int, gate: Gate, plan: TurnPlan | None = None, *, neighbours: int = 0, wake: bool = True
     ) -> None:
-        """Publish how to run from now on, and wake whoever sleeps at the gate.
+        """Publish gate and plan of a device, and wake the processes that wait at the gate.
 
-        A plan that starts later leaves the one in force valid until then. Without ``wake`` sleepers see it when their
-        present sleep is over: enough when nothing starts sooner than they believe.
+        A plan that starts later leaves the present one valid until then. Without ``wake``, waiting processes read the
+        plan when their present sleep is over, which suffices if nothing starts sooner than they expect.
         """
         turn = None if plan is None else PlanStruct(plan.from_ns, plan.start_ns, plan.end_ns, plan.period_ns)
         self._words.set_gate(self._device(index), gate, neighbours, turn)
@@ -245,17 +247,17 @@ class LimitsPage:
         self._words.wake(self._device(index) + _WORD_OFFSET)
 
     def _device(self, index: int) -> int:
-        """Where the structure of a device lies in this process."""
+        """Return the address of the structure of a device in this process."""
         if not 0 <= index < DEVICES_MAX:
             raise IndexError(index)
         return self._base + _LIMITS_DEVICES_OFFSET + index * _LIMITS_DEVICE_BYTES
 
 
 class UsagePage:
-    """The agent's view of ``usage``; reads are bounded, because a tenant wrote them.
+    """Access of the agent to ``usage``. Reads are bounded, because a tenant writes the page.
 
-    The file is read, not mapped: a tenant that cuts it short must not raise SIGBUS in the agent. Only ``address`` maps
-    it, for the atomics of ``libcalabash-page``.
+    The file is read, not mapped: a tenant that truncates it must not cause SIGBUS in the agent. Only ``address`` maps
+    it, for the atomic operations of ``libcalabash-page``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -275,14 +277,14 @@ class UsagePage:
         return cls(directory / USAGE_FILE)
 
     def require_intact(self) -> None:
-        """Raises CalabashError(BAD_FILE) when its tenant has cut or stretched it."""
+        """Raise CalabashError(BAD_FILE) if the tenant has truncated or extended the file."""
         size, found = ctypes.sizeof(UsageStruct), os.fstat(self._descriptor).st_size
         if found != size:
             raise CalabashError(f"{self.path} has {found} bytes, not {size}", reason=Reason.BAD_FILE)
 
     @property
     def address(self) -> int:
-        """Where the page lies in this process, for ``libcalabash-page``. Raises CalabashError when it was cut short."""
+        """Address of the mapped page, for ``libcalabash-page``. Raises CalabashError if the file has the wrong size."""
         self.require_intact()
         size = ctypes.sizeof(UsageStruct)
         if self._mapped is None:
@@ -292,17 +294,17 @@ class UsagePage:
 
     @property
     def _page(self) -> UsageStruct:
-        """The mapped page; tests play the tenant through it."""
+        """The mapped page; tests write to it in the role of the tenant."""
         assert self.address
         assert self._mapped is not None
         return self._mapped
 
     def _read(self, offset: int, size: int) -> bytes:
-        """What was cut off reads as zeros: such a tenant uses nothing and gets nothing."""
+        """Read bytes of the page; truncated ones read as zeros, so that such a tenant uses nothing."""
         return os.pread(self._descriptor, size, offset).ljust(size, b"\0")
 
     def device(self, index: int) -> DeviceUsage:
-        """One bounded look at a device's counters."""
+        """Return the counters of a device, within their bounds."""
         raw = UsageDeviceStruct.from_buffer_copy(self._read(_device_offset(index), _DEVICE_BYTES))
         return DeviceUsage(
             used_bytes=min(raw.used_bytes, BYTES_MAX),
@@ -319,22 +321,22 @@ class UsagePage:
         )
 
     def demand_ns(self, index: int) -> int:
-        """When the container last launched, or last waited to: the cheapest look, for those who look often."""
+        """Return the time of the last launch or attempt to launch; the cheapest read."""
         return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
 
     def demand_place(self, index: int) -> tuple[int, int]:
-        """Return a descriptor, open as long as this page, and the offset of ``demand_ns`` behind it, for many short looks."""
+        """Return a descriptor, open as long as this page, and the offset of ``demand_ns``, for frequent reads."""
         return self._descriptor, _device_offset(index) + _DEMAND_OFFSET
 
     def charged_ns(self, index: int) -> int:
-        """Cumulative GPU time, as the container tells it."""
+        """Return the cumulative GPU time that the container reports."""
         return int.from_bytes(self._read(_device_offset(index) + _CHARGED_OFFSET, 8), "little")
 
     def take_kernel_ns_max(self, index: int) -> int:
-        """The longest kernel since the last call."""
+        """Return the longest kernel since the last call, in ns, and reset it."""
         offset = _device_offset(index) + _KERNEL_OFFSET
         longest = int.from_bytes(self._read(offset, 8), "little")
-        with suppress(OSError):  # a tenant has made a hole in its page and used up the room
+        with suppress(OSError):  # the tenant has made a hole in its page and filled the file system
             os.pwrite(self._descriptor, bytes(8), offset)
         return min(longest, KERNEL_NS_MAX)
 
@@ -343,10 +345,10 @@ class UsagePage:
         return tuple(self._read(_device_offset(index), _MEMORY_MARK_BYTES) for index in range(devices))
 
     def procs(self) -> list[ProcUsage]:
-        """Every entry that is not free, in order of index."""
+        """Return all process entries that are not free, by index."""
         table = _process_table()
         found = os.preadv(self._descriptor, [table], _PROCS_OFFSET)
-        if found < len(table):  # what was cut off reads as zeros
+        if found < len(table):  # truncated bytes read as zeros
             table[found:] = bytes(len(table) - found)
         with memoryview(table) as whole, whole.cast("I") as words:
             states = words[:: _PROC_BYTES // 4].tolist()
@@ -356,7 +358,7 @@ class UsagePage:
         return [_proc(i, bytes(table[i * _PROC_BYTES : (i + 1) * _PROC_BYTES])) for i in taken]
 
     def proc(self, index: int) -> ProcUsage:
-        """One bounded look at a process entry; an unknown state reads as taken."""
+        """Return a process entry, within its bounds; an unknown state reads as TAKEN."""
         return _proc(index, self._read(_PROCS_OFFSET + index * _PROC_BYTES, _PROC_BYTES))
 
 
@@ -364,7 +366,7 @@ _buffers = threading.local()
 
 
 def _process_table() -> bytearray:
-    """Return the buffer of this thread for the process entries of one page: it is a mebibyte, too large to make it anew."""
+    """Return this thread's buffer for the process entries of a page; at 1 MiB it is too large to allocate for each call."""
     table: bytearray | None = getattr(_buffers, "table", None)
     if table is None:
         table = _buffers.table = bytearray(PROCS_MAX * _PROC_BYTES)
@@ -373,7 +375,7 @@ def _process_table() -> bytearray:
 
 def _proc(index: int, data: bytes) -> ProcUsage:
     raw = UsageProcStruct.from_buffer_copy(data)
-    words = memoryview(data).cast("Q")  # a page may be full of entries: no object for each number
+    words = memoryview(data).cast("Q")  # avoids an object for each number: a page may be full of entries
     shares = words[_SHARES].tolist()
     return ProcUsage(
         index=index,

@@ -1,7 +1,7 @@
-"""Slots: ``alloc/<allocation>/`` with limits and usage, through which limits reach a tenant and its use is seen.
+"""Slots: ``alloc/<allocation>/`` with the pages ``limits`` and ``usage``, which carry limits to programs and their use back.
 
 Two forms behind one protocol: **tmpfs** for pools of root, **files** for all others and where nothing may be mounted.
-Which form a pool has is decided when it starts and told in its status.
+The form is chosen when the pool starts and shown in its status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from calabash.node.slots.tmpfs import TmpfsSlots
 
 
 class Slots(Protocol):
-    """The slots of one pool. Pages may be asked for from any thread; everything else is done under the agent's lock."""
+    """Slots of one pool. ``pages`` may be called from any thread; everything else is called under the agent's lock."""
 
     @property
     def form(self) -> str:
@@ -28,54 +28,60 @@ class Slots(Protocol):
 
     @property
     def root(self) -> Path:
-        """The directory that they lie in."""
+        """Directory of the slots."""
         ...
 
     @property
     def sealed(self) -> bool:
-        """True if programs can tell the slots from imitations; processes that are taken in are marked then."""
+        """True if programs can tell slots from imitations; processes that become members are marked then."""
         ...
 
     def path(self, allocation: AllocationId) -> Path:
-        """Where a slot is or would be. Raises CalabashError for an id that is no plain name."""
+        """Return the path of a slot, which need not exist. Raises CalabashError if the id is not a plain name."""
         ...
 
     def pages(self, allocation: AllocationId) -> Pages:
-        """The pages of a slot. Raises CalabashError(BAD_FILE) when they are not what the pool has made."""
+        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if they are not those that the pool has created."""
         ...
 
     def create(self, spec: SlotSpec) -> None:
-        """Make a slot; one of that name that exists is kept. Raises CalabashError and then nothing of it is left."""
+        """Create a slot; an existing one is kept. Raises CalabashError, and then nothing of it is left."""
         ...
 
     def bind(self, allocation: AllocationId, group: int) -> None:
-        """Write the number of the control group of an allocation into its limits, and seal the slot, before a program
-        looks for it. ``group`` 0: it has none of its own. Raises CalabashError."""
+        """Write the control group of an allocation to its limits and seal the slot, before a program uses it.
+
+        Args:
+            group: inode number of the group; 0: the allocation has none of its own.
+
+        Raises:
+            CalabashError: the slot cannot be sealed.
+        """
         ...
 
     def remove(self, allocation: AllocationId) -> None:
-        """Take a slot away; nothing when there is none."""
+        """Remove a slot; do nothing if there is none."""
         ...
 
     def exists(self, allocation: AllocationId) -> bool:
-        """Whether there is a whole slot of that name."""
+        """Return True if there is a complete slot of that allocation."""
         ...
 
     def all(self) -> list[AllocationId]:
-        """All whole slots."""
+        """Return the allocations of all complete slots."""
         ...
 
     def sweep(self) -> None:
-        """Remove what crashes have left half made or half removed."""
+        """Remove slots that a crash has left partly created or removed."""
         ...
 
 
 def choose_slots(root: Path, *, membership: str, names: SlotNames | None = None, mounted: bool = False) -> Slots:
-    """Return the strongest form that this process may have: memory for a pool that knows its members from the kernel.
+    """Return the strongest form that this process may use: tmpfs if membership rests on control groups and it works.
 
     Args:
-        names: what the slots are called.
-        mounted: programs reach their slots by mounts of a container runtime only, so no other user may pass ``root``.
+        names: names of the slots.
+        mounted: programs reach their slots only by mounts of a container runtime, so no other user may pass ``root``.
     """
     mode = 0o711 if os.geteuid() == 0 and not mounted else 0o700
     if membership == "kernel":

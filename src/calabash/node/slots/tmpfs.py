@@ -1,12 +1,12 @@
-"""Slots in memory: each is a tmpfs of its own, just as large as its pages and owned by root.
+"""Slots in memory: each is a tmpfs of its own, exactly as large as its pages and owned by root.
 
-A tenant may write into ``usage`` and can do nothing else to it: it is not the owner, so it can neither change the mode
-nor take a lease, and there is no room for it to grow. The mount outlives the pool, so programs of a slice start new
-processes while no pool runs. ``limits`` appears last, so a slot that has it is whole; whatever else a crash leaves is
-unmounted and removed at the next start.
+A tenant may write to ``usage`` and can do nothing else to it: it is not the owner, so it can neither change the mode
+nor take a lease, and the file system has no room for it to grow. The mount outlives the pool, so programs of a slice
+can start processes while no pool runs. ``limits`` appears last, so a slot that has it is complete; anything else that a
+crash leaves is unmounted and removed at the next start.
 
-Where the kernel can, the directory is made immutable once the pages are in it. Nobody but root of the machine can make
-such a directory, in whatever namespaces, so programs tell a slot from an imitation by it (native/shim/slot.c).
+If the kernel supports it, the directory is made immutable once the pages are in it. Only root of the machine can create
+such a directory, in any namespace, so programs can tell a slot from an imitation by it (native/shim/slot.c).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PROBE = AllocationId("probe-of-the-file-system")
 
 
 class TmpfsSlots(SlotPages):
-    """The slots of a pool of root, below a directory that nobody else writes to."""
+    """Slots of a pool of root, below a directory that no other user can write to."""
 
     form = "tmpfs"
 
@@ -42,7 +42,7 @@ class TmpfsSlots(SlotPages):
         self.sealed = False
 
     def works(self) -> bool:
-        """Return True if a slot can be made here for another user; find out whether it can be sealed."""
+        """Return True if a slot for another user can be created here. Also tests whether it can be sealed."""
         spec = SlotSpec(allocation=_PROBE, devices=(SlotDevice(uuid=DeviceUuid("none")),), tenant_uid=1)
         try:
             self.create(spec)
@@ -62,9 +62,10 @@ class TmpfsSlots(SlotPages):
         return can_mark()
 
     def create(self, spec: SlotSpec) -> None:
-        """Make the slot; one of that name that exists is kept as it is.
+        """Create a slot; an existing one of that name is kept.
 
-        Raises CalabashError (DISK_FULL: no memory is left, NOT_PERMITTED); then nothing of it is left.
+        Raises:
+            CalabashError: DISK_FULL if there is no memory, or NOT_PERMITTED; nothing of the slot is left.
         """
         path = self.path(spec.allocation)
         if self.exists(spec.allocation):
@@ -91,7 +92,7 @@ class TmpfsSlots(SlotPages):
             raise
 
     def bind(self, allocation: AllocationId, group: int) -> None:
-        """Name the control group in the limits, and seal the slot where that is possible."""
+        """Write the control group to the limits, and seal the slot if that is supported."""
         path = self.path(allocation)
         self.pages(allocation).limits.set_group(group, path.name)
         if not self.sealed:
@@ -103,21 +104,21 @@ class TmpfsSlots(SlotPages):
             raise failure(error, f"cannot seal the slot {path}", hint=hint) from error
 
     def remove(self, allocation: AllocationId) -> None:
-        """Take the slot away; nothing when there is none. Who still maps a page keeps that memory until it ends."""
+        """Remove a slot; do nothing if there is none. Processes that map a page keep its memory until they end."""
         _clear(self.path(allocation))
         self.drop(allocation)
 
     def exists(self, allocation: AllocationId) -> bool:
-        """Whether there is a whole slot of that name."""
+        """Return True if there is a complete slot of that allocation."""
         return os.path.isfile(f"{self.path(allocation)}/{LIMITS_FILE}")
 
     def all(self) -> list[AllocationId]:
-        """All whole slots."""
+        """Return the allocations of all complete slots."""
         names = [entry.name for entry in self.root.iterdir() if is_slot_name(entry.name)]
         return sorted(found for name in names if self.exists(found := self.names.allocation_of(name)))
 
     def sweep(self) -> None:
-        """Remove what crashes have left half made or half removed."""
+        """Remove slots that a crash has left partly created or removed."""
         whole = {self.names.name_of(allocation) for allocation in self.all()}
         for entry in self.root.iterdir():
             if entry.name not in whole:
@@ -137,7 +138,7 @@ def _clear(path: Path) -> None:
 
 
 def _admit(directory: Path, uid: int) -> None:
-    """Let a user list a directory and open what is in it."""
+    """Let a user list a directory and open its files."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         share_with(descriptor, uid, owner=READ_WRITE | SEARCH, user=READ | SEARCH)
@@ -146,7 +147,7 @@ def _admit(directory: Path, uid: int) -> None:
 
 
 def _write(path: Path, content: bytes, *, mode: int, user: int | None, rights: int) -> None:
-    """Written out, never sparse: what has no room must show here and not as SIGBUS in the tenant."""
+    """Write a new file completely, never sparse: no room must be an error here and not SIGBUS in the tenant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         view = memoryview(content)

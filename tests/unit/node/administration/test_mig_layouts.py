@@ -47,7 +47,7 @@ def test_starts_that_are_written_are_kept() -> None:
         ([("3g.40gb", 0), ("4g.40gb", 0)], "cannot have a 4g.40gb at 0"),
         ([("3g.40gb", 2)], "cannot have a 3g.40gb at 2"),
         ([("1g.5gb", -1)], "no profile"),
-        ([("1c.3g.40gb", -1)], "a part of a 3g.40gb"),
+        ([("1c.3g.40gb", -1)], "a compute instance of a 3g.40gb"),
         ([("1g.10gb+me", -1), ("1g.10gb+me", -1)], r"no room for 1g.10gb\+me"),
     ],
 )

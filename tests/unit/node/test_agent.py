@@ -15,7 +15,7 @@ BEHIND = {
     "loops",
     "metering.usage_tracker",
     "slots.protocol",
-    "slots.reaper",
+    "processes.reaper",
     "threads",
     "wiring",
 }
@@ -25,7 +25,14 @@ FRONT = ("binder", "platform", "pool", "cli")
 def test_the_agent_has_a_narrow_face() -> None:
     public = {name for name in vars(NodeAgent) if not name.startswith("_")}
     asked = {"start", "stop", "grant", "enter", "end", "snapshot", "devices", "record", "records", "event", "subscribe"}
-    assert public == asked | {"arbiter_pid", "care", "cutting", "has_ended_programs", "membership", "notes"}
+    assert public == asked | {
+        "administration",
+        "arbiter_pid",
+        "has_ended_programs",
+        "membership",
+        "mig_layouts",
+        "notes",
+    }
 
 
 def test_no_front_end_reaches_behind_it() -> None:
