@@ -1,6 +1,7 @@
-"""What turns decisions into grants: who waits in which order, what is decided, what is being carried out, what failed.
+"""Binder: joins the scheduler and the sharing modes, and turns decisions of the scheduler into grants.
 
-What lives here: the binder of one machine, which tells the scheduler what happened and gives its decisions to the
-node's agent, and the translation between the scheduler's nouns and the sharing modes' (the scheduler knows no sharing
-mode, the sharing modes know no scheduler). What never lives here: who may ask for what, HTTP, journals, device access.
+``local`` is the binder of one machine: it passes events to the scheduler and carries out its decisions through the node
+agent. ``cluster`` is the scheduler of many nodes for the planner. ``shapes`` converts devices and requests for both.
+The scheduler knows no sharing mode, and the sharing modes know no scheduler. Not here: permissions, HTTP, journals and
+device access.
 """

@@ -1,8 +1,8 @@
-"""From a machine's devices and a ``GpuRequest`` to the scheduler's nodes and shapes. Pure.
+"""Convert a machine's devices and a ``GpuRequest`` to the scheduler's nodes and shapes. Pure.
 
 A device is its own "model" here (its UUID), so that any selector becomes an exact set of devices. A vgpu request
-without a memory amount gets the same fraction of the memory as of the compute; with cards of several sizes it
-is tied to the size on which it fits best when it is submitted.
+without a memory amount gets the same fraction of the memory as of the compute; with devices of several sizes it is tied
+to the size on which it fits best when it is submitted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on,
 
 MODELS_SHOWN_MAX = 8
 
-UNMANAGED = 10**9  # host resources where the pool does not manage them: a million vCPU, a pebibyte
+UNMANAGED = 10**9  # host resources that the pool does not manage: a million vCPU, a pebibyte
 
 
 def islands_of(devices: Sequence[Device]) -> list[int]:
-    """NVLink islands: devices that reach each other, directly or through others; -1 for a device without peers."""
+    """Return the NVLink island of each device: devices that reach each other, directly or through others.
+
+    -1 for a device without peers.
+    """
     number = {device.uuid: i for i, device in enumerate(devices)}
     island = list(range(len(devices)))
 
@@ -41,7 +44,7 @@ def islands_of(devices: Sequence[Device]) -> list[int]:
 
 
 def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, memory_mib: int = 0) -> NodeSpec:
-    """The machine with everything free."""
+    """Return the machine as an empty node of the scheduler."""
     specs = [
         GpuSpec(
             model=device.uuid,
@@ -59,7 +62,9 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
 
 
 def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
-    """The shapes that would serve the request: one, or one per card size when the memory follows the card.
+    """Return the shapes that would serve the request.
+
+    One, or one for each device size if the memory follows the device.
 
     Raises CalabashError: unknown mode, no mode that isolates enough, no device selected, too large for every device.
     """
@@ -88,9 +93,9 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
 
 def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
-    """So many slices like this one of this device, in the scheduler's terms; on any device."""
+    """Return the scheduler's shape for ``count`` slices like ``part`` of devices like this one."""
     charge = mode_named(mode).charge(device, part, request.policy)
-    cut = bool(part.profile) and mode == MIG_MODE  # an instance is the scheduler's matter; a share of one is not
+    cut = bool(part.profile) and mode == MIG_MODE  # the scheduler places instances, not shares of one
     return Shape(
         gpu_count=count,
         gpu_milli=0 if cut else charge.core_milli,
@@ -105,7 +110,7 @@ def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *
 
 
 def host_memory_of(devices: Sequence[Device]) -> int:
-    """What the machine gives of its own memory: to what is spilled where that is allowed, else nobody counts it."""
+    """Return the host memory for spilling in MiB; UNMANAGED if no device allows it."""
     return max((device.spill_mib for device in devices), default=0) or UNMANAGED
 
 

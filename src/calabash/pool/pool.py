@@ -93,7 +93,7 @@ class Pool:
                 request, requester=requester, command=tuple(wanted.command), wait=wanted.wait_s > 0
             )
         waiting.answer.add_done_callback(lambda _: self.entry.left(request, who))
-        if waiting.answer.done() or self.binder.bound(waiting):
+        if waiting.answer.done() or self.binder.is_placed(waiting):
             return waiting
         try:
             told = self.explanations.refusal(waiting)
@@ -101,7 +101,7 @@ class Pool:
             return waiting
         if told.overtaken and wanted.wait_s <= 0:
             self.binder.schedule()
-            if waiting.answer.done() or self.binder.bound(waiting):
+            if waiting.answer.done() or self.binder.is_placed(waiting):
                 return waiting
         if wanted.wait_s <= 0:
             if not self.agent.has_ended_programs():

@@ -1,1 +1,1 @@
-"""The binder of a cluster."""
+"""Scheduling of pods over the nodes of a cluster."""

@@ -1,15 +1,16 @@
-"""Several requests that start as one: the containers of a pod, which share a node and, where they can, devices.
+"""Bundles: several requests that start as one on one node, such as the containers of a pod.
 
-Theory of operation. The scheduler knows one shape for what it starts: so many devices, each with the same amounts. A
-bundle is given such a shape by stacking. Abstract devices (*columns*) are filled one part after another: a part takes its
-``count`` columns among those that are of its sharing mode and have room for it in every *phase* in which it runs (a phase
-is a set of parts that run at the same time), else new ones; what has room says the sharing mode itself. The shape has as
-many devices as there are columns, each with the most that any column needs in any phase. So what the scheduler reserves
-is never less than what the parts use; it is exactly that for a bundle of one part, and for parts that stack on one
-device. Columns of different modes take whole devices, because the scheduler gives a device one mode.
+Theory of operation. The scheduler knows one shape for what it starts: a number of devices, each with the same amounts.
+A bundle gets such a shape by stacking. Abstract devices (*columns*) are filled one part after another: a part takes
+``count`` columns among those that are of its sharing mode and have room for it in every *phase* in which it runs (a
+phase is a set of parts that run at the same time), else new ones; the sharing mode decides if there is room. The shape
+has one device for each column, each with the most that any column needs in any phase. So the scheduler never reserves
+less than the parts use; it reserves exactly that for a bundle of one part, and for parts that stack on one device.
+Columns of different modes take whole devices, because the scheduler gives a device one mode.
 
-MIG instances are reserved one by one: a device gives so many of each profile as any column needs at once, parts that never
-run together use the same one. Where an idle card has no room for all of these, a whole card is cut for the column.
+MIG instances are reserved one by one: a device gives as many of each profile as any column needs at once; parts that
+never run together use the same one. Where an idle device has no room for all of these, a whole device is partitioned
+for the column.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Views = tuple[ModeName | None, tuple[Held, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One of the requests of a bundle."""
+    """One request of a bundle."""
 
     name: str
     request: GpuRequest
@@ -48,8 +49,8 @@ class Bundle:
     """Requests that start as one.
 
     Args:
-        parts: they agree in queue, tenant, priority, gang and selector; the first speaks for all.
-        phases: which parts, by number, run at the same time. Every part is in one of them at least.
+        parts: they agree in queue, gang and selector; the first one's terms count for all.
+        phases: sets of parts, by number, that run at the same time. Every part is in one of them at least.
     """
 
     parts: tuple[Part, ...]
@@ -57,26 +58,28 @@ class Bundle:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= PARTS_MAX:
-            raise CalabashError(f"{len(self.parts)} requests in one", hint=f"1 to {PARTS_MAX}")
+            raise CalabashError(f"{len(self.parts)} requests in one bundle", hint=f"1 to {PARTS_MAX}")
         if {number for phase in self.phases for number in phase} != set(range(len(self.parts))):
-            raise CalabashError("a request that never runs, or a phase of none", hint="every request has a phase")
+            raise CalabashError(
+                "a request is in no phase, or a phase is of no request", hint="every request has a phase"
+            )
         first = self.request
         for part in self.parts:
             other = part.request
             if (other.selector, other.queue, other.gang) != (first.selector, first.queue, first.gang):
                 raise CalabashError(
                     f"{part.name} asks for other devices, queue or gang than {self.parts[0].name}",
-                    hint="say these once for all of them",
+                    hint="use one selector, queue and gang for all of them",
                 )
 
     @classmethod
-    def of(cls, name: str, request: GpuRequest) -> Bundle:
-        """One request alone."""
+    def single(cls, name: str, request: GpuRequest) -> Bundle:
+        """Return a bundle of one request."""
         return cls(parts=(Part(name=name, request=request),), phases=((0,),))
 
     @property
     def request(self) -> GpuRequest:
-        """What speaks for all."""
+        """The request whose terms count for all."""
         return self.parts[0].request
 
 
@@ -85,12 +88,12 @@ class Layout:
     """A bundle on abstract devices, for one kind of device.
 
     Args:
-        columns: the parts on each, by number.
+        columns: the parts on each device, by number.
         mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
-        host_mib: what it reserves of the node's own memory, for what is spilled.
-        slices, slices_max: the slices that each device gives at once, and how many the sharing mode admits on a device; 0
+        host_mib: host memory that it reserves for spilling.
+        slices, slices_max: slices that each device gives at once, and how many the sharing mode admits on a device; 0
             where it does not count them.
-        instances: for each part of each column, which of the MIG instances it has; () where none is reserved.
+        instances: for each part of each column, the index of its MIG instance; () where none is reserved.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -105,7 +108,7 @@ class Layout:
 
 
 def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
-    """How the bundle stacks on idle devices like this one, or why one of its parts never fits there."""
+    """Return how the bundle stacks on idle devices like this one, or why one of its parts never fits there."""
     columns: list[dict[int, Slice]] = []
     for number in _largest_first(bundle):
         request = bundle.parts[number].request
@@ -135,10 +138,10 @@ def placed(
     *,
     places: Sequence[Sequence[MigPlace]] = (),
 ) -> list[list[Slice]] | Misfit:
-    """The slices of each part, column by column on these devices, beside what is held there in any view of it.
+    """Return the slices of each part, column by column on these devices.
 
     Args:
-        held: for each device its mode and the views of what others hold: a newcomer must fit beside each of them.
+        held: for each device its mode and the views of what others hold: a new part must fit beside each view.
         places: for each device, where the scheduler has placed the MIG instances that it reserves.
     """
     slices: list[list[Slice]] = [[] for _ in bundle.parts]
@@ -159,7 +162,10 @@ def placed(
 
 
 def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held, ...]:
-    """What the bundle holds of one device in each of its phases, given (part, slice) there; equal ones once."""
+    """Return the slices that the bundle holds of one device in each of its phases, without duplicates.
+
+    ``slices``: (part, its slice) on the device.
+    """
     found = {
         tuple(
             HeldSlice(slice=part, policy=bundle.parts[number].request.policy)
@@ -172,7 +178,7 @@ def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held
 
 
 def mode_of(bundle: Bundle, number: int, device: Device) -> ModeName:
-    """The mode in which a device serves a part."""
+    """Return the mode in which a device serves a part."""
     return mode_on(device, bundle.parts[number].request).name
 
 
@@ -193,7 +199,7 @@ def _beside(
     others_mode: ModeName | None = None,
     place: MigPlace | None = None,
 ) -> Slice | Misfit:
-    """What a part gets of a device that has these others of its bundle, in every phase in which it runs."""
+    """Return the slice of a part on a device beside other parts of its bundle, in every phase in which it runs."""
     request = bundle.parts[number].request
     mode = mode_of_device(mode_of(bundle, number, device))
     if any(mode_of_device(mode_of(bundle, other, device)) != mode for other in column):
@@ -252,7 +258,7 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
 
 
 def _spilled(bundle: Bundle) -> int:
-    """Memory of the host for what the parts that run at the same time spill together."""
+    """Return the host memory for what the parts that run at the same time spill together, in MiB."""
     requests = [part.request for part in bundle.parts]
     return max(sum(requests[n].count * requests[n].spill_mib for n in phase) for phase in bundle.phases)
 
@@ -260,7 +266,10 @@ def _spilled(bundle: Bundle) -> int:
 def _cut(
     bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]], mode: ModeName, profiles: Sequence[str]
 ) -> Layout:
-    """MIG instances, by the profile of each part; a whole card where not all of them have room beside each other."""
+    """Return the layout for MIG instances, by the profile of each part.
+
+    A whole device where they have no room beside each other.
+    """
     turns = [_turns(bundle, column, profiles) for column in columns]
     counts: dict[str, int] = {}
     for column, own in zip(columns, turns, strict=True):
@@ -283,7 +292,7 @@ def _cut(
 
 
 def _turns(bundle: Bundle, column: Sequence[int], profiles: Sequence[str]) -> dict[int, int]:
-    """Which instance of its profile each part has: the first that no part has with which it may run."""
+    """Return the index of the instance of its profile for each part: the first that no part has with which it may run."""
     found: dict[int, int] = {}
     for number in column:
         busy = {
@@ -301,8 +310,10 @@ def _largest(profile: MigProfile | None) -> tuple[int, int, str]:
 
 
 def places_of(names: Sequence[str], slices: Sequence[Slice]) -> tuple[MigPlace, ...]:
-    """Where on one device the instances of these profiles are, given the slices there. Raises CalabashError: CONFLICT, there
-    are more of them than these."""
+    """Return where the instances of these profiles are on one device, given the slices there.
+
+    Raises CONFLICT if there are more slices than instances.
+    """
     found: list[MigPlace] = [NOWHERE] * len(names)
     for part in slices:
         mine = [n for n, name in enumerate(names) if name == part.profile]

@@ -1,8 +1,8 @@
-"""A cluster of many nodes in model nouns: the sibling of ``local``, for requests of several parts.
+"""Scheduler of a cluster of many nodes, for requests of several parts.
 
-``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices become nodes of kinds (``kinds``), a bundle becomes one
-shape (``bundle``), and every bind is checked against ``sharing`` beside what is held (``tenancy``) before it is told, so
-that nothing is ever planned that a sharing mode refuses.
+``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices become nodes of kinds (``device_kinds``), a bundle
+becomes one shape (``bundle``), and every start is checked by ``sharing`` beside the slices that are held (``tenancy``)
+before it is returned, so that nothing is planned which a sharing mode refuses.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from calabash.binder.cluster.bundle import Bundle, mode_of, placed, places_of
-from calabash.binder.cluster.device_kinds import Choice, Kinds, NodeDevice, PlacementConstraints
+from calabash.binder.cluster.device_kinds import Choice, DeviceKinds, NodeDevice, PlacementConstraints
 from calabash.binder.cluster.nodes import ClusterNode, same_devices, spec_of
-from calabash.binder.cluster.occupied import ForeignInCluster
-from calabash.binder.cluster.tenancy import Tenancy
+from calabash.binder.cluster.occupied import ClusterUnmanagedMemory
+from calabash.binder.cluster.tenancy import HeldSlices
 from calabash.binder.local.machine import CYCLE_EVERY_S, Stop, Wait, due_in_s
 from calabash.binder.local.partitions import Partitions
 from calabash.model.device import DeviceUuid, Health, NodeName
@@ -49,12 +49,13 @@ ANYWHERE = PlacementConstraints()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRequest:
-    """A bundle with all that decides where and when it starts.
+    """A bundle with everything that decides where and when it starts.
 
     Args:
-        owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
-        evictable: whether it may be stopped for others. guarded: only where it is borrowed, see ``sched.Request``.
-        movable: whether it may be stopped to start elsewhere; see ``cluster_moves.set_movable``.
+        owner: owner of the request: owners take turns, and a gang is of one owner and tenant.
+        evictable: it may be evicted for others.
+        guarded: it may be evicted only where it borrows; see ``sched.Request``.
+        movable: it may be stopped to start elsewhere; see ``moves.set_movable``.
     """
 
     id: AllocationId
@@ -69,7 +70,7 @@ class BundleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBundle:
-    """Start each part on its slices, once everything in ``after`` is gone; ``because`` says why there."""
+    """Start each part on its slices, once all allocations in ``after`` are gone; ``because`` explains the choice."""
 
     id: AllocationId
     node: NodeName
@@ -80,7 +81,7 @@ class StartBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveBundle:
-    """Stop it: its place is on another node, or on other devices, to make room for ``by``. See ``cluster_moves``."""
+    """Stop the allocation: it has another place now, to make room for ``by``. See ``moves``."""
 
     id: AllocationId
     by: AllocationId
@@ -91,8 +92,10 @@ ClusterDecision = StartBundle | MoveBundle | Stop | Wait
 
 @dataclass(slots=True)
 class KnownBundle:
-    """A request, the shapes that would serve it, and the one by which it waits or has its place. ``as_it_lies``: by one that
-    only says what it holds, not where it might have gone."""
+    """A request, the shapes that would serve it, and the shape by which it waits or is placed.
+
+    ``as_it_lies``: ``choice`` only describes the devices that it holds, not where it could start.
+    """
 
     request: BundleRequest
     choices: tuple[Choice, ...]
@@ -101,12 +104,12 @@ class KnownBundle:
 
 
 class ClusterScheduler:
-    """A ``Scheduler`` over the devices of many nodes, in model nouns.
+    """A ``Scheduler`` over the devices of many nodes.
 
     Args:
-        nodes: the cluster at the start; more come and go.
+        nodes: the initial nodes.
         queues: the queue tree; requests name its leaves.
-        limit: how long one cycle may take; see ``Scheduler``.
+        limit: time limit of one cycle; see ``Scheduler``.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class ClusterScheduler:
         policy: str | PlacementPolicy = DEFAULT_POLICY,
         limit: CycleLimit | None = None,
     ) -> None:
-        self.kinds = Kinds()
+        self.kinds = DeviceKinds()
         self.nodes: dict[NodeName, ClusterNode] = {}
         width = max([GPUS_PER_NODE_MAX, *(len(node.devices) for node in nodes)])
         self.scheduler = Scheduler(
@@ -129,29 +132,29 @@ class ClusterScheduler:
             gpus_per_node_max=width,
             limit=limit,
         )
-        self.strangers = ForeignInCluster(self.scheduler)
-        self.tenancy = Tenancy()
+        self.unmanaged_memory = ClusterUnmanagedMemory(self.scheduler)
+        self.held_slices = HeldSlices()
         self._partitions = Partitions(self.scheduler)
         self.known: dict[AllocationId, KnownBundle] = {}
         self._cycle_due_s = 0.0
         for node in nodes:
-            self._joined(node)
+            self._add_node(node)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def submit(self, request: BundleRequest) -> None:
-        """Join the order of its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
+        """Add the request to its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
         choices = self.kinds.choices(request.bundle, request.constraints)
         choice = _with_room(self.scheduler, choices) or choices[0]
         self.scheduler.submit(queued(request, choice))
         self.known[request.id] = KnownBundle(request, choices, choice)
-        self._partitions.submitted(request.id, choice.shape)
+        self._partitions.add(request.id, choice.shape)
 
     def adopt(self, request: BundleRequest, placements: Sequence[Placement], *, started_at_s: float) -> None:
-        """It holds these already. Raises CalabashError when the node or its devices are not there, or have no such room."""
+        """Place a request on the devices that it holds. Raises CalabashError if they do not exist or are not free."""
         node = self.nodes.get(placements[0].node)
         if node is None:
-            raise CalabashError(f"node {placements[0].node} is not there", reason=Reason.NOT_FOUND)
+            raise CalabashError(f"node {placements[0].node} does not exist", reason=Reason.NOT_FOUND)
         number = {found.device.uuid: i for i, found in enumerate(node.devices)}
         used = {part.device for placement in placements for part in placement.slices}
         if not used <= number.keys():
@@ -162,116 +165,115 @@ class ClusterScheduler:
         place = _place(self.scheduler.cluster.row(node.name), number, slices, choice.shape.mig_profiles)
         self.scheduler.adopt(queued(request, choice), placement=place, started_at_s=started_at_s)
         self.known[request.id] = KnownBundle(request, (choice,), choice, as_it_lies=True)
-        self.tenancy.take(request.id, request.bundle, enumerate(placements))
+        self.held_slices.add(request.id, request.bundle, enumerate(placements))
 
     def finished(self, allocation: AllocationId) -> None:
-        """It ended, or was cancelled while it waited; nothing when it is not known."""
+        """Remove a request that has ended or was cancelled. Does nothing if it is unknown."""
         if self.known.pop(allocation, None) is not None:
             self.scheduler.finished(allocation)
-            self.tenancy.drop(allocation)
-            self._partitions.finished(allocation)
+            self.held_slices.remove(allocation)
+            self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Its start could not be carried out: it waits again and keeps its place in the order."""
+        """Take the devices of a request that could not be started away: it waits again, with its old age."""
         self.scheduler.unbind(allocation)
-        self._lost(allocation)
+        self._remove_placement(allocation)
 
     def wait_again(self, request: BundleRequest) -> None:
-        """It waits by what it asks. Where no kind of device would do, it is not known until it is submitted for another."""
+        """Submit a request again. If no kind of device would do, it is unknown until it is submitted again."""
         with suppress(CalabashError):
             self.submit(request)
 
     def holds(self, allocation: AllocationId) -> bool:
-        """Whether it has its place."""
-        return allocation in self.tenancy
+        """Return True if the request holds devices."""
+        return allocation in self.held_slices
 
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
     def put_node(self, node: ClusterNode) -> None:
-        """A node came, or is otherwise than it was, with the same devices. Nothing may run on a node that is put anew
-        with other devices."""
+        """Insert or update a node. No request may run on a node that comes back with other devices."""
         before = self.nodes.get(node.name)
         if before is not None and not same_devices(before, node):
             self.remove_node(node.name)
             before = None
         if before is None:
             self.scheduler.add_node(spec_of(node))
-            self._joined(node)
+            self._add_node(node)
             return
         if (before.labels, before.taints) != (node.labels, node.taints):
             relabel(self.scheduler, node.name, labels=node.labels, taints=node.taints)
-        self._joined(node, before)
+        self._add_node(node, before)
 
     def remove_node(self, name: NodeName) -> None:
-        """The node is gone; the caller took everything off it before."""
+        """Remove a node; the caller has removed everything on it."""
         if self.nodes.pop(name, None) is not None:
-            self.strangers.leave(name)
+            self.unmanaged_memory.remove_node(name)
             self.scheduler.remove_node(name)
 
     def set_queues(self, queues: Iterable[QueueSpec]) -> None:
-        """Replace the tree. Raises CalabashError when a queue with requests would vanish."""
+        """Replace the queue tree. Raises CalabashError if a queue with requests would vanish."""
         self.scheduler.set_queues(queues)
 
     # ---- decisions ------------------------------------------------------------------------------------------------
 
     def cycle(self, now_s: float) -> tuple[ClusterDecision, ...]:
-        """Decide about everything; see ``Scheduler.cycle``."""
+        """Decide about all requests; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
-        self.strangers.catch_up()
-        self._partitions.look_ahead(self.tenancy)
+        self.unmanaged_memory.catch_up()
+        self._partitions.announce_waiting(self.held_slices)
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
-        """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
+        """Decide about requests submitted since the last cycle, or about all if a cycle is due."""
         decided: list[ClusterDecision] = []
-        self.strangers.catch_up()
-        self._partitions.look_ahead(self.tenancy)
+        self.unmanaged_memory.catch_up()
+        self._partitions.announce_waiting(self.held_slices)
         for name in newcomers:
             if self.due(now_s):
                 return (*decided, *self.cycle(now_s))
-            if name in self.known and not self.holds(name):  # else a member of its gang was decided with it
+            if name in self.known and not self.holds(name):  # else it was decided with a member of its gang
                 decided.extend(self.translated(self.scheduler.decide(name, now_s)))
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
+        """Return after how many seconds a cycle is due without any event; None for never."""
         return due_in_s(self.scheduler, now_s)
 
     def due(self, now_s: float) -> bool:
-        """Whether everything is to be looked at."""
+        """Return True if a cycle is due."""
         wake_at_s = self.scheduler.wake_at_s()
         return now_s >= self._cycle_due_s or (wake_at_s is not None and wake_at_s <= now_s)
 
-    def why(self, allocation: AllocationId, now_s: float) -> Explanation:
-        """Why it waits. Raises CalabashError when it does not wait."""
+    def explain_wait(self, allocation: AllocationId, now_s: float) -> Explanation:
+        """Return why the request waits. Raises CalabashError if it does not wait."""
         return self.scheduler.explain(allocation, now_s)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _lost(self, allocation: AllocationId) -> None:
-        """It has no place any more; a shape that only said where it lay would take it anywhere."""
-        self.tenancy.drop(allocation)
+    def _remove_placement(self, allocation: AllocationId) -> None:
+        """Take a request's devices away. A request whose shape only described these devices is submitted again."""
+        self.held_slices.remove(allocation)
         known = self.known[allocation]
         if known.as_it_lies:
             self.finished(allocation)
             self.wait_again(known.request)
 
-    def _joined(self, node: ClusterNode, before: ClusterNode | None = None) -> None:
-        """Take over what may change of a node that the scheduler has."""
+    def _add_node(self, node: ClusterNode, before: ClusterNode | None = None) -> None:
+        """Take over everything of a node that may change."""
         self.nodes[node.name] = node
         self.kinds.add(node.devices)
         for number, found in enumerate(node.devices):
             earlier = before.devices[number] if before else None
             _refresh(self.scheduler, node.name, number, found, earlier)
             if (earlier.foreign_mib if earlier else 0) != found.foreign_mib:
-                self.strangers.set(node.name, number, found)
+                self.unmanaged_memory.set(node.name, number, found)
         if node.schedulable is not (before.schedulable if before else True):
             self.scheduler.cordon(node.name, schedulable=node.schedulable)
 
     def translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
-        """Decisions of the scheduler in model nouns, each checked by its sharing mode."""
+        """Yield the scheduler's decisions as cluster decisions, each start checked by its sharing mode."""
         decisions = tuple(decisions)
-        leaving: set[str] = set()  # for whom all that are moved were taken off their old places
+        leaving: set[str] = set()  # requests for which all moved ones were removed from their old places
         for decision in decisions:
             name = AllocationId(decision.id)
             if isinstance(decision, Bind):
@@ -281,10 +283,10 @@ class ClusterScheduler:
                     leaving.add(decision.by)
                     for other in decisions:
                         if isinstance(other, Move) and other.by == decision.by:
-                            self.tenancy.drop(AllocationId(other.id))
+                            self.held_slices.remove(AllocationId(other.id))
                 yield self._moved(name, decision)
             elif isinstance(decision, Evict):
-                self._lost(name)
+                self._remove_placement(name)
                 yield Stop(id=name, reason=decision.reason, by=AllocationId(decision.by), owed=decision.owed)
             elif isinstance(decision, Defer):
                 yield Wait(id=name, reason=decision.reason, explanation=decision.explanation)
@@ -298,23 +300,23 @@ class ClusterScheduler:
             reported = Explanation(reason=answer.reason, summary=answer.message)
             return Wait(id=name, reason=answer.reason, explanation=reported)
         node = self.nodes[NodeName(decision.node)]
-        because = _because(node, decision.placement.devices, self.tenancy, self.scheduler.placer.engine.preference)
-        self.tenancy.take(name, bundle, enumerate(answer))
+        because = _because(node, decision.placement.devices, self.held_slices, self.scheduler.placer.engine.preference)
+        self.held_slices.add(name, bundle, enumerate(answer))
         after = tuple(AllocationId(a) for a in decision.after)
         return StartBundle(id=name, node=node.name, placements=tuple(answer), after=after, because=because)
 
     def _moved(self, name: AllocationId, decision: Move) -> MoveBundle | Stop:
         known, by = self.known[name], AllocationId(decision.by)
         answer = _slices(self, name, decision)
-        if isinstance(answer, Misfit):  # it leaves nevertheless: its old place is another's already
+        if isinstance(answer, Misfit):  # it is stopped all the same: its old place is another's already
             self.scheduler.unbind(name)
             return Stop(id=name, reason=Reason.MOVED, by=by)
-        self.tenancy.take(name, known.request.bundle, enumerate(answer))
+        self.held_slices.add(name, known.request.bundle, enumerate(answer))
         return MoveBundle(id=name, by=by)
 
 
 def _refresh(scheduler: Scheduler, node: str, number: int, found: NodeDevice, earlier: NodeDevice | None) -> None:
-    """How a device fares now."""
+    """Update a device's health and MIG instances."""
     if earlier is not None and earlier.device.health is not found.device.health:
         scheduler.set_health(node, number, healthy=found.device.health is Health.HEALTHY)
     set_mig_instances(scheduler, node, number, found.device.mig_instances)
@@ -327,9 +329,9 @@ def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None
 
 
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
-    """By the sharing modes' own rules, beside what is held there now."""
+    """Return the placements by the sharing modes' rules, beside the slices that are held now."""
     known, node = cluster.known[name], cluster.nodes[NodeName(decision.node)]
-    bundle, held = known.request.bundle, cluster.tenancy
+    bundle, held = known.request.bundle, cluster.held_slices
     chosen = [node.devices[i] for i in decision.placement.devices]
     views = [held.views((node.name, d.device.uuid), foreign_mib=d.foreign_mib) for d in chosen]
     devices = {d.device.uuid: d.device for d in chosen}
@@ -342,21 +344,21 @@ def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move
     ]
 
 
-def _adopted(kinds: Kinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
-    """The shape of what holds devices of these kinds already, wherever new ones of its kind would go."""
+def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], profiles: AbstractSet[str]) -> Choice:
+    """Return the shape of a request that holds devices of these kinds, regardless of where it could start."""
     constraints = PlacementConstraints(tolerations=frozenset("*"))
     for choice in kinds.choices(request.bundle, constraints):
         models = choice.shape.models
         same = not choice.shape.mig_profile or profiles <= set(choice.shape.mig_profiles)
         if same and choice.shape.gpu_count == len(held) and (not models or models.issuperset(held)):
             return _anywhere(choice)
-    raise CalabashError(f"{len(held)} devices are not what {request.id} asks for", reason=Reason.CONFLICT)
+    raise CalabashError(f"{len(held)} devices do not match the request {request.id}", reason=Reason.CONFLICT)
 
 
 def _place(
     row: int, number: Mapping[DeviceUuid, int], slices: Sequence[Slice], profiles: Sequence[str]
 ) -> NodePlacement:
-    """Where slices lie, in the scheduler's numbers of a node and its devices."""
+    """Return where slices are, in the scheduler's numbers of nodes and devices."""
     devices = tuple(sorted({number[part.device] for part in slices}))
     on = [[part for part in slices if number[part.device] == device] for device in devices]
     places = tuple(places_of(profiles, parts) for parts in on) if profiles else ()
@@ -368,16 +370,16 @@ def _anywhere(choice: Choice) -> Choice:
     return Choice(shape=replace(choice.shape, models=frozenset()), layout=choice.layout)
 
 
-def _because(node: ClusterNode, devices: Sequence[int], tenancy: Tenancy, policy: str) -> str:
-    """Where it goes and why there, in one line; asked before it holds its place."""
+def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, policy: str) -> str:
+    """Return where the request goes and why, in one line. Call it before the request holds the devices."""
     places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
-    shared = sum(tenancy.shared((node.name, node.devices[i].device.uuid)) for i in devices)
+    shared = sum(tenancy.is_shared((node.name, node.devices[i].device.uuid)) for i in devices)
     beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
     return f"{node.name}: {places} ({beside}); policy {policy}"
 
 
 def queued(request: BundleRequest, choice: Choice) -> Request:
-    """As the scheduler is asked."""
+    """Return the request as the scheduler takes it."""
     asked = request.bundle.request
     return Request(
         id=request.id,

@@ -1,4 +1,7 @@
-"""Kinds of devices in a cluster: what requests can tell apart, so that a shape is made once for thousands of equal devices."""
+"""Kinds of devices in a cluster.
+
+What requests can distinguish, so that a shape is made once for thousands of equal devices.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,13 @@ _OTHERWISE = re.compile(r"\bhave ([^;]+?), asked ([^;]+?)(?=;|\. |$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
-    """A device of a node: what its driver says, which sharing modes its agent serves (none named: all), and the memory
-    that nobody was given and somebody holds. ``door``: the way by which alone it is asked for; "" is the only one there."""
+    """A device of a node.
+
+    Args:
+        modes: sharing modes that the node's agent serves; empty: all.
+        foreign_mib: memory in use without an allocation.
+        allocation_api: the only API by which the device can be requested; "": any.
+    """
 
     device: Device
     modes: frozenset[ModeName] = frozenset()
@@ -31,7 +39,7 @@ class NodeDevice:
 
     @property
     def kind(self) -> str:
-        """What requests select by."""
+        """Name of everything that requests can select by."""
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
         spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
         turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
@@ -42,8 +50,11 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConstraints:
-    """What a shape is made of, beside the amounts: which nodes are acceptable, as in ``Shape``, and by which door it asks;
-    "" takes any."""
+    """Constraints on nodes and devices besides the amounts; ``selector`` and ``tolerations`` as in ``Shape``.
+
+    Args:
+        allocation_api: API by which the devices are requested; "": any.
+    """
 
     selector: tuple[str, ...] = ()
     tolerations: frozenset[str] = frozenset()
@@ -52,7 +63,7 @@ class PlacementConstraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A shape, and how the bundle lies on the devices that it is given."""
+    """A shape, and how the bundle is laid out on the devices that it gets."""
 
     shape: Shape
     layout: Layout
@@ -61,8 +72,8 @@ class Choice:
 _Amounts = tuple[object, ...]
 
 
-class Kinds:
-    """The kinds of devices that there are. ``version`` changes when a kind comes."""
+class DeviceKinds:
+    """All kinds of devices that were added. ``version`` changes when a kind is added."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -70,6 +81,7 @@ class Kinds:
         self._known: dict[tuple[_Amounts, PlacementConstraints], tuple[Choice, ...] | Misfit] = {}
 
     def add(self, devices: Iterable[NodeDevice]) -> None:
+        """Add the kinds of these devices."""
         for found in devices:
             if found.kind not in self._samples:
                 healthy = replace(found.device, health=Health.HEALTHY, mig_instances=())
@@ -77,11 +89,13 @@ class Kinds:
                 self._known.clear()
                 self.version += 1
 
-    def plain(self, text: str) -> str:
-        """With models, which people know, for kinds; each once in a list of nothing else. Where the model is what was asked,
-        the rest of the kind is told: that is what is otherwise."""
+    def with_model_names(self, text: str) -> str:
+        """Return the text with kinds replaced by model names, each once in a list of kinds.
+
+        Where the requested model is there, the rest of the kind is shown, because that is the difference.
+        """
         models = {sample.device.model for sample in self._samples.values()}
-        text = _OTHERWISE.sub(self._otherwise, text)
+        text = _OTHERWISE.sub(self._describe_difference, text)
         for kind in sorted(self._samples, key=len, reverse=True):
             text = text.replace(kind, self._samples[kind].device.model)
 
@@ -91,22 +105,24 @@ class Kinds:
 
         return _LIST.sub(once, text)
 
-    def _otherwise(self, found: re.Match[str]) -> str:
+    def _describe_difference(self, found: re.Match[str]) -> str:
         there, asked = found[1].split(", "), found[2].split(" or ")
         if {self._model(kind) for kind in there}.isdisjoint(self._model(kind) for kind in asked):
             return found[0]
-        return f"have {', '.join(map(self._parts, there))}, asked {' or '.join(map(self._parts, asked))}"
+        return (
+            f"have {', '.join(map(self._describe_kind, there))}, asked {' or '.join(map(self._describe_kind, asked))}"
+        )
 
     def _model(self, kind: str) -> str:
         return self._samples[kind].device.model if kind in self._samples else kind
 
-    def _parts(self, kind: str) -> str:
+    def _describe_kind(self, kind: str) -> str:
         model = self._model(kind)
         rest = kind.removeprefix(model).replace("/", ", ").removeprefix(", ")
         return f"{model} ({rest})" if rest else model
 
     def choices(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...]:
-        """The shapes that would serve the bundle: one, or several where amounts follow the card.
+        """Return the shapes that would serve the bundle: one, or several if amounts depend on the device.
 
         Raises CalabashError: unknown mode, no device that is selected, too large for every kind of device.
         """
@@ -115,7 +131,7 @@ class Kinds:
         if found is None:
             if len(self._known) >= SHAPES_KEPT_MAX:
                 self._known.clear()
-            found = self._known[key] = self._made(bundle, constraints)
+            found = self._known[key] = self._find_choices(bundle, constraints)
         if isinstance(found, Misfit):
             hint = "ask for less, or for other devices"
             if found.reason is Reason.NOT_PERMITTED:
@@ -123,9 +139,9 @@ class Kinds:
             raise CalabashError(found.message, reason=found.reason, hint=hint)
         return found
 
-    def _made(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...] | Misfit:
+    def _find_choices(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...] | Misfit:
         if bundle.request.selector.uuids or bundle.request.selector.uuids_excluded:
-            return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be named one by one")
+            return Misfit(reason=Reason.BAD_REQUEST, message="devices of a cluster cannot be selected by UUID")
         reached = {
             k: s
             for k, s in self._samples.items()
@@ -133,7 +149,7 @@ class Kinds:
         }
         kinds = [(k, s) for k, s in reached.items() if selector_misfit(s.device, bundle.request.selector) is None]
         chosen: dict[Layout, list[str]] = {}
-        misfit = self._none(reached, constraints.allocation_api)
+        misfit = self._no_kind_selected(reached, constraints.allocation_api)
         for kind, sample in kinds:
             modes = {mode_of(bundle, number, sample.device) for number in range(len(bundle.parts))}
             if sample.modes and not modes <= sample.modes:
@@ -169,9 +185,9 @@ class Kinds:
         )
         return Choice(shape=shape, layout=found)
 
-    def _none(self, reached: Mapping[str, NodeDevice], allocation_api: str) -> Misfit:
+    def _no_kind_selected(self, reached: Mapping[str, NodeDevice], allocation_api: str) -> Misfit:
         if not self._samples:
-            return Misfit(reason=Reason.NO_DEVICES, message="no node has told of a device")
+            return Misfit(reason=Reason.NO_DEVICES, message="no node has reported a device")
         if not reached:
             return Misfit(reason=Reason.NO_DEVICES, message=f"no node gives its devices by {allocation_api}")
         models = ", ".join(sorted({s.device.model for s in reached.values()}))
@@ -182,7 +198,7 @@ class Kinds:
 
 
 def _amounts(bundle: Bundle) -> _Amounts:
-    """All of a bundle that decides about its shape."""
+    """Return everything in a bundle that decides about its shape."""
     parts = tuple(
         (
             r.count,

@@ -1,7 +1,7 @@
-"""What is moved on a cluster where stopping it and starting it elsewhere are two things: its new place is kept between them.
+"""Moves on a cluster, where a pod is stopped first and started elsewhere later: its new place is reserved in between.
 
-The scheduler has moved it already. The place that it was given there becomes that of an allocation of its own, which nobody
-evicts or moves, until whoever takes over is there, or nobody waits for that any more.
+The scheduler has moved the allocation already. Its new place becomes that of a reservation, an allocation which is
+never evicted or moved, until the replacement starts there or the reservation is cancelled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from calabash.sched import set_movable as set_movable_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPlace:
-    """Devices that are held for whoever takes over."""
+class MoveReservation:
+    """Devices that are reserved for a replacement."""
 
     id: AllocationId
     node: NodeName
@@ -29,12 +29,13 @@ class KeptPlace:
 def set_movable(
     cluster: ClusterScheduler, allocation: AllocationId, *, movable: bool, constraints: PlacementConstraints
 ) -> None:
-    """Whether what holds its place may be moved; nothing when it holds none.
+    """Set whether a placed allocation may be moved. Does nothing if it holds no devices.
 
-    What was adopted lies where it lies. It is moved by its own shape, to where it might have gone, or not at all.
+    An adopted allocation has a shape that fits only where it is. It is moved by the shape of its own request, or not at
+    all.
 
     Args:
-        constraints: of whoever would start elsewhere in its stead.
+        constraints: constraints of the replacement that would start elsewhere.
     """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation) or known.request.movable is movable:
@@ -57,8 +58,8 @@ def _own_choices(cluster: ClusterScheduler, known: KnownBundle) -> tuple[Choice,
         return ()
 
 
-def keep_place(cluster: ClusterScheduler, allocation: AllocationId) -> KeptPlace | None:
-    """What was moved is stopped, and its place there is kept; None when that went to others within the same cycle."""
+def reserve_place(cluster: ClusterScheduler, allocation: AllocationId) -> MoveReservation | None:
+    """Remove a moved allocation and reserve its new place; None if another request got the place within the same cycle."""
     scheduler = cluster.scheduler
     running, known = scheduler.registry.running(allocation), cluster.known.get(allocation)
     if running is None or known is None:
@@ -66,17 +67,22 @@ def keep_place(cluster: ClusterScheduler, allocation: AllocationId) -> KeptPlace
         return None
     kept = AllocationId(f"kept-{allocation}")
     request = replace(known.request, id=kept, evictable=False, movable=False)
-    cluster.tenancy.rename(allocation, kept)
+    cluster.held_slices.rename(allocation, kept)
     cluster.finished(allocation)
     scheduler.adopt(queued(request, known.choice), placement=running.placement, started_at_s=running.started_at_s)
     cluster.known[kept] = replace(known, request=request)
     node = cluster.nodes[NodeName(running.node)]
     devices = frozenset(node.devices[i].device.uuid for i in running.placement.devices)
-    return KeptPlace(id=kept, node=node.name, devices=devices)
+    return MoveReservation(id=kept, node=node.name, devices=devices)
 
 
-def take_over(cluster: ClusterScheduler, kept: KeptPlace, request: BundleRequest, now_s: float) -> StartBundle | None:
-    """One that waits, and asks for the same, has the place that was kept; None: its sharing mode refuses, and it waits on."""
+def start_reserved(
+    cluster: ClusterScheduler, kept: MoveReservation, request: BundleRequest, now_s: float
+) -> StartBundle | None:
+    """Give a reserved place to a waiting request for the same bundle.
+
+    None if the sharing mode refuses, and the request waits on.
+    """
     scheduler = cluster.scheduler
     running, known = scheduler.registry.running(kept.id), cluster.known[kept.id]
     assert running is not None

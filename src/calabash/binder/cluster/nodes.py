@@ -1,4 +1,4 @@
-"""A node of a cluster as requests see it, and as the scheduler is told of it."""
+"""A node of a cluster as requests see it, and its conversion to the scheduler's node."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class ClusterNode:
 
 
 def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
-    """Whether two looks at a node saw the same devices, however they fare."""
+    """Return True if both states of a node have the same devices, whatever their health and use."""
     return [_fixed(d) for d in one.devices] == [_fixed(d) for d in other.devices]
 
 
 def spec_of(node: ClusterNode) -> NodeSpec:
+    """Return the node as the scheduler takes it."""
     devices = [found.device for found in node.devices]
     specs = [
         GpuSpec(
@@ -53,6 +54,6 @@ def spec_of(node: ClusterNode) -> NodeSpec:
 
 
 def _fixed(found: NodeDevice) -> tuple[object, ...]:
-    """What of a device never changes while it is the same."""
+    """Return the properties of a device that never change."""
     device = found.device
     return (device.uuid, device.index, found.kind, device.numa_node, device.nvlink_peers)

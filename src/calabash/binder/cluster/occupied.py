@@ -1,4 +1,4 @@
-"""Memory of a cluster's devices that nobody was given and somebody holds, as the scheduler counts it."""
+"""Unmanaged memory of a cluster's devices, which the scheduler counts as occupied."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from calabash.model.device import NodeName
 from calabash.sched import NodePlacement, Scheduler, Shape
 from calabash.sharing.foreign import FOREIGN_MODE
 
-Spot = tuple[NodeName, int]  # a node, and which of its devices
+Spot = tuple[NodeName, int]  # node and device index
 
 
-class ForeignInCluster:
-    """What strangers hold is not granted; see ``beside.ForeignMemory`` for one machine.
+class ClusterUnmanagedMemory:
+    """Keeps unmanaged memory from being granted; see ``local.unmanaged_memory`` for one machine.
 
-    What is held of a device beside somebody who was granted it as well is counted as soon as that one has left it.
+    Memory for which the scheduler has no room, because slices hold it as well, is counted as soon as these end.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._found: dict[Spot, int] = {}  # MiB
         self._held: dict[Spot, tuple[Shape, NodePlacement]] = {}
-        self._short: set[Spot] = set()  # of which less is held than was found
+        self._short: set[Spot] = set()  # where less is counted than was reported
 
     def set(self, node: NodeName, number: int, found: NodeDevice) -> None:
-        """What there is now on one device."""
+        """Set the unmanaged memory of one device."""
         spot = (node, number)
         before = self._held.pop(spot, None)
         if before is not None:
@@ -33,12 +33,12 @@ class ForeignInCluster:
         self._count(spot)
 
     def catch_up(self) -> None:
-        """Count what there was no room to count. Call it before deciding."""
+        """Count memory for which there was no room before. Call it before each decision."""
         for spot in list(self._short):
             self._count(spot)
 
-    def leave(self, node: NodeName) -> None:
-        """The node is gone."""
+    def remove_node(self, node: NodeName) -> None:
+        """Delete what is counted on a node."""
         for spot in [k for k in self._found if k[0] == node]:
             del self._found[spot]
             self._short.discard(spot)

@@ -1,4 +1,4 @@
-"""Who holds what of the devices of a cluster, as the sharing modes are asked about it."""
+"""Slices that are held on the devices of a cluster, as the sharing modes are asked about them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from calabash.sharing.vgpu import guaranteed_percent
 Place = tuple[NodeName, DeviceUuid]
 
 
-class Tenancy:
-    """Slices by device; a holder whose parts do not all run at once is seen at its heaviest, in every respect."""
+class HeldSlices:
+    """Slices by device. A holder whose parts do not all run at once is counted by its heaviest phase, in each respect."""
 
     def __init__(self) -> None:
-        self._on: dict[Place, dict[AllocationId, tuple[ModeName, tuple[Held, ...]]]] = {}
+        self._by_device: dict[Place, dict[AllocationId, tuple[ModeName, tuple[Held, ...]]]] = {}
         self._places: dict[AllocationId, tuple[Place, ...]] = {}
 
-    def take(self, holder: AllocationId, bundle: Bundle, placements: Iterable[tuple[int, Placement]]) -> None:
-        """``placements`` are (part, where it is)."""
+    def add(self, holder: AllocationId, bundle: Bundle, placements: Iterable[tuple[int, Placement]]) -> None:
+        """Add the slices of a holder. ``placements`` are (part, its placement)."""
         here: dict[Place, list[tuple[int, ModeName, HeldSlice]]] = {}
         for number, placement in placements:
             for part in placement.slices:
@@ -33,33 +33,35 @@ class Tenancy:
                 )
         for place, found in here.items():
             phases = phases_on(bundle, [(number, held.slice) for number, _, held in found])
-            self._on.setdefault(place, {})[holder] = (found[0][1], phases)
+            self._by_device.setdefault(place, {})[holder] = (found[0][1], phases)
         self._places[holder] = tuple(here)
 
-    def drop(self, holder: AllocationId) -> None:
+    def remove(self, holder: AllocationId) -> None:
+        """Remove all slices of a holder."""
         for place in self._places.pop(holder, ()):
-            there = self._on[place]
+            there = self._by_device[place]
             del there[holder]
             if not there:
-                del self._on[place]
+                del self._by_device[place]
 
     def rename(self, holder: AllocationId, name: AllocationId) -> None:
-        """What one has is another's."""
+        """Transfer all slices of one holder to another."""
         places = self._places.pop(holder, ())
         for place in places:
-            there = self._on[place]
+            there = self._by_device[place]
             there[name] = there.pop(holder)
         self._places[name] = places
 
     def __contains__(self, holder: AllocationId) -> bool:
         return holder in self._places
 
-    def shared(self, place: Place) -> bool:
-        return place in self._on
+    def is_shared(self, place: Place) -> bool:
+        """Return True if any slice of the device is held."""
+        return place in self._by_device
 
     def views(self, place: Place, *, foreign_mib: int = 0) -> Views:
-        """The mode of a device and what is held of it: one view, or the heaviest ones where holders have phases."""
-        there = self._on.get(place, {})
+        """Return the mode of a device and its slices: one view, or the heaviest ones if holders have phases."""
+        there = self._by_device.get(place, {})
         mode = next((found[0] for found in there.values()), None)
         if all(len(phases) == 1 for _, phases in there.values()):
             views = [tuple(h for _, phases in there.values() for h in phases[0])]

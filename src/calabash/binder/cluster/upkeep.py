@@ -1,4 +1,4 @@
-"""What happens to requests of a cluster from outside: who may be stopped changes, and others choose their nodes."""
+"""Changes of cluster requests from outside the scheduler: evictability, starts on given nodes, and free devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from calabash.sched import set_evictable as set_evictable_in
 def set_evictable(
     cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool, guarded: bool = False
 ) -> None:
-    """Whether what holds its place may be stopped for others, or only where it is borrowed; nothing when it holds none."""
+    """Set whether a placed allocation may be evicted, and if only while it borrows.
+
+    Does nothing if it holds no devices.
+    """
     known = cluster.known.get(allocation)
     if known is None or not cluster.holds(allocation):
         return
@@ -29,11 +32,12 @@ def set_evictable(
 def start_on(
     cluster: ClusterScheduler, request: BundleRequest, nodes: Iterable[str], now_s: float, *, bound: bool = False
 ) -> StartBundle | None:
-    """Give it devices of the best of these nodes at once, within the limits of its queue but past the order in it; None: none
-    of the nodes has the room.
+    """Start a request at once on the best of these nodes; None if none has the devices.
+
+    The limits of its queue hold, the order in it does not.
 
     Args:
-        bound: it is on the node already, whatever its taints and labels are and however it is cordoned.
+        bound: the pod is on the node already: taints, labels and cordons do not count.
 
     Raises CalabashError: no kind of device would do, or QUEUE_OVER_LIMIT.
     """
@@ -42,7 +46,7 @@ def start_on(
     constraints = PlacementConstraints(tolerations=frozenset("*")) if bound else request.constraints
     rows = [row for name in nodes if (row := arrays.row_of.get(name)) is not None]
     cordoned = [row for row in rows if bound and not arrays.schedulable[row]]
-    cluster.strangers.catch_up()
+    cluster.unmanaged_memory.catch_up()
     scheduler.advance(now_s)
     queue, over = request.bundle.request.queue, None
     scheduler.tree.form.require_leaf(queue)
@@ -80,7 +84,10 @@ def start_on(
 def rebind(
     cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], now_s: float
 ) -> StartBundle | None:
-    """What holds a place and has not begun goes to the best of these nodes; None: none has the room, and it waits again."""
+    """Move a placed request that has not begun to the best of these nodes.
+
+    None if none has the devices, and it waits again.
+    """
     request = cluster.known[allocation].request
     cluster.finished(allocation)
     with suppress(CalabashError):
@@ -92,7 +99,7 @@ def rebind(
 
 
 def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], most: int) -> list[str]:
-    """The first of these nodes that would have room for another like this one."""
+    """Return the first ``most`` of these nodes that have the devices for another request like this one."""
     known = cluster.known.get(allocation)
     found: list[str] = []
     if known is None:
@@ -107,11 +114,11 @@ def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: 
 
 
 def free_text(cluster: ClusterScheduler, name: str) -> str:
-    """What a node has free, in one line."""
+    """Return what a node has free, in one line."""
     arrays = cluster.scheduler.cluster
     row = arrays.row_of.get(name)
     if row is None:
-        return f"{name} has told of no devices"
+        return f"{name} has reported no devices"
     count = int(arrays.gpu_count[row])
     milli = [int(free) for free in arrays.gpu_free_milli[row, :count]]
     memory = [int(free) for free in arrays.gpu_free_mib[row, :count]]

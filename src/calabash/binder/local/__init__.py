@@ -1,1 +1,1 @@
-"""The binder of one machine."""
+"""Queueing, scheduling and granting of requests on one machine."""

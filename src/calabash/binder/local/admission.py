@@ -1,10 +1,10 @@
-"""Which of a user's requests stand in the scheduler's queue order, so that one user's many do not stand before all others.
+"""Admission to the scheduler's queues: limits how many requests of one user are in a queue at a time.
 
-Theory of operation. The scheduler orders a queue by priority and age. If everything that waits stood there, a user who
-submits four thousand requests would stand before everybody who comes later, and every decision would look at all of
-them. So at most ``window`` requests of one user and queue stand in the order at a time; the others wait here, in order
-of priority and age, and the next joins the order when one of them starts or leaves. Its place is the one it has then.
-The members of a gang are admitted together: a gang of which a part stays outside could never start.
+Theory of operation. The scheduler orders a queue by priority and age. If all waiting requests were in it, a user who
+submits four thousand would be ahead of all later users, and every decision would consider all of them. So at most
+``window`` requests of one user and queue are in the order at a time; the others wait here, by priority and age, and the
+next is admitted when one of them starts or leaves. Its age counts from then. The members of a gang are admitted
+together: a gang of which some members stay outside could never start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Lane = tuple[int, str]
 
 
 class Admission:
-    """Who stands in the order and who waits before it; pure bookkeeping."""
+    """Requests that are admitted to the queue order, and those that wait for admission. Pure."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
@@ -29,7 +29,10 @@ class Admission:
         self._inside: dict[_Lane, int] = {}
 
     def admit(self, waiting: WaitingRequest, *, at_once: bool = False) -> bool:
-        """Whether it joins the order now; if not, ``leave`` of another will name it. ``at_once`` passes by the window."""
+        """Return True if the request is admitted now; else ``remove`` of another will return it.
+
+        ``at_once`` ignores the window.
+        """
         lane = _lane(waiting)
         full = self._inside.get(lane, 0) >= self._window
         if full and not at_once and not self._gang_is_inside(waiting):
@@ -38,8 +41,8 @@ class Admission:
         self._enter(lane, waiting)
         return True
 
-    def leave(self, waiting: WaitingRequest) -> list[WaitingRequest]:
-        """It started or is gone; those that join the order for it."""
+    def remove(self, waiting: WaitingRequest) -> list[WaitingRequest]:
+        """Remove a request that has started or left; return the requests that are admitted instead."""
         lane = _lane(waiting)
         outside = self._outside.get(lane)
         if outside is not None:
@@ -54,11 +57,11 @@ class Admission:
         return joined
 
     def admitted(self) -> list[WaitingRequest]:
-        """Those in the order, in the order of joining."""
+        """Return the admitted requests, in the order of admission."""
         return list(self._admitted.values())
 
-    def before(self, waiting: WaitingRequest) -> int | None:
-        """How many of the same user and queue go first; None when it stands in the order itself."""
+    def count_before(self, waiting: WaitingRequest) -> int | None:
+        """Return how many requests of the same user and queue go first; None if the request is admitted."""
         if waiting.id in self._admitted:
             return None
         outside = self._outside.get(_lane(waiting), {})

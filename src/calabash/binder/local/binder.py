@@ -1,11 +1,11 @@
-"""The binder of one machine: requests join the queue order, decisions become grants.
+"""Binder of one machine: requests join the queue order, and decisions become grants.
 
-Theory of operation. A request is in one of four places: outside the queue order (``admission``), in it (``tracking``
-told the scheduler), decided (``starts``: it has its place and waits for those who must leave it) or being granted.
-``schedule`` moves requests along as far as that is possible now. Deciding happens under the lock; granting, which
-writes to disk, does not, so nobody's decision waits for another's disk. The agent checks every grant against what is
-really held, so the scheduler's books can be wrong without anything being promised twice: a grant that finds no room
-stays decided and is tried again, one whose device fell ill goes back to where it stood in the order.
+Theory of operation. A request is in one of four states: outside the queue order (``admission``), in it (``tracking``),
+decided (``starts``: it has devices and waits for other allocations to leave them), or being granted. ``schedule``
+advances requests as far as possible now. Decisions are made under the lock; grants, which write to disk, are not, so
+that no decision waits for a disk. The agent checks every grant against what is really held, so an outdated scheduler
+cannot promise a device twice: a grant that finds no room stays decided and is tried again, and one whose device became
+unhealthy waits in the queue again, with its old age.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from calabash.binder.local.requests import (
     short_command,
 )
 from calabash.binder.local.starts import Starts
-from calabash.binder.local.survey import surveyed
+from calabash.binder.local.survey import read_devices
 from calabash.binder.local.tracking import Tracker
 from calabash.binder.local.wait_times import WaitOutcome, WaitTimes
 from calabash.binder.local.waiting import WaitingRequests
@@ -44,10 +44,10 @@ from calabash.model.request import AllocationId, GpuRequest
 from calabash.node.agent import Grant, NodeAgent
 from calabash.sched import CycleLimit, Explanation, Options, QueueSpec
 
-# Anybody may name any priority on one machine, so priority orders a queue and never ends a running program. What an
-# administrator has guaranteed to a queue is taken back from those who borrowed it.
+# Any user may name any priority on one machine, so priority orders a queue and never ends a running program. Devices that
+# an administrator has guaranteed to a queue are reclaimed from queues that borrow them.
 OPTIONS = Options(preempt=False, reclaim=True, reclaim_fair_share=False)
-# Why a grant cannot be made now and may be soon: what must go first is still there, or a device fell ill.
+# Reasons for which a grant may succeed later: other allocations have not ended yet, or a device became unhealthy.
 NOT_YET = {
     Reason.NO_CAPACITY,
     Reason.NO_MEMORY,
@@ -56,20 +56,20 @@ NOT_YET = {
     Reason.UNHEALTHY,
     Reason.FABRIC_HELD,
 }
-BETWEEN_CYCLES_S = 0.001  # in which others get the lock
-LOST_PLACE = "before anybody was told of it, it lost its place to "  # the explanation of such an end begins so
+BETWEEN_CYCLES_S = 0.001  # pause in which other threads get the lock
+LOST_PLACE = "before anybody was told of it, it lost its place to "  # prefix of the explanation
 Granting = Callable[
     [AllocationRecord], AbstractContextManager[None]
-]  # entered around a grant; what it raises is its failure
+]  # context of a grant; an exception from it is the grant's failure
 
 
 class Binder:
-    """What waits, what is decided, what is being granted. Safe for threads.
+    """Waiting, decided and granted requests. Safe for threads.
 
     Args:
-        queues: the queue tree as it is now; asked again when the scheduler is built anew.
-        window: most requests of one user and queue that stand in the queue order at a time.
-        limit: how long one cycle of the scheduler may take; None: as long as it needs.
+        queues: returns the current queue tree; called again when the scheduler is rebuilt.
+        window: most requests of one user and queue that are in the queue order at a time.
+        limit: time limit of one scheduler cycle; None: unlimited.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Binder:
         self._clock = clock
         self._lock = threading.RLock()
         self._starts = Starts()
-        self._asked = 0  # how often a decision was asked for, and up to which of them it has been taken
+        self._asked = 0  # number of calls of ``schedule``; ``_decided``: those that are served
         self._decided = 0
         self._closed = False
         self._passes = Passes(self.schedule)
         self._tracker = Tracker(
             agent.node,
-            surveyed(agent)[0],
+            read_devices(agent)[0],
             agent.records(),
             queues=queues,
             options=OPTIONS,
@@ -107,7 +107,7 @@ class Binder:
     def submit(
         self, request: GpuRequest, *, requester: Requester, command: Sequence[str], wait: bool
     ) -> WaitingRequest:
-        """Join the queue order and try at once. Raises CalabashError when it can never be granted."""
+        """Add a request and try to grant it at once. Raises CalabashError if it can never be granted."""
         waiting = WaitingRequest(
             id=new_id(),
             request=request,
@@ -119,7 +119,7 @@ class Binder:
         with self._lock:
             if self._closed:
                 raise CalabashError("the pool is going down", reason=Reason.POOL_DOWN, hint="start it: calabash up")
-            admitted = self._waiting.join(waiting, at_once=not wait)
+            admitted = self._waiting.add(waiting, at_once=not wait)
         if admitted:
             self.schedule()
             while self._may_be_decided(waiting):
@@ -128,27 +128,30 @@ class Binder:
         return waiting
 
     def withdraw(self, waiting: WaitingRequest, *, why: str, error: CalabashError | None = None) -> bool:
-        """Nobody waits for it any more; ``error`` tells whoever still does. False when it has been answered already."""
+        """Withdraw a request; ``error`` becomes its answer. Returns False if it has been answered already."""
         with self._lock:
             waiting.withdrawn = why
             if not (waiting.resolve(error) if error is not None else waiting.answer.cancel()):
                 return False
-            if not self._starts.being_granted(waiting.id):
-                self._forget(waiting)
-        self._passes.due()
+            if not self._starts.is_being_granted(waiting.id):
+                self._remove(waiting)
+        self._passes.request()
         return True
 
     def move(self, waiting: WaitingRequest, queue: str) -> list[WaitingRequest]:
-        """To another queue, as ``WaitingRequests.move`` does and raises; the next pass decides."""
+        """Move a request to another queue, as ``WaitingRequests.move`` does; the next pass decides."""
         with self._lock:
             return self._waiting.move(waiting, queue, decided=self._starts.__contains__)
 
     def room_may_have_appeared(self) -> None:
-        """Have a pass made soon; returns at once."""
-        self._passes.due()
+        """Request a pass. Returns at once."""
+        self._passes.request()
 
     def schedule(self) -> None:
-        """Decide and carry out as far as that is possible now; a decision begun after this call serves it as well."""
+        """Decide, and carry out decisions, as far as possible now.
+
+        A pass that another thread begins after this call counts as this one.
+        """
         with self._lock:
             self._asked += 1
             mine = self._asked
@@ -161,15 +164,17 @@ class Binder:
                 ready = self._decide()
                 due_in_s = self._tracker.scheduler.due_in_s(self._tracker.now_s())
                 if due_in_s is not None:
-                    self._passes.due_in(due_in_s)
+                    self._passes.request_in(due_in_s)
             again = False
             for waiting, start in ready:
-                with bound_contextvars(uid=waiting.requester.uid):  # whoever's call it is that carries it out
+                with bound_contextvars(
+                    uid=waiting.requester.uid
+                ):  # the requester's, whichever user's call carries it out
                     again = self._grant(waiting, start) or again
             mine = self._decided + 1
 
     def close(self) -> list[WaitingRequest]:
-        """Decide nothing any more; those that waited, unanswered."""
+        """Stop deciding; return the waiting requests, unanswered."""
         self._passes.stop()
         with self._lock:
             self._closed = True
@@ -179,34 +184,34 @@ class Binder:
     # -- looking -----------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[WaitingRequest]:
-        """Who waits, in the order of arrival."""
+        """Return all waiting requests, in the order of arrival."""
         with self._lock:
-            return self._waiting.everybody()
+            return self._waiting.all()
 
     def find(self, allocation: AllocationId) -> WaitingRequest | None:
-        """A request that waits."""
+        """Return a waiting request; None if there is none with this ID."""
         return self._waiting.get(allocation)
 
-    def bound(self, waiting: WaitingRequest) -> bool:
-        """Whether it has its place and at most waits for others to leave it."""
+    def is_placed(self, waiting: WaitingRequest) -> bool:
+        """Return True if the request has devices, and at most waits for other allocations to leave them."""
         return waiting.id in self._starts
 
-    def why(self, waiting: WaitingRequest) -> Explanation:
-        """Why it waits. Raises CalabashError when it does not."""
+    def explain_wait(self, waiting: WaitingRequest) -> Explanation:
+        """Return why the request waits. Raises CalabashError if it does not wait."""
         with self._lock:
-            own = self._starts.why(waiting.id) or self._waiting.why(waiting)
-            return own or self._tracker.scheduler.why(waiting.id, self._tracker.now_s())
+            own = self._starts.explain_wait(waiting.id) or self._waiting.explain_wait(waiting)
+            return own or self._tracker.scheduler.explain_wait(waiting.id, self._tracker.now_s())
 
     @contextmanager
     def reading(self) -> Iterator[LocalScheduler]:
-        """The scheduler, which stands still meanwhile."""
+        """Return a context in which the scheduler does not change."""
         with self._lock:
             yield self._tracker.scheduler
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _count_wait(self, waiting: WaitingRequest, wait: bool, since_ns: int, answer: Future[Grant]) -> None:
-        """Count how long a request waited; one that was not to wait and got nothing did not wait."""
+        """Count how long a request waited. A request with ``wait`` False that was not granted is not counted."""
         granted = not answer.cancelled() and answer.exception() is None
         if granted or wait:
             outcome = WaitOutcome.GRANTED if granted else WaitOutcome.NOT_GRANTED
@@ -214,29 +219,29 @@ class Binder:
             self.wait_times.add(waiting.request.queue, outcome, waited_s)
 
     def _may_be_decided(self, waiting: WaitingRequest) -> bool:
-        """Return True if the last cycle has ended before it looked at the request."""
+        """Return True if the last cycle ended before it considered the request."""
         with self._lock:
             open_ = not (self._closed or waiting.answer.done() or waiting.id in self._starts)
             return open_ and self._tracker.scheduler.unfinished
 
     def _decide(self) -> list[tuple[WaitingRequest, Start]]:
-        """Those that can be granted now."""
-        devices, foreign = surveyed(self._agent)
-        if not self._tracker.follow(devices, self._agent.records, foreign=foreign):
+        """Return the starts that can be granted now."""
+        devices, foreign = read_devices(self._agent)
+        if not self._tracker.update_devices(devices, self._agent.records, foreign=foreign):
             self._starts.clear()
         for decision in self._tracker.decide():
             if isinstance(decision, Stop):
                 self._evict(decision)
-            elif isinstance(decision, Start) and self._waiting.get(decision.id):  # not what ran and is evicted
-                self._starts.decide(decision)
+            elif isinstance(decision, Start) and self._waiting.get(decision.id):  # else it ran, and is evicted
+                self._starts.add(decision)
         ready = self._starts.take_ready(lambda other: self._agent.record(other) is None)
         return [(self._waiting[start.id], start) for start in ready]
 
     def _evict(self, stop: Stop) -> None:
-        """What runs is ended, whoever started it decides what then; what has not begun waits again where it stood."""
-        if self._starts.drop(stop.id) or self._starts.overtake(stop):
+        """End a running allocation, or let a start that has not begun wait again with its old age."""
+        if self._starts.remove(stop.id) or self._starts.overtake(stop):
             return
-        self._tracker.gone(stop.id)
+        self._tracker.remove(stop.id)
         with bound_contextvars(uid=getattr(self._agent.record(stop.id), "uid", "")):
             self._agent.end(
                 stop.id,
@@ -245,25 +250,25 @@ class Binder:
             )
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
-        """Whether somebody else may have got a chance by it."""
+        """Grant a request; return True if others may be decided because of it."""
         record = record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
         try:
             with self.granting(record):
                 granted = self._agent.grant(record)
-        except Exception as error:  # whatever it is, its requester must hear of it
-            return self._failed(waiting, start, error)
+        except Exception as error:  # the requester gets every error as the answer
+            return self._grant_failed(waiting, start, error)
         with self._lock:
-            overtaken = self._starts.granted(waiting.id)
-            self._starts.drop(waiting.id)
+            overtaken = self._starts.end_grant(waiting.id)
+            self._starts.remove(waiting.id)
             joined = True
             if overtaken is None:
-                self._tracker.started(granted.record)
-                joined = self._waiting.leave(waiting)
+                self._tracker.set_running(granted.record)
+                joined = self._waiting.remove(waiting)
             elif waiting.answer.done():
-                self._forget(waiting)
+                self._remove(waiting)
             else:
                 self._waiting.rename(waiting, new_id())
-        if overtaken is not None:  # nobody was told of it yet: whoever asked waits on where it stood
+        if overtaken is not None:  # the grant was not reported: the request waits again with its age
             self._agent.end(
                 granted.record.id,
                 reason=overtaken.reason,
@@ -273,48 +278,48 @@ class Binder:
             self._agent.end(waiting.id, reason="cancelled", explanation=waiting.withdrawn)
         return joined
 
-    def _failed(self, waiting: WaitingRequest, start: Start, error: Exception) -> bool:
+    def _grant_failed(self, waiting: WaitingRequest, start: Start, error: Exception) -> bool:
         reason = error.reason if isinstance(error, CalabashError) else None
         with self._lock:
-            overtaken = self._starts.granted(waiting.id)
+            overtaken = self._starts.end_grant(waiting.id)
             if reason in NOT_YET and not waiting.withdrawn:
                 if overtaken is not None:
-                    return False  # it has lost its place already and waits where it stood
+                    return False  # it was overtaken and waits again with its age
                 if reason is Reason.UNHEALTHY or any(part.start >= 0 for part in start.placement.slices):
-                    self._tracker.unbind(waiting.id)  # another device, or another place of this one, may be had
-                    return self._starts.refused(start)
-                self._starts.again(start, held=_why_held(error) if reason is Reason.FABRIC_HELD else "")
+                    self._tracker.unbind(waiting.id)  # another device, or another place on this one, may be free
+                    return self._starts.note_refusal(start)
+                self._starts.retry(start, held=_why_held(error) if reason is Reason.FABRIC_HELD else "")
                 return False
-            self._forget(waiting)
+            self._remove(waiting)
             if waiting.gang_key is not None:
                 self._abandon(waiting.gang_key, waiting.id)
         waiting.resolve(error)
         return True
 
     def _abandon(self, key: GangKey, failed: AllocationId) -> None:
-        """One member could not be granted, so none of its gang starts."""
+        """End a gang of which one member could not be granted: no member starts."""
         for record in _granted_of(key, self._agent.records()):
             self._agent.end(record.id, reason=Reason.GANG_INCOMPLETE, explanation=f"{failed} was not granted")
-        for other in self._waiting.of_gang(key):
-            if self._starts.drop(other.id):
-                self._forget(other)
+        for other in self._waiting.members(key):
+            if self._starts.remove(other.id):
+                self._remove(other)
                 message = f"member {failed} of gang {key[-1]} was not granted"
                 other.resolve(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
 
-    def _forget(self, waiting: WaitingRequest) -> None:
-        """It leaves the order."""
-        self._starts.drop(waiting.id)
-        self._tracker.gone(waiting.id)
-        self._waiting.leave(waiting)
+    def _remove(self, waiting: WaitingRequest) -> None:
+        """Remove a request from the queue order."""
+        self._starts.remove(waiting.id)
+        self._tracker.remove(waiting.id)
+        self._waiting.remove(waiting)
 
 
 def _granted_of(key: GangKey, records: Sequence[AllocationRecord]) -> list[AllocationRecord]:
-    """The members of a gang that have been granted and do not run yet."""
+    """Return the members of a gang that have been granted and do not run yet."""
     return [r for r in records if r.state is AllocationState.GRANTED and gang_key(r.uid, r.request) == key]
 
 
 def _why_held(error: Exception) -> str:
-    """The error and its hint as they are told to the requester."""
+    """Return the error and its hint as the requester reads them."""
     if not isinstance(error, CalabashError):
         return str(error)
     return f"{error.marked_message}\nhint: {error.marked_hint}" if error.marked_hint else error.marked_message

@@ -1,8 +1,8 @@
-"""One machine as a cluster of one node: from devices and ``GpuRequest`` to shapes, and from decisions to placements.
+"""Scheduler of one machine: converts devices and requests to shapes, and decisions to placements.
 
-``LocalScheduler`` is the ``Scheduler`` for a pool that thinks in model nouns. What a sharing mode admits is decided by
-``sharing``; here it is only expressed in the scheduler's terms, and every bind is checked against ``sharing`` before
-it is told, so that nothing is ever bound that the mode refuses. How much a slice counts is the mode's own ``charge``.
+``LocalScheduler`` is the ``Scheduler`` for a pool. ``sharing`` decides what a sharing mode admits; here that is only
+expressed in the scheduler's terms. Every start is checked by ``sharing`` before it is returned, so that nothing is
+started which the mode refuses. The mode's own ``charge`` says how much a slice counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from calabash.binder.local.partitions import Partitions
-from calabash.binder.local.unmanaged_memory import ForeignMemory
+from calabash.binder.local.unmanaged_memory import UnmanagedMemory
 from calabash.binder.shapes import UNMANAGED, node_of, shape_of, shapes_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import Reason
@@ -42,12 +42,12 @@ from calabash.sharing.registry import fits, mode_of_device, mode_on
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 SETTLE_EVERY_S = 0.05
-CYCLE_EVERY_S = 1.0  # what time alone allows, such as the end of a minimum run time, is found this soon
+CYCLE_EVERY_S = 1.0  # effects of time alone, such as the end of a minimum run time, are found this soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start it on these slices, once everything in ``after`` is gone; ``because`` says why there."""
+    """Start the request on these slices, once all allocations in ``after`` are gone; ``because`` explains the choice."""
 
     id: AllocationId
     placement: Placement
@@ -57,7 +57,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop it; it waits in its queue again. ``owed``: it was borrowed, and a queue takes back what it is guaranteed."""
+    """Stop the allocation; it waits in its queue again. ``owed``: its devices were borrowed and are reclaimed."""
 
     id: AllocationId
     reason: Reason
@@ -67,7 +67,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """It waits, and why."""
+    """The request waits, with the reason."""
 
     id: AllocationId
     reason: Reason
@@ -78,14 +78,14 @@ LocalDecision = Start | Stop | Wait
 
 
 class LocalScheduler:
-    """A ``Scheduler`` over the devices of one machine, in model nouns.
+    """A ``Scheduler`` over the devices of one machine.
 
     Args:
         node: the machine's name.
         devices: its devices; the order is kept.
         queues: the queue tree; requests name its leaves.
-        cpu_milli, memory_mib: host resources, where the pool manages them.
-        limit: how long one cycle may take; see ``Scheduler``.
+        cpu_milli, memory_mib: host resources, if the pool manages them.
+        limit: time limit of one cycle; see ``Scheduler``.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LocalScheduler:
         self._cycle_due_s = 0.0
         for device in self.devices:
             set_mig_instances(self.scheduler, node, self._number[device.uuid], device.mig_instances)
-        self.foreign = ForeignMemory(self.scheduler, self._number)
+        self.unmanaged_memory = UnmanagedMemory(self.scheduler, self._number)
 
     def submit(
         self,
@@ -122,10 +122,10 @@ class LocalScheduler:
         run_time_s: float | None = None,
         owner: str = "",
     ) -> None:
-        """Join the order of ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
+        """Add the request to ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
 
         Args:
-            owner: whose request it is: owners take turns, and a gang is of one owner and tenant.
+            owner: owner of the request: owners take turns, and a gang is of one owner and tenant.
         """
         shapes = shapes_of(request, self.devices)
         with_room = [s for s in shapes if self.scheduler.placer.choose(s) is not None]
@@ -133,7 +133,7 @@ class LocalScheduler:
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
         self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
         self._requests[allocation] = request
-        self._partitions.submitted(allocation, shape)
+        self._partitions.add(allocation, shape)
 
     def adopt(
         self,
@@ -144,7 +144,10 @@ class LocalScheduler:
         started_at_s: float,
         owner: str = "",
     ) -> None:
-        """It runs already, as the journal says. Raises CalabashError when the devices have no such room."""
+        """Place a request that runs already, as the journal says.
+
+        Raises CalabashError if the devices have no room for it.
+        """
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)
         answer = placement.slices[0]
@@ -157,30 +160,30 @@ class LocalScheduler:
         self._slices[allocation] = placement
 
     def finished(self, allocation: AllocationId) -> None:
-        """It ended, or was cancelled while it waited; nothing when it is not known."""
+        """Remove a request that has ended or was cancelled. Does nothing if it is unknown."""
         if self._requests.pop(allocation, None) is None:
             return
         self.scheduler.finished(allocation)
         self._slices.pop(allocation, None)
-        self._partitions.finished(allocation)
+        self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Its start could not be carried out: it waits again and keeps its place in the order."""
+        """Take the devices of a request that could not be started away: it waits again, with its old age."""
         self.scheduler.unbind(allocation)
         self._slices.pop(allocation, None)
 
     def runs(self, allocation: AllocationId) -> bool:
-        """Whether it holds its place, as far as the scheduler knows."""
+        """Return True if the request holds devices, as far as the scheduler knows."""
         return allocation in self._slices
 
     def set_health(self, uuid: DeviceUuid, health: Health) -> None:
-        """A device that is not healthy takes nothing new."""
+        """Set the health of a device. One that is not healthy takes nothing new."""
         device = self._number[uuid]
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
         self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
 
     def set_mig_instances(self, uuid: DeviceUuid, instances: tuple[MigInstance, ...]) -> None:
-        """What MIG instances stand on a device now, used or not."""
+        """Set the MIG instances that exist on a device, used or not."""
         self.devices = tuple(replace(d, mig_instances=instances) if d.uuid == uuid else d for d in self.devices)
         set_mig_instances(self.scheduler, self.node, self._number[uuid], instances)
 
@@ -188,15 +191,15 @@ class LocalScheduler:
         self.scheduler.set_queues(queues)
 
     def cycle(self, now_s: float) -> tuple[LocalDecision, ...]:
-        """Decide about everything; see ``Scheduler.cycle``."""
+        """Decide about all requests; see ``Scheduler.cycle``."""
         self._cycle_due_s = now_s + CYCLE_EVERY_S
-        self._partitions.look_ahead(self._slices)
+        self._partitions.announce_waiting(self._slices)
         return self._translated(self.scheduler.cycle(now_s))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[LocalDecision, ...]:
-        """Decide about what was submitted since the last cycle, or about everything when a cycle is due."""
+        """Decide about requests submitted since the last cycle, or about all if a cycle is due."""
         decided: list[LocalDecision] = []
-        self._partitions.look_ahead(self._slices)
+        self._partitions.announce_waiting(self._slices)
         for name in newcomers:
             due_s = self.scheduler.wake_at_s()
             if now_s >= self._cycle_due_s or (due_s is not None and due_s <= now_s):
@@ -228,23 +231,23 @@ class LocalScheduler:
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return in how many seconds everything is to be looked at again, though nothing happens; None if never."""
+        """Return after how many seconds a cycle is due without any event; None for never."""
         return due_in_s(self.scheduler, now_s)
 
     @property
     def unfinished(self) -> bool:
-        """True if the last cycle has not looked at everything, because its time was over."""
+        """True if the last cycle reached its time limit before it decided about all requests."""
         return self.scheduler.unfinished
 
-    def why(self, allocation: AllocationId, now_s: float) -> Explanation:
-        """Why it waits. Raises CalabashError when it does not wait."""
+    def explain_wait(self, allocation: AllocationId, now_s: float) -> Explanation:
+        """Return why the request waits. Raises CalabashError if it does not wait."""
         reported = readable(self.scheduler.explain(allocation, now_s), self.devices)
-        return replace(reported, changes=(*reported.changes, *self.foreign.remedies()))
+        return replace(reported, changes=(*reported.changes, *self.unmanaged_memory.remedies()))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
-        """The slices by the sharing mode's own rule, beside what it holds now."""
+        """Return the slices by the sharing mode's own rule, beside those that are held now."""
         request = self._requests[decision.id]
         chosen = [self.devices[i] for i in decision.placement.devices]
         slices = []
@@ -258,7 +261,7 @@ class LocalScheduler:
         return Placement(node=self.node, mode=mode_on(chosen[0], request).name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
-        """Where it goes and why there, in one line; asked before it holds its place."""
+        """Return where the request goes and why, in one line. Call it before the request holds the devices."""
         request = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
         return _reason(request, placement, views, self.scheduler.placer.engine.preference)
@@ -271,7 +274,7 @@ class LocalScheduler:
                 if s.device == uuid and name != but:
                     mode = mode_of_device(placement.mode)
                     held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
-        mode, counted = with_unmanaged_memory(uuid, mode, held, self.foreign.memory_mib(uuid))
+        mode, counted = with_unmanaged_memory(uuid, mode, held, self.unmanaged_memory.memory_mib(uuid))
         return mode, list(counted)
 
 
@@ -281,7 +284,7 @@ def _reason(
     views: Sequence[tuple[Device, ModeName | None, Sequence[HeldSlice]]],
     policy: str,
 ) -> str:
-    """``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``."""
+    """Return the text ``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``."""
     number = {device.uuid: device.index for device, _, _ in views}
     busy = {device.uuid for device, _, held in views if held}
     room = sum(not isinstance(fits(device, mode, held, request), Misfit) for device, mode, held in views)
@@ -307,7 +310,7 @@ def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
 
 
 def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:
-    """Device UUIDs, which stand for models here, as the models that people know."""
+    """Return the explanation with model names instead of device UUIDs, which stand for models here."""
     names = {d.uuid: d.model for d in devices}
 
     def plain(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Passes of the scheduler that nobody waits for: many reasons for one are answered by one, in a thread of its own.
+"""Scheduling passes in a thread of their own: many requests for a pass are served by one.
 
-A request that is withdrawn, a program that ends: each may have made room for others. A thousand at once would be a
-thousand passes, and whoever reported one of them would wait for its pass.
+Every withdrawn request and every ended program may have made room for others. A thousand of them at once would be a
+thousand passes, and each caller would wait for its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Passes:
-    """Makes ``one_pass`` when it becomes due, and then not again for ``pause_s``."""
+    """Calls ``one_pass`` when it is due, and then not again for ``pause_s``."""
 
     def __init__(self, one_pass: Callable[[], None], *, pause_s: float = PAUSE_S) -> None:
         self._one_pass = one_pass
@@ -29,12 +29,12 @@ class Passes:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def due(self) -> None:
-        """There may be something to decide; returns at once."""
-        self.due_in(0.0)
+    def request(self) -> None:
+        """Request a pass now. Returns at once."""
+        self.request_in(0.0)
 
-    def due_in(self, wait_s: float) -> None:
-        """There may be something to decide in so many seconds; returns at once. A pass that is made sooner replaces it."""
+    def request_in(self, wait_s: float) -> None:
+        """Request a pass after some seconds. Returns at once. A pass that is made earlier replaces it."""
         with self._changed:
             due_at_s = time.monotonic() + wait_s
             if due_at_s < self._due_at_s:
@@ -45,21 +45,21 @@ class Passes:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Make none any more; returns without waiting for one that is being made."""
+        """Make no more passes. Returns without waiting for one in progress."""
         self._stopped.set()
         with self._changed:
             self._changed.notify()
 
     def _run(self) -> None:
-        while self._waited():
+        while self._wait_until_due():
             try:
                 self._one_pass()
             except Exception:
                 log.exception("a pass of the scheduler failed; the next one goes on")
             self._stopped.wait(self._pause_s)
 
-    def _waited(self) -> bool:
-        """Wait until a pass is due. Returns False if none is to be made any more."""
+    def _wait_until_due(self) -> bool:
+        """Wait until a pass is due. Returns False after ``stop``."""
         with self._changed:
             while not self._stopped.is_set():
                 wait_s = self._due_at_s - time.monotonic()

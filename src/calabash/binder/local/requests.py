@@ -1,4 +1,4 @@
-"""A request that waits and what answers it."""
+"""A waiting request, its requester and its answer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GangKey = tuple[int, str, str, str]
 
 
 def new_id() -> AllocationId:
-    """Short enough to type, long enough never to meet again: 31^8."""
+    """Return a new allocation ID, one of 31^8: short enough to type."""
     return AllocationId("a" + "".join(secrets.choice(_ALPHABET) for _ in range(8)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Who asks, as the kernel says; ``process`` is None when it cannot be seen from here."""
+    """The requesting user as the kernel reports it; ``process`` is None if it is not visible here."""
 
     uid: int
     user: str
@@ -36,7 +36,7 @@ class Requester:
 class WaitingRequest:
     """A request without an answer; ``answer`` is resolved with Grant or CalabashError.
 
-    ``withdrawn`` says why nobody waits for the answer any more; a grant that is being made meanwhile is taken back.
+    ``withdrawn`` says why the request was withdrawn; a grant in progress is then ended.
     """
 
     id: AllocationId
@@ -49,12 +49,15 @@ class WaitingRequest:
 
     @property
     def gang_key(self) -> GangKey | None:
-        """Gangs are a user's and a tenant's own: the same name of somebody else is another gang."""
+        """Key of the request's gang; None without a gang.
+
+        Gangs of different users or tenants differ, even with the same name.
+        """
         request = self.request
         return gang_key(self.requester.uid, request) if request.gang else None
 
     def resolve(self, outcome: Grant | BaseException) -> bool:
-        """Answer it; False when it has been answered or cancelled already."""
+        """Set the answer. Returns False if the request was answered or cancelled before."""
         try:
             if isinstance(outcome, BaseException):
                 self.answer.set_exception(outcome)
@@ -66,7 +69,7 @@ class WaitingRequest:
 
 
 def record_of(waiting: WaitingRequest, placement: Placement, *, because: str, now_s: float) -> AllocationRecord:
-    """What is journalled when it is granted."""
+    """Return the allocation record that is journalled with the grant."""
     who = waiting.requester
     return AllocationRecord(
         id=waiting.id,
@@ -85,12 +88,15 @@ def record_of(waiting: WaitingRequest, placement: Placement, *, because: str, no
 
 
 def gang_key(uid: int, request: GpuRequest) -> GangKey:
-    """What members of one gang have in common."""
+    """Return what the members of one gang have in common."""
     return (uid, request.tenant, request.queue, request.gang)
 
 
 def short_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command as it is journalled: for people, so its beginning is enough. A cut shows as a last word ``...``."""
+    """Return the command as it is journalled, cut to COMMAND_CHARACTERS_MAX and COMMAND_WORDS_MAX.
+
+    A cut ends with the word ``...``.
+    """
     left = COMMAND_CHARACTERS_MAX
     kept: list[str] = []
     for word in command[:COMMAND_WORDS_MAX]:

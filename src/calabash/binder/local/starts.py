@@ -1,4 +1,4 @@
-"""Decided and not yet carried out: which starts wait for others to go, which are being granted, which were overtaken."""
+"""Starts that are decided and not yet carried out: waiting for others to end, being granted, or overtaken by a stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.sched import Explanation
 
 
 class Starts:
-    """The scheduler's decisions between the moment they are taken and the moment they are true."""
+    """Starts between the scheduler's decision and the grant."""
 
     def __init__(self) -> None:
         self._decided: dict[AllocationId, Start] = {}
@@ -24,63 +24,75 @@ class Starts:
     def __contains__(self, allocation: AllocationId) -> bool:
         return allocation in self._decided or allocation in self._granting
 
-    def decide(self, start: Start) -> None:
-        """It has its place."""
+    def add(self, start: Start) -> None:
+        """Add a decided start, unless it is being granted."""
         if start.id not in self._granting:
             self._decided[start.id] = start
 
     def take_ready(self, gone: Callable[[AllocationId], bool]) -> list[Start]:
-        """Those whose predecessors are all gone; they count as being granted from here on."""
+        """Return the starts whose predecessors are all gone; they are being granted from now on."""
         ready = [s for s in self._decided.values() if all(gone(other) for other in s.after)]
         for start in ready:
             self._granting[start.id] = self._decided.pop(start.id)
         return ready
 
-    def granted(self, allocation: AllocationId) -> Stop | None:
-        """The attempt is over; the decision that ended it meanwhile, if there is one."""
+    def end_grant(self, allocation: AllocationId) -> Stop | None:
+        """End an attempt to grant; return the stop that was decided meanwhile, if any."""
         self._granting.pop(allocation, None)
         return self._overtaken.pop(allocation, None)
 
-    def again(self, start: Start, *, held: str = "") -> None:
-        """There was no room yet: it stays decided. ``held``: what besides others keeps it from its place."""
-        self.granted(start.id)
+    def retry(self, start: Start, *, held: str = "") -> None:
+        """Keep a start decided for which there was no room yet.
+
+        ``held``: what keeps it from its devices besides other allocations.
+        """
+        self.end_grant(start.id)
         self._held[start.id] = held
         self._decided[start.id] = start
 
-    def refused(self, start: Start) -> bool:
-        """The node has something else at its place. Whether to look for another at once: no, when that was refused before."""
+    def note_refusal(self, start: Start) -> bool:
+        """Note that the node refused a placement.
+
+        Returns True if another placement is to be tried at once: the last refusal was of another one.
+        """
         before, self._refused[start.id] = self._refused.get(start.id), start.placement
         return before != start.placement
 
-    def drop(self, allocation: AllocationId) -> bool:
-        """It is not to start, or has started; False when it was not decided."""
+    def remove(self, allocation: AllocationId) -> bool:
+        """Remove a start that was granted or is not to be made. Returns False if it was not decided."""
         self._refused.pop(allocation, None)
         self._held.pop(allocation, None)
         return self._decided.pop(allocation, None) is not None
 
     def overtake(self, stop: Stop) -> bool:
-        """It is to stop; True when it is being granted and will be ended as soon as that is done."""
+        """Note the stop of a start that is being granted, to be ended after the grant.
+
+        Returns False if it is not being granted.
+        """
         if stop.id not in self._granting:
             return False
         self._overtaken[stop.id] = stop
         return True
 
-    def being_granted(self, allocation: AllocationId) -> bool:
+    def is_being_granted(self, allocation: AllocationId) -> bool:
+        """Return True while the start is being granted."""
         return allocation in self._granting
 
-    def why(self, allocation: AllocationId) -> Explanation | None:
-        """Who must go before it starts; None when it is not decided."""
+    def explain_wait(self, allocation: AllocationId) -> Explanation | None:
+        """Return which allocations must end before the start; None if none is decided."""
         if allocation not in self:
             return None
         held = self._held.get(allocation, "")
         if held:
-            return Explanation(reason=Reason.FABRIC_HELD, summary=f"it has its place, but {held}")
+            return Explanation(reason=Reason.FABRIC_HELD, summary=f"devices are chosen for the request, but {held}")
         start = self._decided.get(allocation)
         after = mentions(Mentioned.REQUEST, start.after if start is not None else ()) or "others"
-        return Explanation(reason=Reason.NO_CAPACITY, summary=f"it has its place and waits for {after} to leave it")
+        return Explanation(
+            reason=Reason.NO_CAPACITY, summary=f"devices are chosen for the request, and it waits for {after} to end"
+        )
 
     def clear(self) -> None:
-        """No decision holds any more; grants that are being made go on."""
+        """Remove all decisions; grants in progress continue."""
         self._decided.clear()
         self._refused.clear()
         self._held.clear()

@@ -1,10 +1,10 @@
-"""What the agent sees of the devices, as the scheduler is to take it."""
+"""Devices and unmanaged memory as the node agent reports them, for the scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from calabash.binder.local.unmanaged_memory import Foreign
+from calabash.binder.local.unmanaged_memory import UnmanagedDeviceMemory
 from calabash.model.device import Device, DeviceUuid, Health
 from calabash.node.agent import NodeAgent
 from calabash.node.audit.process_census import describe_process
@@ -12,9 +12,11 @@ from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.registry import mode_of_device
 
 
-def surveyed(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, Foreign]]:
-    """All devices, and what strangers hold. One that somebody unknown is on takes no new work, and neither does one that is
-    used in another mode than it is kept in by now."""
+def read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, UnmanagedDeviceMemory]]:
+    """Return all devices, and their unmanaged memory.
+
+    A device takes nothing new if an unknown process is on it, or if it is in another mode than it is pinned to.
+    """
     found = agent.devices()
     devices = [
         d.device if d.takes_work and not _leaves_its_mode(d) else replace(d.device, health=Health.DRAINING)
@@ -24,14 +26,14 @@ def surveyed(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, Foreign]]
 
 
 def _leaves_its_mode(state: DeviceSnapshot) -> bool:
-    """Whether what runs on it is of another mode than its operator has said since."""
+    """Return True if the device is still used in another mode than its operator has pinned since."""
     kept = state.device.pinned
     return bool(kept) and state.mode is not None and kept not in (state.mode, mode_of_device(state.mode))
 
 
-def _foreign(state: DeviceSnapshot) -> Foreign:
-    """What strangers hold of a device, and what would give it back."""
-    whose = "; ".join(describe_process(stranger) for stranger in state.unmanaged[:3])
+def _foreign(state: DeviceSnapshot) -> UnmanagedDeviceMemory:
+    """Return the unmanaged memory of a device, and which processes would have to end to free it."""
+    names = "; ".join(describe_process(process) for process in state.unmanaged[:3])
     more = f" and {len(state.unmanaged) - 3} more" if len(state.unmanaged) > 3 else ""
-    remedy = f"would have more room without who has no slice of device {state.device.index}: {whose}{more}"
-    return Foreign(memory_mib=state.foreign_mib, remedy=remedy)
+    remedy = f"end the processes without an allocation on device {state.device.index}: {names}{more}"
+    return UnmanagedDeviceMemory(memory_mib=state.foreign_mib, remedy=remedy)

@@ -1,8 +1,8 @@
-"""What the scheduler is told: devices and their health, who runs, who stands in the queue order.
+"""State of the machine's scheduler: devices and their health, running allocations, and the queue order.
 
-The scheduler thinks in the monotonic clock and in the devices of one moment; journal and agent in the calendar and in
-what is there now. ``Tracker`` keeps the first true to the second. When a device's figures become known only later, the
-scheduler is built anew from what is held and who waits, each with the place it had.
+The scheduler uses the monotonic clock and the devices of one moment; journal and agent use the system clock and the
+present devices. ``Tracker`` converts between them. When a device's figures change, the scheduler is rebuilt from what
+is held and what waits, each with its age.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from calabash.adapters.clock import Clock
 from calabash.binder.local.machine import LocalDecision, LocalScheduler
 from calabash.binder.local.requests import WaitingRequest
-from calabash.binder.local.unmanaged_memory import Foreign
+from calabash.binder.local.unmanaged_memory import UnmanagedDeviceMemory
 from calabash.binder.shapes import host_memory_of
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
@@ -22,17 +22,17 @@ from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.sched import CycleLimit, Options, QueueSpec
 
-NOTHING_FOREIGN: Mapping[DeviceUuid, Foreign] = {}
+NO_UNMANAGED_MEMORY: Mapping[DeviceUuid, UnmanagedDeviceMemory] = {}
 
 log = structlog.get_logger(__name__)
 
 
 class Tracker:
-    """The scheduler of this machine and what it has been told; the caller holds a lock.
+    """The machine's scheduler, and what was passed to it. The caller holds a lock.
 
     Args:
-        queues: the queue tree as it is now.
-        limit: how long one cycle may take; None: as long as it needs.
+        queues: returns the current queue tree.
+        limit: time limit of one cycle; None: unlimited.
     """
 
     def __init__(
@@ -52,69 +52,74 @@ class Tracker:
         self._options = options
         self._clock = clock
         self._health: dict[DeviceUuid, Health] = {}
-        self._foreign: Mapping[DeviceUuid, Foreign] = NOTHING_FOREIGN
+        self._foreign: Mapping[DeviceUuid, UnmanagedDeviceMemory] = NO_UNMANAGED_MEMORY
         self._running: set[AllocationId] = set()
         self._submitted: dict[AllocationId, tuple[WaitingRequest, float]] = {}
-        self._newcomers: dict[AllocationId, None] = {}  # submitted since decisions were taken last
+        self._newcomers: dict[AllocationId, None] = {}  # submitted since the last decision
         self.scheduler = self._build(devices, held)
 
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
 
     def submit(self, waiting: WaitingRequest, *, since_s: float | None = None) -> None:
-        """It joins the queue order, now or as if it had then. Raises CalabashError when it can never be granted."""
+        """Add a request to the queue order, with an age from ``since_s``.
+
+        Raises CalabashError if it can never be granted.
+        """
         since_s = self.now_s() if since_s is None else since_s
         self._submit(self.scheduler, waiting, since_s)
         self._submitted[waiting.id] = (waiting, since_s)
         self._newcomers[waiting.id] = None
 
     def submitted_at_s(self, allocation: AllocationId) -> float | None:
-        """When it joined the queue order; None where it does not stand there."""
+        """Return when the request joined the queue order, on the monotonic clock; None if it is not in it."""
         found = self._submitted.get(allocation)
         return None if found is None else found[1]
 
-    def gone(self, allocation: AllocationId) -> None:
-        """It leaves the queue order, or its place."""
+    def remove(self, allocation: AllocationId) -> None:
+        """Remove a request from the queue order, or its devices."""
         self._submitted.pop(allocation, None)
         self._newcomers.pop(allocation, None)
         self._running.discard(allocation)
         self.scheduler.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Its binding could not be carried out: it waits again where it stood."""
+        """Take the devices of a request that could not be granted away: it waits again, with its old age."""
         self.scheduler.unbind(allocation)
 
-    def started(self, record: AllocationRecord) -> None:
-        """It holds its devices."""
+    def set_running(self, record: AllocationRecord) -> None:
+        """Note that a granted request holds its devices."""
         self._submitted.pop(record.id, None)
-        if not self.scheduler.runs(record.id):  # the scheduler was built anew while the grant was made
+        if not self.scheduler.runs(record.id):  # the scheduler was rebuilt during the grant
             self.scheduler.finished(record.id)
             self._adopt(self.scheduler, record)
         self._running.add(record.id)
 
     def decide(self) -> tuple[LocalDecision, ...]:
-        """Decide about newcomers where nothing else has changed, else everything that can be decided now."""
+        """Decide about newcomers if nothing else has changed, else about all requests."""
         newcomers, self._newcomers = self._newcomers, {}
         if newcomers:
             return self.scheduler.decide(newcomers, self.now_s())
         return self.scheduler.cycle(self.now_s())
 
-    def follow(
+    def update_devices(
         self,
         devices: Sequence[Device],
         held: Callable[[], Sequence[AllocationRecord]],
         *,
-        foreign: Mapping[DeviceUuid, Foreign] = NOTHING_FOREIGN,
+        foreign: Mapping[DeviceUuid, UnmanagedDeviceMemory] = NO_UNMANAGED_MEMORY,
     ) -> bool:
-        """Take over health and what has ended; False when the scheduler had to be built anew and no decision holds.
+        """Take over health, unmanaged memory, and what has ended.
+
+        Returns False if the scheduler was rebuilt: earlier decisions are void.
 
         Args:
-            held: what is held now; asked after the devices.
-            foreign: what processes without a slice hold of the devices.
+            held: returns what is held now; called after the devices were read.
+            foreign: unmanaged memory by device.
         """
         known = {d.uuid: d for d in self.scheduler.devices}
         if any(_figures(known.get(d.uuid)) != _figures(d) for d in devices):
-            self.scheduler = self._build(devices, held())  # a card that was lost when the pool started has been seen
+            self.scheduler = self._build(devices, held())  # a device lost at the pool's start is back
             return False
         for device in devices:
             if known[device.uuid].mig_instances != device.mig_instances:
@@ -126,9 +131,9 @@ class Tracker:
             for allocation in self._running - {r.id for r in held()}:
                 self._running.discard(allocation)
                 self.scheduler.finished(allocation)
-        if foreign != self._foreign or not self.scheduler.foreign.is_counted():
+        if foreign != self._foreign or not self.scheduler.unmanaged_memory.is_counted():
             self._foreign = dict(foreign)
-            self.scheduler.foreign.set(self._foreign)
+            self.scheduler.unmanaged_memory.set(self._foreign)
         return True
 
     def _build(self, devices: Sequence[Device], held: Iterable[AllocationRecord]) -> LocalScheduler:
@@ -141,10 +146,10 @@ class Tracker:
             limit=self._limit,
         )
         self._health = {d.uuid: d.health for d in devices}
-        self._foreign = NOTHING_FOREIGN
+        self._foreign = NO_UNMANAGED_MEMORY
         self._running = set()
         for record in held:
-            if self._adopt(scheduler, record) and record.id not in self._submitted:  # else it is just being granted
+            if self._adopt(scheduler, record) and record.id not in self._submitted:  # else it is being granted
                 self._running.add(record.id)
         for waiting, submitted_at_s in list(self._submitted.values()):
             if scheduler.runs(waiting.id):
@@ -164,7 +169,7 @@ class Tracker:
                 record.id, record.request, record.placement, started_at_s=started_at_s, owner=str(record.uid)
             )
         except (CalabashError, KeyError) as error:
-            # Its devices or its queue are gone. It runs on; grants are checked against the agent's books as well.
+            # Its devices or its queue are gone. It keeps running; the agent checks grants against its own records as well.
             log.warning("the scheduler does not know this allocation", allocation=record.id, error=str(error))
             return False
         return True
@@ -175,5 +180,5 @@ class Tracker:
 
 
 def _figures(device: Device | None) -> object:
-    """What the scheduler is built on."""
+    """Return the properties of a device on which the scheduler is built."""
     return device and (device.memory_mib, device.mig, device.pinned, device.spill_mib, device.replicas)

@@ -1,4 +1,7 @@
-"""Memory that processes without a slice hold, as the scheduler of one machine counts it."""
+"""Unmanaged memory of one machine's devices.
+
+Memory of processes without an allocation, which the scheduler counts as occupied.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,32 @@ from calabash.sharing.foreign import FOREIGN_MODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
-    """Memory of a device that processes without a slice hold, 0 when they are on parts of it that are theirs alone;
-    ``remedy`` tells people how to get it back."""
+class UnmanagedDeviceMemory:
+    """Unmanaged memory of a device; 0 if it is on partitions that no allocation uses.
+
+    ``remedy`` tells users how to free it.
+    """
 
     memory_mib: int
     remedy: str = ""
 
 
-class ForeignMemory:
-    """What nobody was given and somebody holds: it is not granted, and its device is granted to nobody alone.
+class UnmanagedMemory:
+    """Keeps unmanaged memory from being granted, and its devices from being granted exclusively.
 
     Args:
-        number: the place of each device in the scheduler's one node.
+        number: index of each device in the scheduler's one node.
     """
 
     def __init__(self, scheduler: Scheduler, number: Mapping[DeviceUuid, int]) -> None:
         self._scheduler = scheduler
         self._number = number
-        self._found: dict[DeviceUuid, Foreign] = {}
+        self._reported: dict[DeviceUuid, UnmanagedDeviceMemory] = {}
         self._occupied: dict[DeviceUuid, Shape] = {}
 
-    def set(self, found: Mapping[DeviceUuid, Foreign]) -> None:
-        """What there is now."""
-        state, self._found = self._scheduler.state, dict(found)
+    def set(self, found: Mapping[DeviceUuid, UnmanagedDeviceMemory]) -> None:
+        """Replace the unmanaged memory of all devices."""
+        state, self._reported = self._scheduler.state, dict(found)
         for uuid, shape in list(self._occupied.items()):
             state.vacate(shape, self._place(uuid))
             del self._occupied[uuid]
@@ -51,16 +56,19 @@ class ForeignMemory:
         state.freed()
 
     def is_counted(self) -> bool:
-        """Whether all of it is; what came to a device in another mode is counted when that mode has ended."""
-        return self._occupied.keys() == {uuid for uuid, foreign in self._found.items() if foreign.memory_mib}
+        """Return True if all of it is counted.
+
+        Memory on a device in a mode without shared memory is counted once that mode has ended.
+        """
+        return self._occupied.keys() == {uuid for uuid, foreign in self._reported.items() if foreign.memory_mib}
 
     def memory_mib(self, uuid: DeviceUuid) -> int:
-        found = self._found.get(uuid)
+        found = self._reported.get(uuid)
         return found.memory_mib if found else 0
 
     def remedies(self) -> tuple[str, ...]:
-        """What would give it back."""
-        return tuple(f.remedy for f in self._found.values() if f.remedy)
+        """Return the texts that tell users how to free the memory."""
+        return tuple(f.remedy for f in self._reported.values() if f.remedy)
 
     def _place(self, uuid: DeviceUuid) -> NodePlacement:
         return NodePlacement(node=0, devices=(self._number[uuid],))

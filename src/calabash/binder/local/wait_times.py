@@ -1,4 +1,4 @@
-"""How long requests waited for their answer, counted by queue and outcome in ranges of time."""
+"""Waiting times of requests until their answer, by queue and outcome, as distributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from calabash.model.distribution import Distribution
 
 BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
-KEYS_MAX = 8192  # queues and outcomes; beyond it the oldest is dropped, and begins again at 0
+KEYS_MAX = 8192  # pairs of queue and outcome; the oldest is dropped, and starts at 0 again
 
 
 class WaitOutcome(StrEnum):

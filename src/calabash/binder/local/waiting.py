@@ -1,4 +1,4 @@
-"""Who waits: all requests that are not answered, and which of them stand in the scheduler's queue order."""
+"""Waiting requests of one machine: all that are not answered, and which of them are in the scheduler's queue order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITING_MAX = 20_000
 
 
 class WaitingRequests:
-    """What waits, and the scheduler told of it; the caller holds a lock."""
+    """Waiting requests, kept in agreement with the scheduler. The caller holds a lock."""
 
     def __init__(self, tracker: Tracker, *, window: int) -> None:
         self._tracker = tracker
@@ -29,23 +29,24 @@ class WaitingRequests:
     def get(self, allocation: AllocationId) -> WaitingRequest | None:
         return self._waiting.get(allocation)
 
-    def everybody(self) -> list[WaitingRequest]:
-        """In the order of arrival."""
+    def all(self) -> list[WaitingRequest]:
+        """Return all waiting requests, in the order of arrival."""
         return list(self._waiting.values())
 
-    def of_gang(self, key: GangKey) -> list[WaitingRequest]:
+    def members(self, key: GangKey) -> list[WaitingRequest]:
+        """Return the waiting members of a gang."""
         return [w for w in self._waiting.values() if w.gang_key == key]
 
-    def why(self, waiting: WaitingRequest) -> Explanation | None:
-        """How many of the same user and queue go first; None when it stands in the order itself."""
-        before = self._admission.before(waiting)
+    def explain_wait(self, waiting: WaitingRequest) -> Explanation | None:
+        """Return how many requests of the same user and queue go first; None if the request is in the queue order."""
+        before = self._admission.count_before(waiting)
         if before is None:
             return None
         mine = f"user {waiting.requester.user} in queue {waiting.request.queue}"
         return Explanation(reason=Reason.USER_LIMIT, summary=f"{before} requests of {mine} go first")
 
-    def join(self, waiting: WaitingRequest, *, at_once: bool) -> bool:
-        """Whether it stands in the queue order now. Raises CalabashError when it can never be granted."""
+    def add(self, waiting: WaitingRequest, *, at_once: bool) -> bool:
+        """Add a request; return True if it is in the queue order now. Raises CalabashError if it can never be granted."""
         if len(self._waiting) >= WAITING_MAX:
             raise CalabashError(f"{WAITING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
         self._waiting[waiting.id] = waiting
@@ -54,79 +55,81 @@ class WaitingRequests:
             try:
                 self._tracker.submit(waiting)
             except CalabashError:
-                self.leave(waiting)
+                self.remove(waiting)
                 raise
         return admitted
 
-    def leave(self, waiting: WaitingRequest) -> bool:
-        """It is answered; those that join the order for it do so, and whether there are any."""
+    def remove(self, waiting: WaitingRequest) -> bool:
+        """Remove an answered request; return True if others were admitted instead."""
         self._waiting.pop(waiting.id, None)
-        return self._joined(self._admission.leave(waiting))
+        return self._submit_admitted(self._admission.remove(waiting))
 
-    def _joined(self, joined: list[WaitingRequest]) -> bool:
-        for other in joined:  # grows while it is walked
+    def _submit_admitted(self, joined: list[WaitingRequest]) -> bool:
+        for other in joined:  # grows during the iteration
             try:
                 self._tracker.submit(other)
             except CalabashError as error:
                 self._waiting.pop(other.id, None)
                 other.resolve(error)
-                joined += self._admission.leave(other)
+                joined += self._admission.remove(other)
         return bool(joined)
 
     def move(
         self, waiting: WaitingRequest, queue: str, *, decided: Callable[[AllocationId], bool]
     ) -> list[WaitingRequest]:
-        """To another queue, and its gang with it, each with the age that it has; those that were moved.
+        """Move a request, and its gang, to another queue, each with its age; return the moved requests.
 
-        Raises CONFLICT when one of them has been answered or is ``decided``, and whatever the queue has against them; then all
-        stand where they stood.
+        Raises CONFLICT if one of them has been answered or is ``decided``, and CalabashError if the queue refuses; then
+        all stay where they were.
         """
-        moved = self.of_gang(waiting.gang_key) if waiting.gang_key is not None else [waiting]
+        moved = self.members(waiting.gang_key) if waiting.gang_key is not None else [waiting]
         placed = [w.id for w in moved if decided(w.id) or w.answer.done()]
         if waiting.id not in self._waiting or placed:
             name = placed[0] if placed else waiting.id
             raise CalabashError(
-                f"{name} has its place already", reason=Reason.CONFLICT, hint="only what waits can be moved"
+                f"{name} has its devices already", reason=Reason.CONFLICT, hint="only waiting requests can be moved"
             )
         before = [(w, w.request, self._tracker.submitted_at_s(w.id)) for w in moved]
         for member in moved:
-            self._out(member)
+            self._leave_order(member)
         try:
             for member, request, since_s in before:
                 member.request = replace(request, queue=queue)
-                self._in(member, since_s)
+                self._join_order(member, since_s)
         except CalabashError:
             for member, request, since_s in before:
-                self._out(member)
+                self._leave_order(member)
                 member.request = request
-                self._in(member, since_s, at_once=since_s is not None)
+                self._join_order(member, since_s, at_once=since_s is not None)
             raise
         return moved
 
     def rename(self, waiting: WaitingRequest, name: AllocationId) -> None:
-        """Its grant was taken back before it was told of, and stands in the journal under its old name; it waits under another,
-        with the age that it has."""
+        """Let a request wait under another ID, with its age.
+
+        Its grant was ended before it was reported, and is journalled under the old ID.
+        """
         since_s = self._tracker.submitted_at_s(waiting.id)
-        self._out(waiting)
+        self._leave_order(waiting)
         del self._waiting[waiting.id]
         waiting.id = name
         self._waiting[name] = waiting
         try:
-            self._in(waiting, since_s, at_once=since_s is not None)
+            self._join_order(waiting, since_s, at_once=since_s is not None)
         except CalabashError as error:
-            self.leave(waiting)
+            self.remove(waiting)
             waiting.resolve(error)
 
-    def _out(self, waiting: WaitingRequest) -> None:
-        self._tracker.gone(waiting.id)
-        self._joined(self._admission.leave(waiting))
+    def _leave_order(self, waiting: WaitingRequest) -> None:
+        self._tracker.remove(waiting.id)
+        self._submit_admitted(self._admission.remove(waiting))
 
-    def _in(self, waiting: WaitingRequest, since_s: float | None, *, at_once: bool = False) -> None:
+    def _join_order(self, waiting: WaitingRequest, since_s: float | None, *, at_once: bool = False) -> None:
         if self._admission.admit(waiting, at_once=at_once):
             self._tracker.submit(waiting, since_s=since_s)
 
     def clear(self) -> list[WaitingRequest]:
-        """Those that waited; nobody does any more."""
-        waiting = self.everybody()
+        """Remove and return all waiting requests."""
+        waiting = self.all()
         self._waiting.clear()
         return waiting

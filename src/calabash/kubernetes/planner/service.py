@@ -58,11 +58,7 @@ NOT_LEADING = FilterAnswer(node=None, text="this planner does not lead")
 
 
 class Handshake(StrEnum):
-    """Agreement with the scheduler that gives pods their nodes.
-
-    EXTENDER: our kube-scheduler asks about every pod. AFFINITY: the cluster's own scheduler places them, within a few
-    candidate nodes.
-    """
+    """EXTENDER: our kube-scheduler asks about every pod. AFFINITY: the cluster's places them, on candidate nodes."""
 
     EXTENDER = "extender"
     AFFINITY = "affinity"
@@ -204,11 +200,9 @@ class PlannerService(TermCore):
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def unsynced(self) -> list[str]:
-        """Return the kinds of which no list is complete yet."""
         return self.mirrors.unsynced()
 
     def skipped_counts(self) -> Mapping[str, int]:
-        """Return the number of left-out object versions by plural of the kind."""
         return self.skipped.counts()
 
     @property

@@ -73,7 +73,7 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
     """The grant; the request is withdrawn when the time is over or its caller hangs up."""
     pool = pool_of(request)
     # A request that others are just being evicted for is worth those seconds even to one who does not wait.
-    wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.bound(waiting) else wait_s
+    wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.is_placed(waiting) else wait_s
     try:
         return await _answer(waiting, request, wait_s or LEAVING_WAIT_S)
     except TimeoutError:

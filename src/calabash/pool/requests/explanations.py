@@ -32,7 +32,7 @@ class Explanations:
 
     def refusal(self, waiting: WaitingRequest, devices: Sequence[DeviceSnapshot] | None = None) -> Refusal:
         """Why it waits, beside what is on the ``devices``: those of now. Raises CalabashError when it does not."""
-        told = self._binder.why(waiting)
+        told = self._binder.explain_wait(waiting)
         return refusal(told, self._agent.devices() if devices is None else devices, waiting.request)
 
     def why(self, allocation: AllocationId, devices: Sequence[DeviceSnapshot] | None = None) -> replies.WhyReply:

@@ -48,7 +48,7 @@ def node(name: str, *devices: Device, modes: Sequence[str] = (), foreign_mib: in
 
 def request(name: str, bundle: Bundle | GpuRequest, *, at_s: float = 0.0, **more: object) -> BundleRequest:
     if isinstance(bundle, GpuRequest):
-        bundle = Bundle.of("main", bundle)
+        bundle = Bundle.single("main", bundle)
     return BundleRequest(id=AllocationId(name), bundle=bundle, submitted_at_s=at_s, **more)  # type: ignore[arg-type]
 
 

@@ -66,7 +66,7 @@ def test_what_a_plan_said_is_taken_up_at_its_place() -> None:
     placed = ask(first, "p", GpuRequest(mig="3g.40gb"))
     assert placed is not None
     again = cluster(node("n1", card("GPU-a")))
-    bundle = Bundle.of("c0", GpuRequest(mig="3g.40gb"))
+    bundle = Bundle.single("c0", GpuRequest(mig="3g.40gb"))
     again.adopt(BundleRequest(id=AllocationId("p"), bundle=bundle, submitted_at_s=0.0), placed, started_at_s=0.0)
     other = ask(again, "q", GpuRequest(mig="3g.40gb"))
     assert other is not None
@@ -160,7 +160,7 @@ def test_pods_share_the_instances_of_a_layout_where_the_operator_keeps_the_card_
     )
     assert ask(cluster(node("n1", card("GPU-a", instances=layout))), "c", third) is None, "not kept in that mode"
     again = cluster(node("n1", kept))
-    request = BundleRequest(id=AllocationId("a"), bundle=Bundle.of("c0", third), submitted_at_s=0.0)
+    request = BundleRequest(id=AllocationId("a"), bundle=Bundle.single("c0", third), submitted_at_s=0.0)
     part = Slice(device=DeviceUuid("GPU-a"), memory_mib=8192, core_percent=30, profile="3g.40gb", start=4)
     again.adopt(request, [Placement(node=NodeName("n1"), mode=ModeName("mps"), slices=(part,))], started_at_s=0.0)
     beside = ask(again, "b", replace(third, core_percent=13))

@@ -105,6 +105,6 @@ def test_pod_with_dust_on_two_devices_is_charged_for_its_slices() -> None:
     node = ClusterNode(name=NodeName("a"), labels={}, devices=tuple(NodeDevice(device=d) for d in devices(2)))
     cluster = ClusterScheduler([node], [QueueSpec(name="default")])
     request = GpuRequest(count=2, memory_mib=1, mode=ModeName("vgpu"), policy=ComputePolicy.BEST_EFFORT)
-    cluster.submit(BundleRequest(id=AllocationId("p"), bundle=Bundle.of("c", request), submitted_at_s=0.0))
+    cluster.submit(BundleRequest(id=AllocationId("p"), bundle=Bundle.single("c", request), submitted_at_s=0.0))
     assert [type(d) for d in cluster.cycle(100.0)] == [StartBundle]
     assert cluster.scheduler.tree.used("default").gpu_milli == 2 * 1000 / 64

@@ -28,17 +28,17 @@ def test_so_many_of_one_user_stand_in_the_order_and_another_user_joins_at_once()
     other = waiting(2)
     assert admission.admit(other)
     assert admission.admit(waiting(1, queue="prod")), "another queue has an order of its own"
-    assert admission.before(mine[4]) == 4
-    assert admission.before(other) is None
+    assert admission.count_before(mine[4]) == 4
+    assert admission.count_before(other) is None
 
 
 def test_the_next_by_priority_and_age_joins_when_one_leaves() -> None:
     admission = Admission(window=1)
     first, second, urgent = waiting(), waiting(), waiting(priority=5)
     assert [admission.admit(w) for w in (first, second, urgent)] == [True, False, False]
-    assert admission.leave(first) == [urgent]
-    assert admission.leave(urgent) == [second]
-    assert admission.leave(second) == []
+    assert admission.remove(first) == [urgent]
+    assert admission.remove(urgent) == [second]
+    assert admission.remove(second) == []
     assert admission.admitted() == []
 
 
@@ -48,7 +48,7 @@ def test_a_gang_joins_as_a_whole() -> None:
     members = [waiting(gang="g") for _ in range(3)]
     assert admission.admit(first)
     assert not any(admission.admit(m) for m in members)
-    assert admission.leave(first) == members
+    assert admission.remove(first) == members
     late = waiting(gang="g")
     assert admission.admit(late), "its gang stands there already"
     assert not admission.admit(waiting(gang="other"))
@@ -65,7 +65,7 @@ def test_one_that_leaves_before_it_joined_frees_nothing() -> None:
     first, second = waiting(), waiting()
     admission.admit(first)
     admission.admit(second)
-    assert admission.leave(second) == []
+    assert admission.remove(second) == []
     assert admission.admitted() == [first]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from calabash.binder.local.machine import SETTLE_EVERY_S, LocalScheduler, Start, Stop, Wait, due_in_s
-from calabash.binder.local.unmanaged_memory import Foreign
+from calabash.binder.local.unmanaged_memory import UnmanagedDeviceMemory
 from calabash.binder.shapes import islands_of
 from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -141,7 +141,7 @@ def test_an_owner_takes_back_what_was_borrowed() -> None:
     decided = local.cycle(1.0)
     assert [(d.id, d.reason, d.by) for d in decided if isinstance(d, Stop)] == [("guest", Reason.RECLAIM, "owner")]
     assert [(d.id, d.after) for d in decided if isinstance(d, Start)] == [("owner", ("guest",))]
-    assert local.why(name("guest"), 1.0).reason is Reason.QUEUE_OVER_DESERVED
+    assert local.explain_wait(name("guest"), 1.0).reason is Reason.QUEUE_OVER_DESERVED
 
 
 def test_explanations_name_models_and_not_identities() -> None:
@@ -149,7 +149,7 @@ def test_explanations_name_models_and_not_identities() -> None:
     local.submit(name("a"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=0.0)
     local.submit(name("b"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=1.0)
     local.cycle(0.0)
-    reported = local.why(name("b"), 1.0)
+    reported = local.explain_wait(name("b"), 1.0)
     text = " ".join((reported.summary, *(c.text for c in reported.causes), *reported.changes))
     assert "GPU-" not in text
 
@@ -176,15 +176,15 @@ def test_islands_join_whoever_is_reached_through_others() -> None:
 
 def test_what_strangers_hold_is_not_bound_and_their_device_is_bound_to_nobody_alone() -> None:
     local = machine(device(0))
-    local.foreign.set({DeviceUuid("GPU-0"): Foreign(memory_mib=20_000, remedy="end pid 7")})
+    local.unmanaged_memory.set({DeviceUuid("GPU-0"): UnmanagedDeviceMemory(memory_mib=20_000, remedy="end pid 7")})
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
     local.submit(name("large"), GpuRequest(memory_mib=30_000, core_percent=10), submitted_at_s=0)
     local.submit(name("small"), GpuRequest(memory_mib=10_000, core_percent=10), submitted_at_s=0)
     assert [d.id for d in local.cycle(1.0) if isinstance(d, Start)] == ["small"]
-    assert local.why(name("whole"), 1.0).changes[-1] == "end pid 7"
+    assert local.explain_wait(name("whole"), 1.0).changes[-1] == "end pid 7"
     local.finished(name("small"))
     local.finished(name("large"))
-    local.foreign.set({})
+    local.unmanaged_memory.set({})
     assert [d.id for d in local.cycle(2.0) if isinstance(d, Start)] == ["whole"]
 
 
@@ -192,12 +192,12 @@ def test_strangers_on_a_card_in_another_mode_count_as_soon_as_that_mode_has_ende
     local = machine(device(0))
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
     assert [d.id for d in local.cycle(1.0) if isinstance(d, Start)] == ["whole"]
-    foreign = {DeviceUuid("GPU-0"): Foreign(memory_mib=20_000)}
-    local.foreign.set(foreign)
-    assert not local.foreign.is_counted()
+    foreign = {DeviceUuid("GPU-0"): UnmanagedDeviceMemory(memory_mib=20_000)}
+    local.unmanaged_memory.set(foreign)
+    assert not local.unmanaged_memory.is_counted()
     local.finished(name("whole"))
-    local.foreign.set(foreign)
-    assert local.foreign.is_counted()
+    local.unmanaged_memory.set(foreign)
+    assert local.unmanaged_memory.is_counted()
     local.submit(name("again"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=2)
     assert not [d for d in local.cycle(3.0) if isinstance(d, Start)]
 

@@ -40,7 +40,7 @@ class Line:
             command=(),
             created_at=self.clock.now_s(),
         )
-        self.waiting.join(made, at_once=False)
+        self.waiting.add(made, at_once=False)
         return made
 
     def move(self, waiting: WaitingRequest, queue: str, *, decided: bool = False) -> list[str]:
@@ -75,7 +75,7 @@ def test_a_queue_that_does_not_take_it_leaves_everything_as_it_was(window: int) 
     with pytest.raises(CalabashError):
         line.move(first, "nowhere")
     assert [w.request.queue for w in (first, second)] == ["day", "day"]
-    assert [w.id for w in line.waiting.everybody()] == ["first", "second"]
+    assert [w.id for w in line.waiting.all()] == ["first", "second"]
     assert line.starts() == ["first"]
 
 
@@ -93,6 +93,6 @@ def test_what_has_its_place_is_not_moved() -> None:
 def test_one_that_goes_lets_the_next_of_its_user_into_the_order() -> None:
     line = Line(window=1)
     first, second = line.join("first", "day"), line.join("second", "day")
-    assert line.waiting.why(second) is not None
+    assert line.waiting.explain_wait(second) is not None
     line.move(first, "night")
-    assert line.waiting.why(second) is None
+    assert line.waiting.explain_wait(second) is None

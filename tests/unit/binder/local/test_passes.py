@@ -17,11 +17,11 @@ def test_a_thousand_reasons_for_a_pass_are_answered_by_one() -> None:
         assert go_on.wait(60)
 
     passes = Passes(one_pass, pause_s=0.0)
-    passes.due()
+    passes.request()
     assert begun.wait(60)
     begun.clear()
     for _ in range(1000):  # all while the first is being made
-        passes.due()
+        passes.request()
     go_on.set()
     assert begun.wait(60)
     passes.stop()
@@ -35,12 +35,12 @@ def test_a_pass_that_fails_is_not_the_last() -> None:
     def one_pass() -> None:
         outcome = next(outcomes)
         if outcome is not None:
-            passes.due()
+            passes.request()
             raise outcome
         second.set()
 
     passes = Passes(one_pass, pause_s=0.0)
-    passes.due()
+    passes.request()
     assert second.wait(60)
     passes.stop()
 
@@ -49,7 +49,7 @@ def test_a_pass_is_made_at_the_earliest_time_that_was_named() -> None:
     made = threading.Event()
     passes, began_s = Passes(made.set, pause_s=0.0), time.monotonic()
     for wait_s in (3600.0, 0.2, 1800.0):
-        passes.due_in(wait_s)
+        passes.request_in(wait_s)
     assert made.wait(60)
     passes.stop()
     assert time.monotonic() >= began_s + 0.2
@@ -58,7 +58,7 @@ def test_a_pass_is_made_at_the_earliest_time_that_was_named() -> None:
 def test_passes_that_are_stopped_make_none_that_was_named_for_later() -> None:
     made: list[str] = []
     passes = Passes(lambda: made.append("pass"), pause_s=0.0)
-    passes.due_in(3600.0)
+    passes.request_in(3600.0)
     thread = passes._thread
     assert thread is not None
     passes.stop()

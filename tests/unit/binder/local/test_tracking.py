@@ -44,13 +44,13 @@ def test_what_is_being_granted_while_a_card_changes_is_granted_and_counted_once(
     first = waits("first")
     tracker.submit(first)
     record = bound(tracker, first)
-    assert not tracker.follow([device(0), CHANGED], lambda: [record]), "the scheduler is built anew"
+    assert not tracker.update_devices([device(0), CHANGED], lambda: [record]), "the scheduler is built anew"
     assert not first.answer.done(), "nobody is told anything yet"
-    tracker.started(record)
+    tracker.set_running(record)
     for name in ("second", "third"):
         tracker.submit(waits(name))
     assert [d.id for d in tracker.decide() if isinstance(d, Start)] == ["second"], "two cards have room for two of them"
-    assert tracker.follow([device(0), CHANGED], list), "it has ended"
+    assert tracker.update_devices([device(0), CHANGED], list), "it has ended"
     assert [d.id for d in tracker.decide() if isinstance(d, Start)] == ["third"]
 
 
@@ -58,8 +58,8 @@ def test_what_could_not_be_granted_while_a_card_changed_waits_where_it_stood(tra
     first = waits("first")
     tracker.submit(first)
     record = bound(tracker, first)
-    assert not tracker.follow([device(0), CHANGED], lambda: [record])
-    assert tracker.follow([device(0), CHANGED], list), "the agent has it no more: its grant has failed"
+    assert not tracker.update_devices([device(0), CHANGED], lambda: [record])
+    assert tracker.update_devices([device(0), CHANGED], list), "the agent has it no more: its grant has failed"
     tracker.unbind(first.id)
     assert not first.answer.done()
     assert [d.id for d in tracker.decide() if isinstance(d, Start)] == ["first"]

@@ -310,7 +310,7 @@ class ClaimCluster(Cluster):
         """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
         asked to leave holds nothing in the store."""
         store = self.core.store
-        store.scheduler.strangers.catch_up()
+        store.scheduler.unmanaged_memory.catch_up()
         without = self.leaving()
         for node, (_, told) in self.nodes.items():
             row = store.scheduler.scheduler.cluster.row(node)

@@ -169,7 +169,7 @@ def choose_whole(
     )
     alone = ClusterNode(name=NodeName(node), devices=devices, labels={})
     scheduler = ClusterScheduler([alone], [QueueSpec(name=DEFAULT_QUEUE)])
-    bundle = Bundle.of("whole", replace(WHOLE, count=count))
+    bundle = Bundle.single("whole", replace(WHOLE, count=count))
     request = BundleRequest(id=AllocationId("whole"), bundle=bundle, submitted_at_s=0.0)
     start = start_on(scheduler, request, [node], 0.0, bound=True)
     return [free[part.device] for part in start.placements[0].slices] if start is not None else None

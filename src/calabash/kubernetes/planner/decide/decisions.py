@@ -346,7 +346,7 @@ def _told(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
     """Return the explanation for users: device kinds are shown as models, and names of pods and queues are marked."""
     assert entry.bundle is not None
     text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))
-    return store.scheduler.kinds.plain(text)
+    return store.scheduler.kinds.with_model_names(text)
 
 
 def _kept_text(victim: PodName, reader: str, message: str) -> str:

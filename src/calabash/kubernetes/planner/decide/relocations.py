@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from calabash.binder.cluster.bundle import Bundle
 from calabash.binder.cluster.cluster import StartBundle
 from calabash.binder.cluster.device_kinds import PlacementConstraints
-from calabash.binder.cluster.moves import KeptPlace, keep_place, take_over
+from calabash.binder.cluster.moves import MoveReservation, reserve_place, start_reserved
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.requests import PodRequests
@@ -42,7 +42,7 @@ class Relocation:
     owner: str
     bundle: Bundle
     constraints: PlacementConstraints
-    kept: KeptPlace | None
+    kept: MoveReservation | None
     ends_s: float
     leaving: bool = False
     gone: bool = False
@@ -75,11 +75,11 @@ class Relocations:
 
     # ---- moves ----------------------------------------------------------------------------------------------------
 
-    def reserve(self, entry: PodEntry, now_s: float) -> KeptPlace | None:
+    def reserve(self, entry: PodEntry, now_s: float) -> MoveReservation | None:
         """Reserve the place to which the scheduler has moved the pod; None if another pod has it already."""
         scheduler, bundle = self._store.scheduler, entry.bundle
         known = scheduler.known.get(entry.id)
-        kept = keep_place(scheduler, entry.id)
+        kept = reserve_place(scheduler, entry.id)
         if kept is not None and known is not None and bundle is not None:
             self._moves[entry.facts.uid] = Relocation(
                 pod=entry.pod,
@@ -154,7 +154,7 @@ class Relocations:
             move = next((m for m in open_ if self._is_replacement(entry.facts, entry, m)), None)
             if move is None or move.kept is None:
                 continue
-            start = take_over(store.scheduler, move.kept, self._requests.bundle_request(entry, now_s), now_s)
+            start = start_reserved(store.scheduler, move.kept, self._requests.bundle_request(entry, now_s), now_s)
             move.kept = None
             open_.remove(move)
             if start is not None:

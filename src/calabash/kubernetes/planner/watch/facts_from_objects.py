@@ -181,10 +181,7 @@ def _read_request(text: str) -> PodRequest:
 
 
 def _request(pod: Pod) -> PodRequest | None:
-    """Return the pod's request: from the annotation that admission wrote, else from its spec.
-
-    None if it requests no devices.
-    """
+    """Return the request that admission wrote, else that of the spec; None if the pod requests no devices."""
     text = pod.metadata.annotations.get(REQUEST)
     if text is not None:
         return _read_request(text)
@@ -214,10 +211,8 @@ def constraints_of(pod: Pod, allocation_api: NodeDoor = NodeDoor.TOKENS) -> Plac
     return (_cached_constraints if small else _new_constraints)(tuple(wanted), tolerated, allocation_api)
 
 
-def _new_constraints(
-    selector: tuple[str, ...], tolerations: frozenset[str], allocation_api: NodeDoor
-) -> PlacementConstraints:
-    return PlacementConstraints(selector=selector, tolerations=tolerations, allocation_api=allocation_api)
+def _new_constraints(selector: tuple[str, ...], tolerations: frozenset[str], api: NodeDoor) -> PlacementConstraints:
+    return PlacementConstraints(selector=selector, tolerations=tolerations, allocation_api=api)
 
 
 _cached_constraints = lru_cache(maxsize=4096)(_new_constraints)  # pods of one job have equal ones
@@ -249,7 +244,6 @@ def _tolerated(one: Toleration) -> Iterator[str]:
 
 
 def node_facts(node: Node) -> NodeFacts:
-    """Return the facts of a node."""
     tokens = node.status.allocatable.get(GPUS, "0")
     return NodeFacts(
         name=node.metadata.name,
@@ -367,7 +361,6 @@ def queue_facts(queue: KubeQueue) -> QueueFacts:
 
 
 def namespace_facts(namespace: Namespace) -> NamespaceFacts:
-    """Return the facts of a namespace."""
     meta = namespace.metadata
     allowed = frozenset(word.strip() for word in meta.annotations.get(QUEUES, "").split(",") if word.strip())
     return NamespaceFacts(
@@ -379,7 +372,6 @@ def namespace_facts(namespace: Namespace) -> NamespaceFacts:
 
 
 def budget_facts(budget: PodDisruptionBudget) -> BudgetFacts:
-    """Return the facts of a disruption budget."""
     selector = budget.spec.selector
     terms = None
     if selector is not None:
