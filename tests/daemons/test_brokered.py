@@ -445,7 +445,9 @@ def test_one_that_stands_ends_when_nobody_has_said_for_long_enough_that_it_is_ne
         return {a["id"] for a in world.allocations()}
 
     until(lambda: there() == {forever["id"], kept["id"]}, what="the one that is left to end")
-    (ended,) = [e for e in world.events("released") if e["allocation"] == left["id"]]
+    (ended,) = until(
+        lambda: [e for e in world.events("released") if e["allocation"] == left["id"]], what="the event of its end"
+    )
     assert ended["reason"] == "not_kept"
     world.kill()
     world.up()
