@@ -160,7 +160,9 @@ def build_parts(
         admit(membership, slots, allocation, process)
         with lock:
             if allocations.started(allocation, process) is None:
-                raise CalabashError(f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="ask again")
+                raise CalabashError(
+                    f"allocation {allocation} has just ended", reason=Reason.CONFLICT, hint="request it again"
+                )
 
     def over(allocation: AllocationId) -> bool:
         record = allocations.get(allocation)

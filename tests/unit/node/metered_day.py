@@ -1,7 +1,7 @@
-"""A day of a node in virtual time, with programs that are killed and pools that die at any step, and the truth about it.
+"""A day of a node in virtual time, with killed programs and pools that die at any step, and the true usage.
 
-Journal, slots, pages, meters and the life of allocations are the real ones; who lives is said here, and programs launch work in
-their own pages as the library does. ``bench/_operate_metering.py`` prints what comes out.
+Journal, slots, pages, meters and the life cycle of allocations are the real ones; membership is set here, and programs
+write to their pages like the library does. ``bench/_operate_metering.py`` prints the result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Died(BaseException):
 
 @dataclass(slots=True)
 class Program:
-    """The truth about one: when it held its slice, and its GPU time."""
+    """True times of a program: when it held its slice, and its GPU time."""
 
     record: AllocationRecord
     began_s: float
@@ -51,7 +51,7 @@ class Program:
 
 @dataclass(slots=True)
 class Day:
-    """What happened, and what was metered."""
+    """True and metered usage of the day."""
 
     held_s: float = 0.0
     used_s: float = 0.0
@@ -65,7 +65,7 @@ class Day:
 
     @property
     def error_ratio(self) -> float:
-        """Of the time that slices were held, by their share of a card."""
+        """Relative error of the metered time."""
         return abs(self.metered_s - self.held_s) / self.held_s
 
     @property
@@ -83,7 +83,7 @@ class Day:
 
 
 class DyingStore:
-    """The journal of a pool that may die before or after any write."""
+    """Journal of a pool that may die before or after any write."""
 
     def __init__(self, store: Store, step: Callable[[], None]) -> None:
         self._store, self._step = store, step
@@ -103,7 +103,7 @@ class DyingStore:
 
 
 class DyingSlots(FileSlots):
-    """Slots of such a pool."""
+    """Slots of a pool that may die before or after any change."""
 
     step: Callable[[], None]
 
@@ -114,7 +114,7 @@ class DyingSlots(FileSlots):
 
 
 class Living:
-    """Who is a member, as the kernel would say."""
+    """Membership as the kernel would report it."""
 
     form = "kernel"
 
@@ -129,7 +129,7 @@ class Living:
         return program is not None and program.ended_s is None
 
     def prepare(self, allocation: AllocationId) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def group(self, allocation: AllocationId) -> int:
         return 0
@@ -147,7 +147,7 @@ class Living:
 
 
 class SlowToClear:
-    """A driver that lists an allocation's program until the second time that it is asked: releases come a round late."""
+    """Driver that lists an allocation's program until it is asked a second time, so that releases come a round later."""
 
     def __init__(self) -> None:
         self._asked: set[AllocationId] = set()
@@ -162,7 +162,7 @@ class SlowToClear:
 
 
 class MeteredDay:
-    """Plays the day. ``seed`` says which."""
+    """Runs the day; ``seed`` determines its events."""
 
     def __init__(self, home: Path, *, seed: int, kills: int, restarts: int, day_s: float = DAY_S) -> None:
         self._home, self._random, self._day_s = home, random.Random(seed), day_s
@@ -247,8 +247,8 @@ class MeteredDay:
             leaseless=True,
         )
         try:
-            record = self._book.hold(record)
-            self._book.grant(spec)
+            record = self._allocations.hold(record)
+            self._allocations.grant(spec)
         except Died:
             self._restart()
             return  # its client was told nothing and asks for nothing any more
@@ -266,20 +266,20 @@ class MeteredDay:
     def _round(self) -> None:
         try:
             began = self._usage_tracker.meters.now()
-            self._usage_tracker.meters.note_living(self._book.lives)
-            changes = self._book.sweep()
+            self._usage_tracker.meters.note_living(self._allocations.lives)
+            changes = self._allocations.sweep()
             assert not changes.failures, changes.failures
             self._mark.write(began)
             self._pass_until(self._now_s() + ROUND_S)  # what has ended asks the driver, and is released a round later
-            self._book.sweep()
-            records = self._book.records()
+            self._allocations.sweep()
+            records = self._allocations.records()
             self._usage_tracker.tick(records)
             self._usage_tracker.checkpoint(records, cast("Store", self._journal))
         except Died:
             self._restart()
 
     def _restart(self) -> None:
-        """It stays away for a while; programs go on meanwhile, and end."""
+        """Stay down for a while, in which programs run on and end; then start a new pool."""
         self._day.restarts += 1
         self._dies_in = -1
         self._mark.close()
@@ -298,7 +298,7 @@ class MeteredDay:
         self._usage_tracker = UsageTracker(
             self._slots, self._clock, meters=Meters(self._clock, boot="boot", mark=self._mark.read())
         )
-        self._book = Allocations(
+        self._allocations = Allocations(
             store=cast("Any", self._journal),
             slots=self._slots,
             membership=cast("Any", Living(self._programs)),
@@ -309,8 +309,8 @@ class MeteredDay:
         )
         for record in self._store.allocations():
             self._usage_tracker.restore(record, self._store.usage_book.so_far(record))
-        self._book.recover()
-        self._usage_tracker.meters.note_living(self._book.lives)
+        self._allocations.recover()
+        self._usage_tracker.meters.note_living(self._allocations.lives)
 
     def _step(self) -> None:
         if self._dies_in == 0:

@@ -1,4 +1,4 @@
-"""What front ends hold of the agent is narrow, and nothing of what lies behind it is public."""
+"""The interface of ``NodeAgent`` is narrow, and front ends import no component behind it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEHIND = {
 FRONT = ("binder", "platform", "pool", "cli")
 
 
-def test_the_agent_has_a_narrow_face() -> None:
+def test_agent_has_no_other_public_attributes() -> None:
     public = {name for name in vars(NodeAgent) if not name.startswith("_")}
     asked = {"start", "stop", "grant", "enter", "end", "snapshot", "devices", "record", "records", "event", "subscribe"}
     assert public == asked | {
@@ -35,7 +35,7 @@ def test_the_agent_has_a_narrow_face() -> None:
     }
 
 
-def test_no_front_end_reaches_behind_it() -> None:
+def test_front_ends_import_no_component_of_the_agent() -> None:
     for path in (file for package in FRONT for file in (SOURCES / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("calabash.node."):

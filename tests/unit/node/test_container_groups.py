@@ -1,4 +1,4 @@
-"""Where the groups of containers are, on hosts of both kinds and under both of the kubelet's drivers for groups."""
+"""Control groups of containers on cgroup v1 and v2 hosts and under both cgroup drivers of the kubelet."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ NESTED = f"/kubelet.slice/kubelet{SYSTEMD}"  # --cgroup-root
     ],
     ids=["version-2-alone", "both", "both-without-freezer", "hidden", "escaped"],
 )
-def test_the_hierarchy_of_a_host_is_found_by_its_mounts(mountinfo: bytes, directory: str, controller: str) -> None:
+def test_cgroup_hierarchy_of_a_host_is_found_by_its_mounts(mountinfo: bytes, directory: str, controller: str) -> None:
     found = find_container_hierarchy(mounts(mountinfo))
     assert found == ContainerHierarchy(directory=Path(directory), controller=controller)
 
 
 @pytest.mark.parametrize("mountinfo", [b"", BESIDE, b"31 24 0:27 / /sys\n", b"\xff\xfe - - -\n"])
-def test_where_none_is_mounted_none_is_found(mountinfo: bytes) -> None:
+def test_host_without_mounted_hierarchy_has_none(mountinfo: bytes) -> None:
     assert find_container_hierarchy(mounts(mountinfo)) is None
 
 
@@ -79,7 +79,7 @@ def test_where_none_is_mounted_none_is_found(mountinfo: bytes) -> None:
     [CGROUPFS, CGROUPFS_GUARANTEED, SYSTEMD, SYSTEMD_GUARANTEED, CRIO, NESTED],
     ids=["cgroupfs", "cgroupfs-guaranteed", "systemd", "systemd-guaranteed", "cri-o", "nested"],
 )
-def test_a_pods_containers_are_found_whoever_named_their_groups(tmp_path: Path, group: str) -> None:
+def test_containers_of_a_pod_are_found_under_both_cgroup_drivers(tmp_path: Path, group: str) -> None:
     directory = tmp_path / group.lstrip("/")
     (directory / "nested-by-the-tenant").mkdir(parents=True)
     (tmp_path / "system.slice" / "containerd.service").mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_a_pods_containers_are_found_whoever_named_their_groups(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("group", [CGROUPFS, SYSTEMD, CRIO])
-def test_a_process_is_asked_for_its_group_in_the_hierarchy_that_serves(group: str) -> None:
+def test_group_of_a_process_is_read_from_the_hierarchy_in_use(group: str) -> None:
     unified = f"0::{group}\n".encode()
     both = f"12:freezer:{group}\n5:cpu,cpuacct:/elsewhere\n1:name=systemd:/other\n0::/unified\n".encode()
     assert group_name_in(unified, "") == group
@@ -99,8 +99,8 @@ def test_a_process_is_asked_for_its_group_in_the_hierarchy_that_serves(group: st
     assert group_name_in(both, "") == "/unified"
 
 
-def test_mounts_of_a_process_that_still_has_the_root_of_the_host_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As while a runtime makes its container: it would see the slots of all allocations."""
+def test_mounts_of_a_process_with_the_root_of_the_host_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of a container that is being created sees the slots of all allocations."""
     child = subprocess.Popen(["sleep", "60"])
     try:
         monkeypatch.setattr(host_groups, "_ROOT_OF_HOST", "/proc")
@@ -112,7 +112,7 @@ def test_mounts_of_a_process_that_still_has_the_root_of_the_host_say_nothing(mon
         child.wait()
 
 
-def test_mounts_of_a_process_over_whose_root_another_is_mounted_say_nothing(
+def test_mounts_of_a_process_with_an_overmounted_root_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = b"""\

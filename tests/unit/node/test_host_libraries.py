@@ -1,4 +1,4 @@
-"""A host's libraries from the agent's own image: by the host's cache of the loader, through its links, and never out of it."""
+"""Libraries of a host seen from the agent's image: found by the host's loader cache, through links, never outside."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cache(*entries: tuple[int, str, str], before: bytes = b"") -> bytes:
     return before + header + rows + texts
 
 
-def test_a_cache_names_the_libraries_of_this_kind_of_machine() -> None:
+def test_loader_cache_names_the_libraries_of_this_architecture() -> None:
     content = cache(
         (_X86, "libcuda.so.1", "/opt/driver/libcuda.so.1"),
         (_I386, "libcuda.so.1", "/usr/lib32/libcuda.so.1"),
@@ -44,7 +44,7 @@ def test_a_cache_names_the_libraries_of_this_kind_of_machine() -> None:
 
 
 @pytest.mark.skipif(shutil.which("ldconfig") is None, reason="no ldconfig to compare with")
-def test_this_machines_cache_is_read_as_ldconfig_reads_it() -> None:
+def test_loader_cache_of_this_machine_is_read_as_by_ldconfig() -> None:
     said = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     kind = {"x86_64": "x86-64", "aarch64": "AArch64"}[platform.machine()]
     expected: dict[str, set[str]] = {}
@@ -56,19 +56,19 @@ def test_this_machines_cache_is_read_as_ldconfig_reads_it() -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.booleans())
-def test_what_is_no_cache_names_nothing_or_something_and_never_fails(head: bytes, tail: bytes, marked: bool) -> None:
+def test_reading_an_invalid_loader_cache_never_fails(head: bytes, tail: bytes, marked: bool) -> None:
     found = cached_libraries(head + (b"glibc-ld.so.cache1.1" if marked else b"") + tail, "x86_64")
     assert all(name for name in found)
 
 
 @pytest.mark.parametrize("cut", range(0, 120, 7))
-def test_a_cache_that_is_cut_off_names_what_is_whole(cut: int) -> None:
+def test_truncated_loader_cache_yields_its_complete_entries(cut: int) -> None:
     content = cache((_X86, "libcuda.so.1", "/opt/libcuda.so.1"))[: -1 - cut]
     for paths in cached_libraries(content, "x86_64").values():
         assert paths in (["/opt/libcuda.so.1"], [""])
 
 
-def test_links_mean_what_they_mean_in_that_system(tmp_path: Path) -> None:
+def test_links_are_resolved_within_the_host_root(tmp_path: Path) -> None:
     root = tmp_path / "host"
     (root / "usr/lib/driver").mkdir(parents=True)
     (root / "etc/alternatives").mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_links_mean_what_they_mean_in_that_system(tmp_path: Path) -> None:
     assert follow(root, "/out") is None, "it means another file there"
 
 
-def test_the_cache_comes_before_the_usual_directories(tmp_path: Path) -> None:
+def test_loader_cache_is_searched_before_the_default_directories(tmp_path: Path) -> None:
     machine_flag = {"x86_64": _X86, "aarch64": _ARM}[platform.machine()]
     for directory in ("opt/driver", "usr/lib64", "etc"):
         (tmp_path / directory).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A day of churn, kills and restarts is metered to a thousandth, and no interval is lost or there twice."""
+"""A day of churn, kills and restarts is metered to a thousandth, and no interval is lost or written twice."""
 
 from __future__ import annotations
 

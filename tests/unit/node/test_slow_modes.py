@@ -1,4 +1,4 @@
-"""A mode may take seconds to make what an allocation needs: its room is held, and nobody else waits for it."""
+"""Modes that take seconds to create an allocation: its capacity is held and other grants do not wait."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Driver:
 
 
 class Slow(ViewOnly):
-    """Cuts the first card for as long as the test says."""
+    """Mode that partitions the first card for as long as the test says."""
 
     name = EXCLUSIVE
 
@@ -80,7 +80,7 @@ def _record(name: str, card: Device) -> AllocationRecord:
 
 
 class Node:
-    """An agent that does not watch, on two cards."""
+    """An agent without threads, on two cards."""
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def modes(tools: NodeTools) -> Mapping[ModeName, Slow]:
@@ -130,7 +130,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made.store.close()
 
 
-def test_while_it_is_made_its_room_is_held_and_others_are_granted(node: Node) -> None:
+def test_capacity_is_held_and_other_grants_proceed_while_an_allocation_is_created(node: Node) -> None:
     assert [r.id for r in node.store.allocations()] == ["slow"]
     with pytest.raises(CalabashError) as refused:
         node.agent.grant(_record("another", SLOW))
@@ -152,7 +152,7 @@ def test_granted_allocation_has_usage_before_any_round_of_the_watch_thread(node:
     assert [(r.allocation, r.allocated_gpu_s) for r in node.store.usage()] == [(held, 3.0)]
 
 
-def test_who_asks_again_while_it_is_made_is_told_so(node: Node) -> None:
+def test_repeated_grant_is_refused_while_the_allocation_is_created(node: Node) -> None:
     with pytest.raises(CalabashError, match="is being created") as refused:
         node.agent.grant(_record("slow", SLOW))
     assert refused.value.reason is Reason.CONFLICT
@@ -160,7 +160,7 @@ def test_who_asks_again_while_it_is_made_is_told_so(node: Node) -> None:
     assert node.agent.grant(_record("slow", SLOW)).record.id == "slow"
 
 
-def test_what_cannot_be_made_holds_nothing(node: Node) -> None:
+def test_failed_allocation_holds_nothing(node: Node) -> None:
     node.mode.fails = True
     answer = node.end()
     assert isinstance(answer, CalabashError)
@@ -172,7 +172,7 @@ def test_what_cannot_be_made_holds_nothing(node: Node) -> None:
     assert node.agent.grant(_record("after", SLOW)).record.id == "after"
 
 
-def test_whose_end_is_asked_for_meanwhile_gets_nothing(node: Node) -> None:
+def test_allocation_whose_end_is_requested_during_creation_is_not_granted(node: Node) -> None:
     assert node.agent.end(AllocationId("slow"), reason="released", explanation="nobody wants it any more")
     answer = node.end()
     assert isinstance(answer, CalabashError)
@@ -181,7 +181,7 @@ def test_whose_end_is_asked_for_meanwhile_gets_nothing(node: Node) -> None:
     assert node.mode.left == ["slow"]
 
 
-def test_what_gets_its_slot_while_it_is_looked_at_has_not_spoilt_it(
+def test_slot_created_during_a_check_of_pages_is_not_reported_as_damaged(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages, slots = node.agent._parts.slots.pages, node.agent._parts.slots
@@ -199,7 +199,7 @@ def test_what_gets_its_slot_while_it_is_looked_at_has_not_spoilt_it(
     assert [e.kind for e in node.store.events() if e.kind == "hostile"] == []
 
 
-def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node) -> None:
+def test_allocation_being_created_when_the_pool_died_is_closed_by_the_next(node: Node) -> None:
     again = NodeAgent(
         home=Path(node.agent._parts.slots.root).parent,
         store=node.store,
@@ -216,15 +216,17 @@ def test_what_was_being_made_when_the_pool_died_is_closed_by_the_next(node: Node
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_drained_card_is_emptied_after_its_grace_though_the_calendar_is_set(node: Node, jump_s: float) -> None:
+def test_drained_card_is_emptied_after_its_grace_period_if_the_calendar_is_set(node: Node, jump_s: float) -> None:
     held = node.agent.grant(_record("beside", QUICK)).record.id
-    care, ending = node.agent.administration, node.agent._parts.allocations.ending
-    care.drain(QUICK, why="a new fan", evict_after_s=600.0)
+    administration, ending = node.agent.administration, node.agent._parts.allocations.ending
+    administration.drain(QUICK, why="a new fan", evict_after_s=600.0)
     node.clock.set_calendar(jump_s)
     node.clock.advance(590.0)
-    care.evict()
+    administration.evict()
     assert ending(held) is None
-    assert care.entry(QUICK).evict_at_s == pytest.approx(node.clock.now_s() + 10.0), "as the calendar has it now"
+    assert administration.entry(QUICK).evict_at_s == pytest.approx(node.clock.now_s() + 10.0), (
+        "as the calendar has it now"
+    )
     node.clock.advance(11.0)
-    care.evict()
+    administration.evict()
     assert ending(held) == (Reason.DRAINED, "device 1 is drained: a new fan")

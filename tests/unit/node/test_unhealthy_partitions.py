@@ -1,4 +1,4 @@
-"""Whose slices are parts of cards that are ill, though the cards are well."""
+"""Slices on unhealthy partitions of healthy cards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.node.wiring import NodeParts
 
 
 def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
-    """Allocations whose slots name these devices."""
+    """Return components with allocations whose slots name these devices."""
     limits = [SimpleNamespace(allocation=name, uuids=uuids) for name, uuids in slots.items()]
     opened = [SimpleNamespace(limits=one) for one in limits]
     return cast(
@@ -21,7 +21,7 @@ def _held(node: Node, **slots: tuple[str, ...]) -> NodeParts:
     )
 
 
-def test_who_has_an_ill_part_is_known_by_its_slot_until_the_part_is_well() -> None:
+def test_slices_on_an_unhealthy_partition_are_reported_until_it_is_healthy() -> None:
     node = Node()
     parts = _held(node, a=("MIG-1",), b=("MIG-2", "MIG-1"), c=("MIG-3",), d=(ONE,))
     assert snapshot_reader.unhealthy_partitions(parts) == {}

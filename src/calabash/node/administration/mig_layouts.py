@@ -116,7 +116,7 @@ class MigLayouts:
             )
         if mode == MIG_MODE and device.mig is None:
             raise CalabashError(
-                f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
+                f"device {device.index}, a {device.model}, does not support MIG", reason=Reason.SELECTOR_MISMATCH
             )
         self._parts.inventory.health.note(device.uuid, mode="" if mode == AUTO else mode)
         self._parts.events.emit("mode", device=device.uuid, message=f"device {device.index} serves mode {mode}")
@@ -140,7 +140,7 @@ class MigLayouts:
         card = self._card_when_released(device)
         if card is None:
             raise CalabashError(
-                f"device {device.index}, a {device.model}, cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH
+                f"device {device.index}, a {device.model}, does not support MIG", reason=Reason.SELECTOR_MISMATCH
             )
         if card.taken:
             raise CalabashError(
@@ -152,7 +152,7 @@ class MigLayouts:
             raise CalabashError(
                 f"device {device.index} is kept in mode {device.pinned}",
                 reason=Reason.MODE_CONFLICT,
-                hint=f"let it be cut: calabash device mode {device.index} mig",
+                hint=f"permit MIG: calabash device mode {device.index} mig",
             )
         return complete_layout(card.geometry, wanted, what=f"device {device.index}, a {device.model},")
 
@@ -182,11 +182,11 @@ class MigLayouts:
         uuids = [device.uuid for device, _ in layouts]
         if len(set(uuids)) < len(uuids):
             raise CalabashError("a card is named by two layouts", hint="write one layout for each card")
-        with self._parts.inventory.steps.reserved(uuids, "being cut by MIG"):
+        with self._parts.inventory.steps.reserved(uuids, "being partitioned by MIG"):
             complete = [(device, self.checked(device, wanted)) for device, wanted in layouts]
             for device, places in complete:
                 executor.arrange(device.uuid, places)
-                text = ", ".join(f"{name} at {start}" for name, start in places) or "nothing fixed"
+                text = ", ".join(f"{name} at {start}" for name, start in places) or "no instances"
                 self._parts.events.emit("layout", device=device.uuid, message=f"device {device.index}: {text}")
         self._parts.events.changed()
 
@@ -221,7 +221,7 @@ def complete_layout(geometry: MigGeometry, wanted: Sequence[Place], *, what: str
                 raise CalabashError(
                     f"{what} cannot have a {name} at {start} in this layout",
                     reason=Reason.CONFLICT,
-                    hint=f"it could begin at {free}",
+                    hint=f"possible starts: {free}",
                 )
             state = with_instance(state, profile, start)
     largest_first = sorted((name for name, start in wanted if start < 0), key=lambda n: -_slices(geometry, n))
@@ -231,7 +231,7 @@ def complete_layout(geometry: MigGeometry, wanted: Sequence[Place], *, what: str
         raise CalabashError(
             f"{what} has no room for {', '.join(nowhere)} in this layout",
             reason=Reason.CONFLICT,
-            hint="see what fits beside what: calabash mig plan",
+            hint="see which profiles fit together: calabash mig plan",
         )
     found = [place for place in wanted if place[1] >= 0]
     found += [(choice.profile, choice.start) for choice in choices if choice is not None]

@@ -25,7 +25,7 @@ def ended_error(allocations: Allocations, store: Store, allocation: AllocationId
         message = f"there is no allocation {allocation!r} held"
         return CalabashError(message, reason=Reason.NOT_FOUND, hint="see `calabash ps`")
     return CalabashError(
-        f"allocation {allocation} was taken back before its program began: {explanation}",
+        f"allocation {allocation} ended before its program started: {explanation}",
         reason=Reason(reason) if reason in _RETRY_REASONS else Reason.CONFLICT,
-        hint="ask again",
+        hint="request it again",
     )

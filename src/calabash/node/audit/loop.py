@@ -24,7 +24,7 @@ from calabash.node.processes.unmanaged import OverUse, UnmanagedPolicy, Unmanage
 PATIENCE_NS = 300_000_000  # a driver that takes longer may wait for a stopped process
 ROUND_S = 0.1
 REST_S = 0.2  # no allocation has worked recently
-EMPTY_S = PERIOD_NS / 1e9  # nobody has a slice, and only unmanaged are looked for
+EMPTY_S = PERIOD_NS / 1e9  # no slot is open: only unmanaged processes are searched for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class EndRecorder:
         self._witness = witness
         self._clock_ns = clock_ns
         self._alive: dict[str, int] = {}  # when each was last seen alive
-        self._gone = set(witness.names())  # those that no look has seen alive yet, and those that have ended
+        self._gone = set(witness.names())  # slots that no poll has seen alive yet, and those that have ended
         self._first = True
         self._idle_since_ns = clock_ns()
 

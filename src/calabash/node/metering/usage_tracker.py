@@ -86,8 +86,8 @@ class UsageTracker:
         self._model_of = model_of
         self.meters = meters or Meters(clock)
         self._entries: dict[AllocationId, _Entry] = {}
-        self._changes = 0  # how often a entry was opened or closed
-        self._opened: tuple[int, tuple[OpenSlot, ...]] | None = None  # and the count of changes that it is of
+        self._changes = 0  # number of slots opened or closed so far
+        self._opened: tuple[int, tuple[OpenSlot, ...]] | None = None  # with the value of _changes that it belongs to
         self._capped: tuple[tuple[OpenSlot, ...], tuple[OpenSlot, ...]] | None = None
         self._next_tick_ns = 0
         self._ticks = 0

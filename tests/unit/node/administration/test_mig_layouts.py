@@ -1,4 +1,4 @@
-"""Layouts are checked before anything is changed, and what would be is what the planner does."""
+"""MIG layouts: checks before any change, and plans that agree with the scheduler's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cut(
     )  # fmt: skip
 
 
-def test_a_layout_without_starts_gets_them_whatever_its_order() -> None:
+def test_layout_without_starts_gets_the_same_starts_in_any_order() -> None:
     wanted = [("1g.10gb", -1), ("1g.10gb", -1), ("2g.20gb", -1), ("3g.40gb", -1)]
     places = complete_layout(H100, wanted, what="it")
     assert sorted(name for name, _ in places) == sorted(name for name, _ in wanted)
@@ -36,7 +36,7 @@ def test_a_layout_without_starts_gets_them_whatever_its_order() -> None:
     assert complete_layout(H100, list(reversed(wanted)), what="it") == places
 
 
-def test_starts_that_are_written_are_kept() -> None:
+def test_given_start_of_an_instance_is_kept() -> None:
     assert complete_layout(H100, [("1g.10gb", -1), ("3g.40gb", 0)], what="it")[0] == ("3g.40gb", 0)
 
 
@@ -51,19 +51,19 @@ def test_starts_that_are_written_are_kept() -> None:
         ([("1g.10gb+me", -1), ("1g.10gb+me", -1)], r"no room for 1g.10gb\+me"),
     ],
 )
-def test_an_impossible_layout_is_refused_with_what_is_wrong(wanted: list[tuple[str, int]], what: str) -> None:
+def test_impossible_layout_is_refused_with_its_cause(wanted: list[tuple[str, int]], what: str) -> None:
     with pytest.raises(CalabashError, match=what):
         complete_layout(H100, wanted, what="it")
 
 
-def test_what_would_be_fills_the_fullest_card_first_and_passes_over_cards_in_other_modes() -> None:
+def test_plan_fills_the_fullest_card_first_and_skips_cards_in_other_modes() -> None:
     half = mig_state(H100, [("4g.40gb", 0)])
     cards = [cut(0), cut(1, half, mode="mig"), cut(2, mode="vgpu"), cut(3, pinned="vgpu")]
     answers = plan_instances(cards, ["2g.20gb", "7g.80gb", "7g.80gb"])
     assert [a.card.index if a.card else None for a in answers] == [1, 0, None]
 
 
-def test_what_would_be_says_what_is_reused_and_what_is_destroyed() -> None:
+def test_plan_names_reused_and_destroyed_instances() -> None:
     idle = tuple(MigInstance(profile="1g.10gb", start=s) for s in (4, 5, 6))
     full = cut(0, mig_state(H100, [("4g.40gb", 0)]), idle=idle, mode="mig")
     answers = plan_instances([full], ["1g.10gb", "1g.20gb", "3g.40gb"])
@@ -71,7 +71,7 @@ def test_what_would_be_says_what_is_reused_and_what_is_destroyed() -> None:
     assert answers[2].choice is None
 
 
-def test_parts_that_are_asked_one_after_the_other_join_the_instance_of_the_first() -> None:
+def test_compute_instances_requested_in_sequence_share_one_gpu_instance() -> None:
     answers = plan_instances([cut(0), cut(1)], ["1c.3g.40gb", "2c.3g.40gb", "1c.3g.40gb"])
     places = [(a.card.index, a.choice.place, a.choice.shared) for a in answers if a.card and a.choice]
     assert [shared for *_, shared in places] == [False, True, False]

@@ -1,4 +1,4 @@
-"""A card is free when its driver says so: what is still listed of an allocation keeps it."""
+"""A card is free when its driver says so: a listed process of an allocation keeps it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CARD = DeviceUuid("GPU-1")
 
 
 class Node:
-    """One card, who is listed on it, and whose the processes are."""
+    """One card, the processes listed on it, and their allocations."""
 
     def __init__(self) -> None:
         self.listed: list[int] = []
@@ -51,7 +51,7 @@ def _record() -> AllocationRecord:
     )
 
 
-def test_it_is_clear_only_after_the_driver_has_been_asked_and_lists_nothing_of_it() -> None:
+def test_allocation_is_clear_only_after_the_driver_lists_none_of_its_processes() -> None:
     node = Node()
     node.listed, node.members = [7, 8], {7: AllocationId("a1"), 8: AllocationId("b2")}
     assert not node.occupancy.is_clear(_record())
@@ -64,7 +64,7 @@ def test_it_is_clear_only_after_the_driver_has_been_asked_and_lists_nothing_of_i
     assert node.occupancy.is_clear(_record())
 
 
-def test_an_answer_from_before_it_was_used_again_does_not_count() -> None:
+def test_answer_from_before_a_reuse_does_not_count() -> None:
     node = Node()
     node.occupancy.is_clear(_record())
     node.occupancy.poll()
@@ -73,7 +73,7 @@ def test_an_answer_from_before_it_was_used_again_does_not_count() -> None:
     assert node.questions == 2
 
 
-def test_a_card_that_does_not_answer_and_one_that_hangs_hold_nothing_up() -> None:
+def test_card_that_does_not_answer_or_hangs_delays_no_release() -> None:
     node = Node()
     node.answers = False
     node.occupancy.is_clear(_record())

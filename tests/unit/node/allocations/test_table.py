@@ -1,4 +1,4 @@
-"""The journal's state machine: a crash at any point of grant and release ends in the same state."""
+"""State machine of the journal: a crash at any point of grant and release leads to the same state."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from calabash.node.slots import content as slots_content
 
 
 class Crash(BaseException):
-    """The power is cut."""
+    """Loss of power."""
 
 
 class World:
-    """What survives a crash: the journal, the slots, and who holds leases."""
+    """State that survives a crash: the journal, the slots, and the holders of leases."""
 
     def __init__(self) -> None:
         self.journal: dict[AllocationId, AllocationRecord] = {}
         self.slots: set[AllocationId] = set()
         self.holders: dict[AllocationId, int] = {}
         self.billed: list[AllocationId] = []
-        self.ended: set[AllocationId] = set()  # whose programs were ended because somebody released them
+        self.ended: set[AllocationId] = set()  # whose programs were ended because they were released
         self.crash_in = -1
         self.fail_in = -1
 
     def step(self) -> None:
-        """Called before and after every change that survives."""
+        """Crash if it is due; called before and after every change that survives a crash."""
         if self.crash_in == 0:
             raise Crash
         self.crash_in -= 1
 
     def may_fail(self) -> None:
-        """A failure of the outside world that is no crash."""
+        """Fail if it is due; the failure is no crash."""
         if self.fail_in == 0:
             self.fail_in = -1
             raise CalabashError("the disk is full", reason=Reason.DISK_FULL)
@@ -110,7 +110,7 @@ class FakeMembership:
     def __init__(self, world: World) -> None:
         self.world = world
         self.told: dict[AllocationId, bool] = {}
-        self.looks = 0
+        self.observations = 0
 
     def prepare(self, allocation: AllocationId) -> None:
         self.world.may_fail()
@@ -124,7 +124,7 @@ class FakeMembership:
         return changed
 
     def populated(self, allocation: AllocationId) -> bool:
-        self.looks += 1
+        self.observations += 1
         return self.world.holders.get(allocation, 0) > 0
 
     def group(self, allocation: AllocationId) -> int:
@@ -195,7 +195,7 @@ def _pool(world: World, clock: VirtualClock | None = None) -> Allocations:
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """Grants, programs that come and go, failures and crashes at random points; then everything ends."""
+    """Grants, programs that start and end, failures and crashes at random points; then everything ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.world.crash_in, self.world.fail_in = crash_in, fail_in
         try:
             allocations.hold(_record(name))
-            self._while_it_is_made(allocations, name, meanwhile)
+            self._during_creation(allocations, name, meanwhile)
             allocations.grant(_spec(name))
         except Crash:
             self.allocations = None
@@ -245,8 +245,8 @@ class JournalMachine(RuleBasedStateMachine):
             self.world.holders[name] = 1
 
     @staticmethod
-    def _while_it_is_made(allocations: Allocations, name: AllocationId, meanwhile: str) -> None:
-        """Its mode makes what it needs, without the lock."""
+    def _during_creation(allocations: Allocations, name: AllocationId, meanwhile: str) -> None:
+        """Play what happens while the mode creates what it needs, without the lock."""
         assert allocations.making(name)
         if meanwhile == "sweep":
             allocations.sweep()
@@ -263,17 +263,17 @@ class JournalMachine(RuleBasedStateMachine):
         running = sorted(a for a, n in self.world.holders.items() if n)
         if running:
             self.world.holders[running[pick % len(running)]] = 0
-        self.look(crash_in)
+        self.a_sweep_runs(crash_in)
 
     @rule(pick=st.integers(0, 100))
-    def somebody_releases(self, pick: int) -> None:
+    def an_allocation_is_ended(self, pick: int) -> None:
         allocations = self._allocations()
         held = [r.id for r in allocations.records()]
         if held:
             allocations.end(held[pick % len(held)], reason="released", explanation="")
 
     @rule(crash_in=st.integers(-1, 8))
-    def look(self, crash_in: int) -> None:
+    def a_sweep_runs(self, crash_in: int) -> None:
         allocations = self._allocations()
         self.world.crash_in = crash_in
         try:
@@ -331,14 +331,14 @@ TestJournalMachine = JournalMachine.TestCase
 TestJournalMachine.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)
 
 
-def test_an_entry_without_a_slot_is_closed_and_a_slot_without_an_entry_waits_for_its_users() -> None:
+def test_entry_without_slot_is_closed_and_slot_without_entry_waits_for_its_users() -> None:
     assert next_step(Witnesses(entry=AllocationState.GRANTED, slot=False)) is LifecycleStep.CLOSE_ENTRY
     assert next_step(Witnesses(entry=AllocationState.RUNNING, slot=False)) is LifecycleStep.CLOSE_ENTRY
     assert next_step(Witnesses(entry=None, slot=True, in_use=True)) is LifecycleStep.KEEP
     assert next_step(Witnesses(entry=None, slot=True, in_use=False)) is LifecycleStep.REMOVE_SLOT
 
 
-def test_programs_whose_slot_is_gone_are_ended_before_their_entry_is_closed() -> None:
+def test_programs_without_slot_are_ended_before_their_entry_is_closed() -> None:
     seen = Witnesses(entry=AllocationState.RUNNING, slot=False, in_use=True)
     assert next_step(seen) is LifecycleStep.END_PROGRAMS
 
@@ -353,13 +353,13 @@ def test_programs_whose_slot_is_gone_are_ended_before_their_entry_is_closed() ->
         ending=st.booleans(),
     )
 )
-def test_a_slot_is_only_ever_removed_when_nobody_uses_it(seen: Witnesses) -> None:
+def test_slot_is_removed_only_while_unused(seen: Witnesses) -> None:
     if next_step(seen) is LifecycleStep.REMOVE_SLOT:
         assert seen.slot
         assert not seen.in_use
 
 
-def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_are_gone(tmp_path: Path) -> None:
+def test_orphaned_slot_keeps_its_device_until_its_users_have_ended(tmp_path: Path) -> None:
     from calabash.adapters.host.files import Lease
     from calabash.node.slots.files import FileSlots
 
@@ -383,7 +383,7 @@ def test_a_slot_that_the_journal_does_not_know_keeps_its_device_until_its_users_
     assert slots.all() == []
 
 
-def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
+def test_partly_created_and_partly_removed_slots_are_swept(tmp_path: Path) -> None:
     from calabash.node.slots.files import FileSlots
 
     slots = FileSlots(tmp_path)
@@ -396,14 +396,14 @@ def test_half_made_and_half_removed_slots_are_swept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "A" * 70])
-def test_a_name_that_leaves_the_directory_is_never_a_slot(tmp_path: Path, name: str) -> None:
+def test_name_outside_of_the_directory_is_never_a_slot(tmp_path: Path, name: str) -> None:
     from calabash.node.slots.files import FileSlots
 
     with pytest.raises(CalabashError):
         FileSlots(tmp_path).path(AllocationId(name))
 
 
-def test_the_last_interval_is_written_with_the_release() -> None:
+def test_last_interval_is_written_with_the_release() -> None:
     world = World()
     written: list[Any] = []
 
@@ -440,7 +440,7 @@ def test_the_last_interval_is_written_with_the_release() -> None:
     assert written == [interval]
 
 
-def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_loses_nothing() -> None:
+def test_start_is_journalled_at_the_next_sweep_and_survives_a_crash_before() -> None:
     world = World()
     allocations = _pool(world)
     name = AllocationId("a1")
@@ -460,7 +460,7 @@ def test_the_journal_hears_of_a_start_at_the_next_sweep_and_a_crash_before_it_lo
     assert world.journal[name].started_at == started.started_at
 
 
-def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_by_nobody() -> None:
+def test_allocation_that_ended_while_no_pool_ran_is_not_reported_as_never_taken() -> None:
     world = World()
     before, clock = _pool(world), VirtualClock()
     for name in ("a1", "a2"):
@@ -477,7 +477,7 @@ def test_what_came_and_went_while_no_pool_looked_is_not_said_to_have_been_taken_
     assert released[AllocationId("a3")].explanation == "nobody took the slice"
 
 
-def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_pool_says() -> None:
+def test_reason_of_an_end_is_journalled_before_programs_are_ended_and_kept_by_the_next_pool() -> None:
     world = World()
     name = AllocationId("a1")
     before = _pool(world)
@@ -495,7 +495,7 @@ def test_why_programs_are_ended_is_journalled_before_they_are_and_what_the_next_
     assert (released.reason, released.explanation) == ("reclaim", "its devices were needed for a2")
 
 
-def test_whoever_comes_for_a_slice_that_was_taken_back_hears_why() -> None:
+def test_request_for_an_ended_allocation_gets_the_reason_of_its_end() -> None:
     world = World()
     allocations, store = _pool(world), cast("Any", FakeStore(world))
     assert ended_error(allocations, store, AllocationId("a0")).reason is Reason.NOT_FOUND
@@ -509,27 +509,27 @@ def test_whoever_comes_for_a_slice_that_was_taken_back_hears_why() -> None:
         ended = ended_error(allocations, store, AllocationId(name))
         assert (ended.reason, ended.message) == (ending.reason, ending.message)
         assert ended.reason is told
-        assert ended.message == f"allocation {name} was taken back before its program began: needed for {name}"
+        assert ended.message == f"allocation {name} ended before its program started: needed for {name}"
         assert ended.hint
 
 
-class _Landlord:
-    """Somebody whose right outlasts processes."""
+class _Retention:
+    """Retention policy that keeps allocations without processes until the test changes it."""
 
     def __init__(self) -> None:
-        self.let = True
+        self.retained = True
 
     def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del record, held_ns
-        return self.let
+        return self.retained
 
     def is_abandoned(self, record: AllocationRecord) -> bool:
         del record
-        return not self.let
+        return not self.retained
 
 
-def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go() -> None:
-    world, clock, landlord = World(), VirtualClock(), _Landlord()
+def test_retained_allocation_is_kept_while_its_programs_start_and_end() -> None:
+    world, clock, retention = World(), VirtualClock(), _Retention()
 
     def opened() -> Allocations:
         return Allocations(
@@ -538,7 +538,7 @@ def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go(
             membership=cast("Any", FakeMembership(world)),
             clock=clock,
             occupancy=NothingListed(),
-            retention=landlord,
+            retention=retention,
         )
 
     name = AllocationId("a1")
@@ -554,13 +554,13 @@ def test_what_somebody_has_the_tenure_of_is_kept_while_its_programs_come_and_go(
     assert allocations.sweep().released == []
     again = opened()
     assert again.recover().released == []
-    landlord.let = False
+    retention.retained = False
     assert [r.id for r in again.sweep().released] == [name]
     assert world.slots == set()
 
 
 def _running(world: World, count: int) -> tuple[Allocations, FakeMembership, VirtualClock]:
-    """Return a pool with so many allocations whose programs run, after it has looked at all of them."""
+    """Return a pool with ``count`` allocations whose programs run, after it has observed all of them."""
     clock, membership = VirtualClock(), FakeMembership(world)
     store, slots = (cast("Any", kind(world)) for kind in (FakeStore, FakeSlots))
     allocations = Allocations(
@@ -575,20 +575,20 @@ def _running(world: World, count: int) -> tuple[Allocations, FakeMembership, Vir
     return allocations, membership, clock
 
 
-def test_sweep_looks_only_at_allocations_with_news() -> None:
+def test_sweep_observes_only_allocations_whose_members_changed() -> None:
     world = World()
     allocations, membership, clock = _running(world, 100)
-    membership.looks = 0
+    membership.observations = 0
     for _ in range(40):
         clock.advance(0.1)
         assert allocations.sweep().released == []
-    assert membership.looks == 0
+    assert membership.observations == 0
     world.holders[AllocationId("a7")] = 0
     assert [record.id for record in allocations.sweep().released] == ["a7"]
-    assert membership.looks < 5
+    assert membership.observations < 5
 
 
-def test_sweep_looks_at_everything_every_few_seconds() -> None:
+def test_sweep_observes_all_allocations_every_few_seconds() -> None:
     world = World()
     allocations, _, clock = _running(world, 10)
     world.slots.discard(AllocationId("a3"))  # nothing tells of it
@@ -599,7 +599,7 @@ def test_sweep_looks_at_everything_every_few_seconds() -> None:
     assert [record.id for record in changes] == ["a3"]
 
 
-def test_end_of_an_allocation_that_rests_is_seen_at_the_next_sweep() -> None:
+def test_end_of_a_settled_allocation_is_seen_at_the_next_sweep() -> None:
     allocations, _, _ = _running(World(), 10)
     allocations.end(AllocationId("a3"), reason="released", explanation="")
     for _ in range(3):  # as long as its programs live

@@ -1,4 +1,4 @@
-"""What is held against a tenant that tells less GPU time than the driver saw, and what is not."""
+"""Comparison of reported and seen GPU time: what is charged to a tenant that under-reports, and what is not."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def _audited(pairs: list[tuple[int, int]]) -> tuple[Audit, list[int]]:
     return audit, owed
 
 
-def test_what_is_charged_before_it_runs_or_seen_after_it_was_told_is_no_lie() -> None:
+def test_lag_between_charge_and_driver_is_not_charged() -> None:
     lags = [(0, 100 * MS), (100 * MS, 100 * MS), (225 * MS, 100 * MS), (75 * MS, 100 * MS)] * 50
     _, owed = _audited(lags)
     assert not any(owed)
 
 
-def test_whole_percents_that_round_up_for_ever_are_no_lie() -> None:
+def test_permanent_rounding_up_of_percents_is_not_charged() -> None:
     _, owed = _audited([(76 * MS, 75 * MS)] * 10_000)
     assert not any(owed)
 
 
-def test_who_tells_nothing_owes_all_that_was_seen() -> None:
+def test_program_that_reports_nothing_is_charged_all_that_was_seen() -> None:
     audit, owed = _audited([(200 * MS, 0)] * 20)
     assert sum(owed) + audit.excess_ns >= 0.97 * 20 * 200 * MS
     assert sum(owed) <= 20 * 200 * MS
@@ -39,18 +39,18 @@ def test_who_tells_nothing_owes_all_that_was_seen() -> None:
     assert all(found > 0 for found in owed[1:])
 
 
-def test_who_was_caught_is_believed_again_when_it_tells_the_truth() -> None:
+def test_program_that_reports_correctly_again_gets_the_large_slack_again() -> None:
     _, owed = _audited([(200 * MS, 0)] * 4 + [(200 * MS, 200 * MS)] * 40)
     assert not any(owed[5:])
 
 
-def test_telling_too_much_first_buys_little() -> None:
+def test_over_reporting_in_advance_gains_little() -> None:
     _, owed = _audited([(0, 250 * MS)] * 100 + [(200 * MS, 0)] * 20)
     assert sum(owed) > 20 * 200 * MS - 700 * MS
 
 
 @given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 400)), max_size=80))
-def test_nobody_is_ever_charged_more_than_was_seen(pairs: list[tuple[int, int]]) -> None:
+def test_charge_never_exceeds_what_the_driver_saw(pairs: list[tuple[int, int]]) -> None:
     _, owed = _audited([(seen * MS, told * MS) for seen, told in pairs])
     assert sum(owed) <= sum(seen for seen, _ in pairs) * MS
     assert all(found == 0 or found > 50 * MS for found in owed)
@@ -58,7 +58,7 @@ def test_nobody_is_ever_charged_more_than_was_seen(pairs: list[tuple[int, int]])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 500)), max_size=60))
-def test_a_counter_never_runs_backwards_nor_faster_than_the_clock(steps: list[tuple[int, int]]) -> None:
+def test_clamped_counter_neither_decreases_nor_exceeds_the_clock(steps: list[tuple[int, int]]) -> None:
     believed, now_ns, last_ns = ClampedCounter(), 0, 0
     for raw_ns, pause in steps:
         now_ns += pause * MS
@@ -67,7 +67,7 @@ def test_a_counter_never_runs_backwards_nor_faster_than_the_clock(steps: list[tu
         last_ns = value_ns
 
 
-def test_an_honest_counter_is_believed_to_the_nanosecond() -> None:
+def test_plausible_counter_is_not_clamped() -> None:
     believed, raw_ns = ClampedCounter(), 777
     for tick in range(1000):
         raw_ns += tick * 1000
@@ -75,7 +75,7 @@ def test_an_honest_counter_is_believed_to_the_nanosecond() -> None:
     assert believed.read(raw_ns, 4000 * MS, burst_ns=40 * MS) == raw_ns - 777 - 0
 
 
-def test_a_leap_counts_for_a_second_and_what_follows_below_it_for_nothing() -> None:
+def test_jump_of_a_counter_counts_for_a_second_and_lower_values_after_it_for_nothing() -> None:
     believed = ClampedCounter()
     believed.read(0, 0, burst_ns=40 * MS)
     value_ns = 0
@@ -84,7 +84,7 @@ def test_a_leap_counts_for_a_second_and_what_follows_below_it_for_nothing() -> N
     assert value_ns == BACKLOG_NS
 
 
-def test_who_runs_though_suspended_is_stopped_until_the_suspension_ends() -> None:
+def test_program_that_runs_though_suspended_is_stopped_until_the_suspension_ends() -> None:
     state = Throttle()
     for tick in range(40):
         seen = 0.5 if tick % 5 == 4 else None
@@ -96,7 +96,7 @@ def test_who_runs_though_suspended_is_stopped_until_the_suspension_ends() -> Non
     assert again.frozen  # it is known by now
 
 
-def test_who_keeps_to_its_suspension_is_never_stopped() -> None:
+def test_program_that_obeys_its_suspension_is_never_stopped() -> None:
     state = Throttle()
     for tick in range(200):
         seen = (0.5 if tick < 8 else 0.0) if tick % 5 == 4 else None  # what it had before shows in one window more

@@ -1,4 +1,4 @@
-"""How a program that keeps to no gate is stopped and let go, so that it has its share and no more."""
+"""Duty cycle of a program that ignores its suspension: it gets its share and no more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATE_NS = 100 * MS  # between what ran and that the driver tells it
 def _had(
     share: float, cost: Callable[[int], float], *, seconds: int, free_until_ns: int = 0, seen: bool = True
 ) -> tuple[float, list[int]]:
-    """What a program that uses ``cost`` of the device for each moment of freedom had, of all the time, and when."""
+    """Return the fraction of the time that a program used, which costs ``cost`` for each ns it runs, and when it ran."""
     state, now_ns, used_ns, told_ns = Pace(was_admitted=True, free_until_ns=free_until_ns), MS, 0.0, 0.0
     history: list[float] = []
     runs: list[int] = []
@@ -41,18 +41,18 @@ def _had(
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 0.9])
 @pytest.mark.parametrize("cost", [0.5, 0.9, 2.0, 10.0])
-def test_over_seconds_it_has_its_share_whatever_a_moment_of_freedom_is_worth(share: float, cost: float) -> None:
+def test_program_gets_its_share_over_seconds_at_any_cost_of_running(share: float, cost: float) -> None:
     had, _ = _had(share, lambda _now: cost, seconds=20)
     most = min(share, cost)
     assert most - 0.05 <= had <= share + 0.02
 
 
-def test_a_program_whose_moments_become_dearer_pays_for_what_it_had_too_much() -> None:
+def test_excess_of_a_program_with_rising_cost_is_repaid() -> None:
     had, _ = _had(0.2, lambda now_ns: 1.0 if now_ns < 5_000 * MS else 8.0, seconds=15)
     assert had <= 0.22
 
 
-def test_it_is_let_go_in_pieces_that_are_short_for_its_neighbours() -> None:
+def test_program_runs_in_short_pieces() -> None:
     _, runs = _had(0.2, lambda _now: 1.0, seconds=5)
     pieces = [b - a for a, b in itertools.pairwise(runs)]
     assert max(pieces) < 3 * PERIOD_NS
@@ -63,7 +63,7 @@ def test_it_is_let_go_in_pieces_that_are_short_for_its_neighbours() -> None:
     assert longest <= 0.3 * PERIOD_NS / MS
 
 
-def test_it_is_stopped_at_first_until_the_arbiter_lets_it_run() -> None:
+def test_program_is_stopped_at_first_until_the_arbiter_admits_it() -> None:
     state = Pace()
     for tick in range(100):
         state = pace(state, share=0.5, seen_ns=0, suspended=True, now_ns=(1 + tick) * 20 * MS)
@@ -73,7 +73,7 @@ def test_it_is_stopped_at_first_until_the_arbiter_lets_it_run() -> None:
     assert state.debt_ns <= FORGIVEN_NS
 
 
-def test_a_debt_that_the_driver_told_stops_it_until_it_is_paid() -> None:
+def test_debt_reported_by_the_driver_stops_the_program_until_it_is_repaid() -> None:
     state = pace(Pace(was_admitted=True), share=0.2, seen_ns=None, suspended=True, now_ns=MS)
     state = pace(state, share=0.2, seen_ns=KEPT_DEBT_NS + 1_000 * MS, suspended=True, now_ns=200 * MS)
     stopped = 0
@@ -89,7 +89,7 @@ def test_a_debt_that_the_driver_told_stops_it_until_it_is_paid() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.one_of(st.none(), st.integers(0, 1000)), st.booleans()), max_size=60))
-def test_the_next_step_is_always_ahead_and_a_piece_is_never_longer_than_a_period(
+def test_next_step_is_in_the_future_and_no_piece_exceeds_a_period(
     steps: list[tuple[int, int | None, bool]],
 ) -> None:
     state, now_ns = Pace(), 0
@@ -101,7 +101,7 @@ def test_the_next_step_is_always_ahead_and_a_piece_is_never_longer_than_a_period
         assert state.free_until_ns <= now_ns + PERIOD_NS
 
 
-def test_who_goes_on_hiding_that_it_runs_is_not_let_loose_again_after_a_while() -> None:
+def test_program_that_keeps_under_reporting_stays_throttled() -> None:
     state, now_ns = Throttle(ignored_ns=MS), MS
     for _ in range(600):
         now_ns += 100 * MS

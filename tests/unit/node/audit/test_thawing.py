@@ -1,4 +1,4 @@
-"""Who is stopped may hold what the driver waits for: it goes on while a driver does not answer."""
+"""A stopped process may hold what a driver waits for: it is continued while the driver does not answer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _auditor(done: list[tuple[str, bool]]) -> Auditor:
     return auditor
 
 
-def test_whoever_is_stopped_goes_on_and_nobody_else_is_touched() -> None:
+def test_only_stopped_allocations_are_thawed() -> None:
     done: list[tuple[str, bool]] = []
     _auditor(done).thaw_for_driver()
     assert done == [(STOPPED, False)]
 
 
-def test_only_a_driver_that_takes_too_long_is_a_reason() -> None:
+def test_allocations_are_thawed_only_if_a_driver_takes_too_long() -> None:
     done: list[tuple[str, bool]] = []
     audit = NodeAudit.__new__(NodeAudit)
     audit._clock = clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""How a card is given out: as all of them, unless its operator says otherwise."""
+"""Settings of cards: defaults of the node and overrides of one card."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ POOL = CardSettings(spill_mib=1000, spill=False, replicas=6, interval="short")
         (CardEntry(spill="off", interval="default"), (0, 6, "default", "")),
     ],
 )
-def test_what_is_said_of_one_card_counts_more(entry: CardEntry, expected: tuple[int, int, str, str]) -> None:
+def test_setting_of_one_card_overrides_the_default(entry: CardEntry, expected: tuple[int, int, str, str]) -> None:
     shown = POOL.shown(CARD, entry)
     assert (shown.spill_mib, shown.replicas, shown.interval, shown.pinned) == expected
 
 
-def test_what_is_set_is_kept_and_what_is_not_said_stays(tmp_path: Path) -> None:
+def test_changed_settings_are_stored_and_others_unchanged(tmp_path: Path) -> None:
     fields = Wanted(replicas=3, spill="on").entry_fields()
     assert fields == {"replicas": 3, "spill": "on"}
     assert Wanted(replicas=0, interval="auto", spill="auto").entry_fields() == {
@@ -44,14 +44,14 @@ def test_what_is_set_is_kept_and_what_is_not_said_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"replicas": 33}, {"replicas": -1}, {"interval": "tiny"}, {"spill": "yes"}])
-def test_what_is_none_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_setting_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(CalabashError) as refused:
         Wanted(**wrong)  # type: ignore[arg-type]
     assert refused.value.reason is Reason.BAD_REQUEST
     assert refused.value.hint
 
 
-def test_a_card_keeps_the_places_of_those_who_are_on_it() -> None:
+def test_replicas_below_the_present_sharers_are_refused() -> None:
     for replicas in (2, 0):  # 0: six, as for all
         require_possible(CARD, Wanted(replicas=replicas), POOL, sharers=2, interval_of=lambda: None)
     with pytest.raises(CalabashError, match="3 tenants share device 0 by time slices, more than replicas 2") as refused:
@@ -59,7 +59,7 @@ def test_a_card_keeps_the_places_of_those_who_are_on_it() -> None:
     assert refused.value.reason is Reason.CONFLICT
 
 
-def test_what_the_node_or_the_driver_cannot_give_is_refused_when_it_is_set() -> None:
+def test_setting_that_node_or_driver_does_not_support_is_refused() -> None:
     def cannot() -> object:
         raise CalabashError("not supported", reason=Reason.UNSUPPORTED)
 
@@ -72,7 +72,7 @@ def test_what_the_node_or_the_driver_cannot_give_is_refused_when_it_is_set() -> 
     require_possible(CARD, Wanted(interval="auto", replicas=1), POOL, sharers=0, interval_of=cannot)
 
 
-def test_the_pool_and_the_agent_of_a_node_are_told_for_all_cards(tmp_path: Path) -> None:
+def test_pool_and_node_agent_read_the_defaults_of_all_cards(tmp_path: Path) -> None:
     usual = read_settings(tmp_path).devices.cards()
     assert (usual.replicas, usual.interval, usual.spill) == (REPLICAS, "", False)
     (tmp_path / SETTINGS_FILE).write_text('[devices]\nreplicas = 4\ninterval = "long"\n')

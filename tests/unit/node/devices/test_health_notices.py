@@ -1,4 +1,4 @@
-"""Whoever subscribed hears of every change of a card's health, at once and of nothing else."""
+"""Subscribers are called for every change of a card's health, at once and for nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.node.devices.health_notices import HealthNotifier
 from calabash.node.events import Events
 
 
-def test_a_card_that_falls_ill_is_told_at_once_as_is_one_that_is_well_again() -> None:
+def test_subscriber_is_called_for_each_change_of_health() -> None:
     none = cast("Any", None)
     health_notifier = HealthNotifier(none, Events(none, VirtualClock()), none, list)
     heard: list[str] = []

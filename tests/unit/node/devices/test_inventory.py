@@ -1,4 +1,4 @@
-"""What the inventory makes of what drivers say: readings, events, parts of cards, and what it keeps over a restart."""
+"""Inventory: readings, driver events, partitions of cards, and state kept over a restart."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """Clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.at_s = 1000.0
-        self.set_s = 0.0  # by how much somebody has set the calendar
+        self.set_s = 0.0  # total change of the calendar
 
     def now_s(self) -> float:
         return self.at_s + self.set_s
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Cards:
-    """Two cards that say what they are told to."""
+    """Two cards that answer as set by the test."""
 
     vendor = "nvidia"
 
@@ -85,7 +85,7 @@ class Cards:
 
 
 class Node:
-    """An inventory of such cards, its recovery, and who is on them."""
+    """An inventory of such cards, its recovery, and the users of the cards."""
 
     def __init__(self, *, policy: HealthPolicy | None = None, home: Path | None = None, joined: bool = False) -> None:
         self.cards = Cards(joined=joined)
@@ -113,7 +113,7 @@ class Node:
             notify=lambda changes: None,
         )
 
-    def look(self) -> list[str]:
+    def observe(self) -> list[str]:
         changes = self.inventory.observe(idle=lambda uuid: uuid not in self.users)
         return [f"{c.before} -> {c.after}: {c.cause}" for c in changes]
 
@@ -124,10 +124,10 @@ class Node:
         return next(d.health for d in self.inventory.devices() if d.uuid == uuid)
 
     def recover(self, rounds: int = 3) -> Health:
-        """Let time pass until everything that can be done has been."""
+        """Let time pass until every possible recovery step has been taken."""
         for _ in range(rounds):
             self.clock.at_s += 60
-            self.look()
+            self.observe()
             self.recovery.round()
         return self.health()
 
@@ -139,23 +139,23 @@ def node() -> Node:
 
 @pytest.fixture
 def hanging(node: Node) -> Iterator[Node]:
-    """Its first card does not answer any more."""
+    """A node whose first card does not answer any more."""
     node.cards.hanging = threading.Event()
     yield node
     node.cards.hanging.set()
 
 
-def test_a_card_that_hangs_is_lost_at_the_second_look_and_the_others_are_read(hanging: Node) -> None:
+def test_hanging_card_is_lost_at_the_second_reading_and_others_are_read(hanging: Node) -> None:
     hanging.cards.says(TWO, temperature_c=77)
-    assert [told.partition(":")[0] for told in hanging.look()] == ["healthy -> suspect"]
-    hanging.look()
+    assert [told.partition(":")[0] for told in hanging.observe()] == ["healthy -> suspect"]
+    hanging.observe()
     assert (hanging.health(), hanging.health(TWO)) == (Health.LOST, Health.HEALTHY)
     found = hanging.inventory.reading(TWO)
     assert found is not None
     assert found.temperature_c == 77
 
 
-def test_a_card_in_use_is_reset_when_it_is_idle_and_tested_before_it_is_healthy(node: Node) -> None:
+def test_card_in_use_is_reset_when_idle_and_tested_before_it_is_healthy(node: Node) -> None:
     node.users[ONE] = "a1"
     node.xid(48)
     assert node.recover() is Health.DRAINING
@@ -165,7 +165,7 @@ def test_a_card_in_use_is_reset_when_it_is_idle_and_tested_before_it_is_healthy(
     assert node.cards.resets == [ONE]
 
 
-def test_a_card_that_fails_its_test_is_not_given_out(node: Node) -> None:
+def test_card_that_fails_its_test_is_not_allocated(node: Node) -> None:
     node.test = ProbeResult(passed=False, why="a kernel has computed something else than it should")
     node.xid(48)
     assert node.recover() is Health.RECOVERING
@@ -173,7 +173,7 @@ def test_a_card_that_fails_its_test_is_not_given_out(node: Node) -> None:
     assert node.recover() is Health.HEALTHY
 
 
-def test_a_card_that_has_become_slow_fails_its_test(node: Node) -> None:
+def test_card_that_has_become_slow_fails_its_test(node: Node) -> None:
     node.recovery.test(ONE)
     node.test = ProbeResult(passed=True, figures={"kernel": 45.0})
     slow = node.recovery.test(ONE)
@@ -182,7 +182,7 @@ def test_a_card_that_has_become_slow_fails_its_test(node: Node) -> None:
     assert node.inventory.health.entry(ONE).figures == {"kernel": 10.0}
 
 
-def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
+def test_card_waits_for_an_administrator_if_resets_are_disabled() -> None:
     node = Node(policy=HealthPolicy(recovery=RecoveryRules(reset=False)))
     node.xid(48)
     assert node.recover() is Health.RECOVERING
@@ -192,11 +192,11 @@ def test_where_resets_are_not_wanted_a_card_waits_for_an_operator() -> None:
     assert node.recover() is Health.HEALTHY
 
 
-def test_a_card_whose_reset_is_refused_drains_and_is_tried_again_later() -> None:
+def test_card_whose_reset_is_refused_drains_and_is_retried() -> None:
     node = Node(joined=True)
     node.users[TWO] = "a2"
     node.xid(48)
-    node.look()
+    node.observe()
     node.recovery.round()
     assert node.health() is Health.DRAINING
     assert "used by a2" in node.inventory.health.cause(ONE)
@@ -205,7 +205,7 @@ def test_a_card_whose_reset_is_refused_drains_and_is_tried_again_later() -> None
     assert node.recover() is Health.HEALTHY
 
 
-def test_what_is_being_done_with_a_card_keeps_others_from_it(node: Node) -> None:
+def test_reserved_card_refuses_other_operations(node: Node) -> None:
     with node.inventory.steps.reserved([ONE], "being tested"):
         assert node.health() is Health.RECOVERING
         with pytest.raises(CalabashError) as refused:
@@ -242,41 +242,41 @@ def test_what_is_being_done_with_a_card_keeps_others_from_it(node: Node) -> None
         ({"nvlinks_up": 3}, HealthPolicy(nvlink=LinkRules(down=FaultClass.RESET)), Health.DRAINING, "1 of 4"),
     ],
 )
-def test_what_a_reading_shows_is_judged_by_the_policy(
+def test_reading_is_classified_by_the_policy(
     fields: dict[str, Any], policy: HealthPolicy, state: Health, cause: str
 ) -> None:
     node = Node(policy=policy)
     node.users[ONE] = "a1"
     node.cards.says(ONE, nvlinks_up=4)
-    node.look()
+    node.observe()
     node.cards.says(ONE, **fields)
-    node.look()
+    node.observe()
     node.clock.at_s += 2
-    node.look()
+    node.observe()
     assert node.health() is state
     assert cause in node.inventory.health.cause(ONE)
     assert node.health(TWO) is Health.HEALTHY
 
 
-def test_a_card_that_is_slowed_down_for_a_moment_is_none_the_worse(node: Node) -> None:
+def test_short_slowdown_does_not_change_health(node: Node) -> None:
     for throttled in ((Slowdown.THERMAL,), (), (Slowdown.THERMAL,)):
         node.cards.says(ONE, throttled=throttled)
-        assert node.look() == []
+        assert node.observe() == []
         node.clock.at_s += 2
 
 
-def test_a_card_that_somebody_else_has_reset_is_tested_and_taken_back(node: Node) -> None:
+def test_card_reset_by_another_program_is_tested_and_recovers(node: Node) -> None:
     node.cards.says(ONE, ecc_uncorrected=3)
     node.users[ONE] = "a1"
-    node.look()
+    node.observe()
     assert node.health() is Health.DRAINING
     node.cards.says(ONE, ecc_uncorrected=0)
-    node.look()
+    node.observe()
     assert node.inventory.steps.due(node.clock.monotonic_ns()) == [(ONE, HealthStep.TEST)]
     assert node.cards.resets == []
 
 
-def test_a_fault_in_a_part_takes_that_part_out_of_service_and_nothing_else(node: Node) -> None:
+def test_fault_of_a_partition_takes_only_that_partition_out_of_service(node: Node) -> None:
     node.xid(95, part="MIG-1")
     assert node.health() is Health.HEALTHY
     assert node.inventory.health.of_part(ONE, "MIG-1") is Health.DRAINING
@@ -288,19 +288,19 @@ def test_a_fault_in_a_part_takes_that_part_out_of_service_and_nothing_else(node:
     assert node.inventory.health.of_part(ONE, "MIG-1") is Health.HEALTHY
 
 
-def test_a_part_that_fails_again_has_to_stay_well_for_a_while(node: Node) -> None:
+def test_partition_that_fails_again_has_a_hold_time(node: Node) -> None:
     for _ in range(2):
         for event in (HealthEvent.NEEDS_RESET, HealthEvent.IDLE, HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED):
             node.inventory.health.part_happened(ONE, "mps", event, "its daemon died and runs again")
     assert node.inventory.health.of_part(ONE, "mps") is Health.RECOVERING
-    node.look()
+    node.observe()
     assert node.inventory.health.of_part(ONE, "mps") is Health.RECOVERING
     node.clock.at_s += 11
-    node.look()
+    node.observe()
     assert node.inventory.health.of_part(ONE, "mps") is Health.HEALTHY
 
 
-def test_a_card_whose_service_is_ill_takes_nothing_new_and_is_none_the_worse_itself(node: Node) -> None:
+def test_card_with_an_unhealthy_service_takes_no_new_work_and_stays_healthy(node: Node) -> None:
     def shown() -> Health:
         return next(d.health for d in node.inventory.devices() if d.uuid == ONE)
 
@@ -315,20 +315,20 @@ def test_a_card_whose_service_is_ill_takes_nothing_new_and_is_none_the_worse_its
     assert shown() is Health.HEALTHY
 
 
-def test_a_fault_that_a_program_causes_in_a_part_is_told_and_changes_nothing(node: Node) -> None:
+def test_program_fault_on_a_partition_is_reported_without_a_change(node: Node) -> None:
     changes = node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.XID, code=31, part="MIG-1"))
     assert [(c.part, c.after, c.notify_tenants) for c in changes] == [("MIG-1", Health.HEALTHY, False)]
 
 
-def test_memory_errors_of_a_divided_card_are_those_of_its_parts(node: Node) -> None:
+def test_memory_errors_of_a_mig_card_count_for_its_partitions(node: Node) -> None:
     node.inventory.divisions.set(ONE, enabled=True, instances=(), parts=())
     node.cards.says(ONE, ecc_uncorrected=1)
-    node.look()
+    node.observe()
     assert node.inventory.health.reported(DeviceEvent(uuid=ONE, kind=EventKind.ECC_DOUBLE_BIT)) == []
     assert node.health() is Health.HEALTHY
 
 
-def test_what_is_known_of_cards_and_parts_is_known_to_the_next_pool(tmp_path: Path) -> None:
+def test_health_of_cards_and_partitions_survives_a_restart(tmp_path: Path) -> None:
     node = Node(home=tmp_path)
     node.users[ONE] = "a1"
     node.xid(48)
@@ -339,7 +339,7 @@ def test_what_is_known_of_cards_and_parts_is_known_to_the_next_pool(tmp_path: Pa
     assert [h.cause for h in node.inventory.health.entry(ONE).history] == ["XID 48"]
 
 
-def test_a_restart_of_the_machine_is_a_reset_of_its_cards(tmp_path: Path) -> None:
+def test_restart_of_the_machine_counts_as_a_reset(tmp_path: Path) -> None:
     node = Node(home=tmp_path, policy=HealthPolicy(recovery=RecoveryRules(reset=False)))
     node.xid(48)
     node.inventory.health.happened(TWO, HealthEvent.NEEDS_REPLACE, "XID 54")
@@ -349,7 +349,7 @@ def test_a_restart_of_the_machine_is_a_reset_of_its_cards(tmp_path: Path) -> Non
     assert node.health(TWO) is Health.LOST
 
 
-def test_memory_errors_while_no_pool_was_there_count(tmp_path: Path) -> None:
+def test_memory_errors_while_no_pool_ran_count(tmp_path: Path) -> None:
     node = Node(home=tmp_path)
     node.inventory.health.happened(ONE, HealthEvent.DRAIN, "by hand")
     node.inventory.health.happened(ONE, HealthEvent.UNDRAIN, "by hand")
@@ -359,7 +359,7 @@ def test_memory_errors_while_no_pool_was_there_count(tmp_path: Path) -> None:
     assert node.inventory.health.entry(ONE).condition.need is Need.RESET
 
 
-def test_where_the_book_is_damaged_every_card_has_to_pass_a_test(tmp_path: Path) -> None:
+def test_damaged_health_file_requires_a_test_of_every_card(tmp_path: Path) -> None:
     (tmp_path / "health.json").write_bytes(b'{"GPU-1": {"condition": 7}}')
     node = Node(home=tmp_path)
     assert (node.health(), node.health(TWO)) == (Health.RECOVERING, Health.RECOVERING)
@@ -367,41 +367,41 @@ def test_where_the_book_is_damaged_every_card_has_to_pass_a_test(tmp_path: Path)
     assert (tmp_path / "health.damaged").exists()
 
 
-def test_a_book_that_cannot_be_written_keeps_nobody_from_judging(tmp_path: Path) -> None:
+def test_unwritable_health_file_does_not_stop_health_decisions(tmp_path: Path) -> None:
     node = Node(home=tmp_path / "gone")
     node.xid(54)
     assert node.health() is Health.LOST
 
 
-def test_of_a_card_that_is_not_here_nothing_is_told(node: Node) -> None:
+def test_event_of_an_unknown_card_is_ignored(node: Node) -> None:
     for kind in EventKind:
         assert node.inventory.health.reported(DeviceEvent(uuid=DeviceUuid("GPU-9"), kind=kind, code=48)) == []
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_card_that_failed_twice_is_held_back_as_long_though_the_calendar_is_set(tmp_path: Path, jump_s: float) -> None:
+def test_hold_time_is_unchanged_if_the_calendar_is_set(tmp_path: Path, jump_s: float) -> None:
     node = Node(home=tmp_path)
     node.xid(48)
     assert node.recover() is Health.HEALTHY
     node.xid(48)
     for _ in range(4):
         node.clock.at_s += 0.5
-        node.look()
+        node.observe()
         node.recovery.round()
     held_s = node.inventory.health.entry(ONE).condition.hold_until_s - node.inventory.health.steady.now_s()
     assert held_s > 0
     node.clock.set_s = jump_s
     node.begin()
-    node.look()
+    node.observe()
     assert node.health() is not Health.HEALTHY, "it has not stayed well for long enough"
     node.clock.at_s += held_s + 1
-    node.look()
+    node.observe()
     assert node.health() is Health.HEALTHY
     last = node.inventory.health.entry(ONE).history[-1]
     assert last.at == node.clock.now_s(), "what has happened is told by the calendar"
 
 
-def test_fault_that_was_reported_is_not_reported_again_when_the_calendar_was_set(tmp_path: Path) -> None:
+def test_reported_fault_is_not_repeated_if_the_calendar_is_set(tmp_path: Path) -> None:
     node = Node(home=tmp_path)
     fault = DeviceEvent(uuid=ONE, kind=EventKind.XID, code=48)
     happened_s = node.clock.at_s + 1
@@ -414,7 +414,7 @@ def test_fault_that_was_reported_is_not_reported_again_when_the_calendar_was_set
     assert node.health() is Health.HEALTHY
 
 
-def test_list_of_processes_serves_those_who_take_a_recent_one(node: Node) -> None:
+def test_recent_list_of_processes_is_used_again_within_its_age(node: Node) -> None:
     node.inventory.processes(ONE)
     node.clock.at_s += 0.1
     for within_ns in (200_000_000, 100_000_000, 50_000_000, 0):
@@ -422,13 +422,13 @@ def test_list_of_processes_serves_those_who_take_a_recent_one(node: Node) -> Non
     assert node.cards.asked == [ONE] * 3
 
 
-def test_card_is_unused_only_while_its_driver_keeps_listing_nobody(node: Node) -> None:
+def test_card_is_unused_only_while_its_driver_lists_no_process(node: Node) -> None:
     assert not node.inventory.is_unused(ONE), "nobody has asked yet"
     node.cards.listed = (DeviceProcess(pid=1, used_bytes=1),)
     node.inventory.processes(ONE)
     node.cards.listed = ()
     node.inventory.processes(ONE)
-    assert not node.inventory.is_unused(ONE), "somebody was there a moment ago"
+    assert not node.inventory.is_unused(ONE), "a process was listed recently"
     for _ in range(3):
         node.clock.at_s += 0.9
         node.inventory.processes(ONE)

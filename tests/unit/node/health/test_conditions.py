@@ -1,4 +1,4 @@
-"""The machine of health, walked by stories and by random events, and what its policy says of faults."""
+"""State machine of health with given and random events, and the classes of its policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENTS = st.lists(st.one_of(st.sampled_from(HealthEvent), st.sampled_from([(), (
 
 
 def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = None, step_s: float = 1.0) -> HealthFacts:
-    """After these events, one each ``step_s``; a tuple of names is what lasts then."""
+    """Return the facts after these events, one each ``step_s``; a tuple of names sets the lasting conditions."""
     condition = start or HealthFacts()
     for number, event in enumerate(events):
         now_s = 1000.0 + number * step_s
@@ -75,19 +75,21 @@ def _walk(*events: HealthEvent | tuple[str, ...], start: HealthFacts | None = No
         ((_E.DRAIN, _E.UNDRAIN, _E.TEST_PASSED), Health.HEALTHY),
     ],
 )
-def test_a_story_of_a_card_ends_where_it_should(events: tuple[HealthEvent | tuple[str, ...], ...], end: Health) -> None:
+def test_sequence_of_events_leads_to_the_expected_state(
+    events: tuple[HealthEvent | tuple[str, ...], ...], end: Health
+) -> None:
     assert _walk(*events).health is end
 
 
 @given(EVENTS)
-def test_from_wherever_it_is_an_operator_and_a_passed_test_make_a_card_healthy(
+def test_undrain_and_a_passed_test_make_a_card_healthy_from_any_state(
     events: list[HealthEvent | tuple[str, ...]],
 ) -> None:
     assert _walk(*events, _E.UNDRAIN, (), *BACK).health is Health.HEALTHY
 
 
 @given(EVENTS)
-def test_a_card_that_is_to_be_replaced_does_not_come_back_without_an_operator(
+def test_card_that_needs_replacement_stays_lost_without_undrain(
     events: list[HealthEvent | tuple[str, ...]],
 ) -> None:
     without = [event for event in events if event is not _E.UNDRAIN]
@@ -95,7 +97,7 @@ def test_a_card_that_is_to_be_replaced_does_not_come_back_without_an_operator(
 
 
 @given(EVENTS)
-def test_nobody_becomes_healthy_without_a_test(events: list[HealthEvent | tuple[str, ...]]) -> None:
+def test_no_card_becomes_healthy_without_a_test(events: list[HealthEvent | tuple[str, ...]]) -> None:
     condition, tested = HealthFacts(), True
     for event in events:
         before = condition.health
@@ -106,7 +108,7 @@ def test_nobody_becomes_healthy_without_a_test(events: list[HealthEvent | tuple[
 
 
 @given(EVENTS)
-def test_a_reset_is_done_only_to_a_card_that_nobody_is_on(events: list[HealthEvent | tuple[str, ...]]) -> None:
+def test_only_an_idle_card_is_reset(events: list[HealthEvent | tuple[str, ...]]) -> None:
     in_use = True
     condition = HealthFacts()
     for event in events:
@@ -129,7 +131,7 @@ def test_every_state_is_reached_and_left(events: list[HealthEvent | tuple[str, .
     assert _walk((), *BACK, start=there).health is Health.HEALTHY
 
 
-def test_who_fails_again_has_to_stay_well_for_longer_each_time() -> None:
+def test_hold_time_grows_with_each_failure() -> None:
     condition, holds = HealthFacts(), []
     for _ in range(3):
         condition = _walk(_E.GONE, _E.ANSWERED, _E.TEST_PASSED, start=condition)
@@ -139,19 +141,19 @@ def test_who_fails_again_has_to_stay_well_for_longer_each_time() -> None:
     assert holds == [0.0, 10.0, 15.0]
 
 
-def test_who_fails_too_often_keeps_draining_until_an_operator_says_otherwise() -> None:
+def test_card_that_fails_too_often_drains_until_undrain() -> None:
     condition = _walk(*(_E.GONE, *BACK) * 4)
     assert condition.latched
     assert _walk(*BACK, start=condition).health is Health.DRAINING
     assert _walk(_E.UNDRAIN, *BACK, start=condition).health is Health.HEALTHY
 
 
-def test_failures_that_lie_far_apart_are_forgotten() -> None:
+def test_failures_outside_of_the_window_do_not_count() -> None:
     assert not _walk(*(_E.GONE, *BACK) * 6, step_s=20.0).latched
 
 
 @given(EVENTS)
-def test_what_is_known_outlives_a_restart_of_the_pool(events: list[HealthEvent | tuple[str, ...]]) -> None:
+def test_facts_survive_a_restart_of_the_pool(events: list[HealthEvent | tuple[str, ...]]) -> None:
     before = _walk(*events)
     after = restored_facts(before)
     assert (after.drained, after.latched, after.gone) == (before.drained, before.latched, before.gone)
@@ -174,11 +176,11 @@ def test_what_is_known_outlives_a_restart_of_the_pool(events: list[HealthEvent |
         (9999, FaultClass.APPLICATION),
     ],
 )
-def test_an_xid_is_the_programs_fault_or_wants_a_reset_or_a_new_card(code: int, fault: FaultClass) -> None:
+def test_xid_has_its_published_class(code: int, fault: FaultClass) -> None:
     assert HealthPolicy().xid.class_of(code) is fault
 
 
-def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+def test_policy_file_changes_only_the_settings_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "health.toml").write_text(
         "[xid]\nreplace = [48]\napplication = [119]\n[flapping]\nmost = 3\n[memory]\nrow_remap_pending = 'ignore'\n"
     )
@@ -207,7 +209,7 @@ def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path: Path) ->
         "\x00",
     ],
 )
-def test_a_policy_file_that_is_not_understood_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+def test_invalid_policy_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "health.toml").write_text(text)
     with pytest.raises(CalabashError) as caught:
         read_policy(tmp_path)
@@ -216,7 +218,7 @@ def test_a_policy_file_that_is_not_understood_is_refused_with_its_name(tmp_path:
     assert caught.value.hint
 
 
-def test_the_policy_that_the_guide_shows_is_the_default_but_for_its_examples(tmp_path: Path) -> None:
+def test_policy_in_the_guide_is_the_default_except_for_its_examples(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[4] / "docs" / "how-to" / "handle-failed-cards.md").read_text()
     (tmp_path / "health.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     shown = read_policy(tmp_path)
@@ -224,5 +226,5 @@ def test_the_policy_that_the_guide_shows_is_the_default_but_for_its_examples(tmp
     assert msgspec.structs.replace(shown, xid=HealthPolicy().xid) == HealthPolicy()
 
 
-def test_without_a_policy_file_everything_has_its_default(tmp_path: Path) -> None:
+def test_all_settings_have_defaults_without_a_policy_file(tmp_path: Path) -> None:
     assert read_policy(tmp_path) == HealthPolicy()

@@ -1,4 +1,4 @@
-"""Which container an allocation is: found by the pod's UID and by the slot that is mounted in it, nothing else."""
+"""Container membership: containers are found by the pod's UID and by the slot mounted in them, and by nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIM = "11111111-2222-3333-4444-555555555555"
 
 
 class Node:
-    """A hierarchy of plain directories, slots with numbers, and sleeping processes that stand for containers."""
+    """A hierarchy of plain directories, slots with device numbers, and sleeping processes in the role of containers."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.hierarchy = ContainerHierarchy(directory=root / "freezer", controller="freezer")
@@ -80,7 +80,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         process.wait()
 
 
-def test_an_allocation_is_the_container_in_which_its_slot_is_mounted(node: Node) -> None:
+def test_members_are_the_processes_of_the_container_in_which_the_slot_is_mounted(node: Node) -> None:
     main, other = node.slot(UID, "main"), node.slot(UID, "other")
     node.container(UID, "sandbox")
     first, second = node.container(UID, "aaaa", main), node.container(UID, "bbbb", other)
@@ -90,7 +90,7 @@ def test_an_allocation_is_the_container_in_which_its_slot_is_mounted(node: Node)
     assert node.membership.populated(main)
 
 
-def test_a_container_that_was_started_again_is_found_in_its_new_group(node: Node) -> None:
+def test_restarted_container_is_found_in_its_new_group(node: Node) -> None:
     main = node.slot(UID, "main")
     before = node.container(UID, "aaaa", main)
     assert node.membership.populated(main)
@@ -104,13 +104,13 @@ def test_a_container_that_was_started_again_is_found_in_its_new_group(node: Node
     assert node.membership.processes(main) == [identify(after.pid)]
 
 
-def test_groups_are_looked_through_seldom_for_a_pod_that_has_none_but_always_before_something_is_given_back(
+def test_groups_are_walked_rarely_for_a_pod_without_group_but_always_before_a_release(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[float] = []
+    walks: list[float] = []
 
     def counted(hierarchy: ContainerHierarchy) -> dict[str, Path]:
-        looks.append(node.now_s)
+        walks.append(node.now_s)
         return pod_groups(hierarchy)
 
     monkeypatch.setattr(membership_container, "pod_groups", counted)
@@ -118,14 +118,14 @@ def test_groups_are_looked_through_seldom_for_a_pod_that_has_none_but_always_bef
     for _ in range(100):
         node.now_s += 0.1
         assert not node.membership.populated(main)
-    assert len(looks) <= 21
+    assert len(walks) <= 21
     node.container(UID, "aaaa", main)
     assert not node.membership.remove(main)
     node.now_s += 1
     assert node.membership.populated(main)
 
 
-def test_the_same_container_name_in_two_pods_is_two_allocations(node: Node) -> None:
+def test_same_container_name_in_two_pods_is_two_allocations(node: Node) -> None:
     ours, theirs = node.slot(UID, "main"), node.slot(OTHER, "main")
     assert ours != theirs
     process = node.container(OTHER, "aaaa", theirs)
@@ -133,7 +133,7 @@ def test_the_same_container_name_in_two_pods_is_two_allocations(node: Node) -> N
     assert node.membership.allocation_of(process.pid) == theirs
 
 
-def test_a_group_that_a_tenant_makes_in_its_container_names_nobody_else(node: Node) -> None:
+def test_group_created_in_a_container_does_not_match_another_allocation(node: Node) -> None:
     main, other = node.slot(UID, "main"), node.slot(OTHER, "main")
     victim = node.container(OTHER, "victim", other)
     liar = node.container(UID, "liar", main)
@@ -144,7 +144,7 @@ def test_a_group_that_a_tenant_makes_in_its_container_names_nobody_else(node: No
     assert node.membership.allocation_of(victim.pid) == other
 
 
-def test_a_pod_runs_since_the_start_of_its_oldest_process(node: Node) -> None:
+def test_pod_runs_since_the_start_of_its_oldest_process(node: Node) -> None:
     assert node.membership.sandbox_since_s(UID) == 0.0
     node.now_s += 1
     before_s = time.time()
@@ -160,12 +160,12 @@ def test_a_pod_runs_since_the_start_of_its_oldest_process(node: Node) -> None:
     assert node.membership.sandbox_since_s(UID) == 0.0
 
 
-def test_a_process_of_no_pod_belongs_to_nobody(node: Node) -> None:
+def test_process_outside_of_pods_is_no_member(node: Node) -> None:
     node.slot(UID, "main")
     assert node.membership.allocation_of(os.getpid()) is None
 
 
-def test_a_signal_reaches_the_members_alone(node: Node) -> None:
+def test_signal_reaches_member_processes_only(node: Node) -> None:
     main, other = node.slot(UID, "main"), node.slot(UID, "other")
     first, second = node.container(UID, "aaaa", main), node.container(UID, "bbbb", other)
     node.membership.kill(main)
@@ -175,7 +175,7 @@ def test_a_signal_reaches_the_members_alone(node: Node) -> None:
     assert not node.membership.remove(other)
 
 
-def test_a_worker_of_ours_is_a_member_in_a_group_beside_the_containers_of_its_pod(node: Node) -> None:
+def test_worker_is_a_member_in_a_group_beside_the_containers_of_its_pod(node: Node) -> None:
     main, other = node.slot(UID, "main"), node.slot(UID, "other")
     sandbox, container = node.container(UID, "sandbox"), node.container(UID, "bbbb", other)
     served = node.container(UID, "aaaa")
@@ -198,14 +198,14 @@ def test_a_worker_of_ours_is_a_member_in_a_group_beside_the_containers_of_its_po
     assert not (pod / f"calabash-{main}").exists()
 
 
-def test_nobody_is_moved_into_a_pod_that_is_not_there(node: Node) -> None:
+def test_entering_a_pod_without_group_is_refused(node: Node) -> None:
     process = identify(os.getpid())
     assert process is not None
     with pytest.raises(CalabashError, match="has no control group yet"):
         node.membership.enter(node.slot(UID, "main"), process)
 
 
-def test_the_sandbox_of_a_pod_is_its_oldest_process_and_never_what_serves_it_from_outside(node: Node) -> None:
+def test_sandbox_of_a_pod_is_its_oldest_process_and_never_a_worker(node: Node) -> None:
     assert node.membership.sandbox(UID) is None
     worker = node.container(UID, f"calabash-{node.slot(UID, 'main')}")
     assert node.membership.sandbox(UID) is None
@@ -218,7 +218,7 @@ def test_the_sandbox_of_a_pod_is_its_oldest_process_and_never_what_serves_it_fro
     ("uid", "container"),
     [(UID, "main"), (UID, "m" * 63), (UID, "a-b.c"), ("d41d8cd98f00b204e9800998ecf8427e", "static"), ("x" * 200, "é")],
 )
-def test_identifiers_are_names_of_slots_and_bear_the_uid(uid: str, container: str) -> None:
+def test_identifier_is_a_slot_name_and_begins_with_the_pod_uid(uid: str, container: str) -> None:
     name = container_allocation(uid, container)
     assert is_slot_name(name)
     assert name == container_allocation(uid, container)
@@ -226,11 +226,11 @@ def test_identifiers_are_names_of_slots_and_bear_the_uid(uid: str, container: st
         assert name.startswith(DIGITS + "-")
 
 
-def test_names_that_look_alike_are_told_apart() -> None:
+def test_similar_container_names_have_different_identifiers() -> None:
     assert container_allocation(UID, "a-b") != container_allocation(UID, "ab")
 
 
-def test_pods_are_found_under_both_ways_of_naming_groups(tmp_path: Path) -> None:
+def test_pods_are_found_under_both_cgroup_drivers(tmp_path: Path) -> None:
     plain = tmp_path / "kubepods" / "besteffort" / f"pod{UID}"
     sliced = tmp_path / "kubepods.slice" / "kubepods-burstable.slice"
     sliced /= f"kubepods-burstable-pod{OTHER.replace('-', '_')}.slice"
@@ -240,7 +240,7 @@ def test_pods_are_found_under_both_ways_of_naming_groups(tmp_path: Path) -> None
     assert found == {DIGITS: plain, OTHER.replace("-", ""): sliced}
 
 
-def test_the_freezer_serves_where_version_1_controllers_are_mounted() -> None:
+def test_freezer_hierarchy_is_used_if_cgroup_v1_is_mounted() -> None:
     unified = Mounted(directory=Path("/cg/unified"), root="/", kind="cgroup2", writable=True)
     freezer = Mounted(directory=Path("/cg/freezer"), root="/", kind="cgroup", writable=True)
     both = find_container_hierarchy([unified, freezer])
@@ -267,10 +267,10 @@ def version_2() -> Iterator[Path]:
         time.sleep(0.01)
 
 
-def test_on_a_host_of_version_2_alone_a_container_is_found_stopped_and_ended(
+def test_container_is_found_stopped_and_killed_on_a_cgroup_v2_host(
     version_2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel's own files, in groups as the kubelet's systemd driver names them."""
+    """Uses the kernel's own files, in groups named as by the kubelet's systemd driver."""
     scope = version_2 / "kubepods.slice" / f"kubepods-pod{UID.replace('-', '_')}.slice" / "cri-containerd-abc.scope"
     scope.mkdir(parents=True)
     main = container_allocation(UID, "main")
@@ -295,7 +295,7 @@ def test_on_a_host_of_version_2_alone_a_container_is_found_stopped_and_ended(
     assert membership.remove(main)
 
 
-def test_what_a_claim_has_is_every_container_that_has_its_slot_in_whichever_pod(node: Node) -> None:
+def test_members_of_a_claim_are_all_containers_with_its_slot_in_any_pod(node: Node) -> None:
     claim, own = node.claim(), node.slot(UID, "own")
     node.users[claim] = {UID, OTHER}
     first, _ = node.container(UID, "aaaa", claim), node.container(UID, "bbbb", own)
@@ -315,8 +315,8 @@ def test_what_a_claim_has_is_every_container_that_has_its_slot_in_whichever_pod(
     assert node.membership.remove(claim)
 
 
-def test_a_container_of_a_pod_that_nobody_named_keeps_what_a_claim_has(node: Node) -> None:
-    """The claim was taken from the pod by force: its programs are still there."""
+def test_container_of_an_unknown_pod_keeps_a_claim_in_use(node: Node) -> None:
+    """The claim was taken from the pod by force; its programs still run."""
     claim = node.claim()
     node.users[claim] = {OTHER}
     forgotten = node.container(UID, "aaaa", claim)
@@ -324,7 +324,7 @@ def test_a_container_of_a_pod_that_nobody_named_keeps_what_a_claim_has(node: Nod
     assert node.membership.processes(claim) == [identify(forgotten.pid)]
 
 
-def test_a_container_of_a_pod_that_nobody_named_yet_is_a_member_once_it_is_met_on_a_card(node: Node) -> None:
+def test_container_of_an_unknown_pod_becomes_a_member_once_it_is_met_on_a_card(node: Node) -> None:
     claim = node.claim()
     node.users[claim] = {UID}
     first, later = node.container(UID, "aaaa", claim), node.container(OTHER, "bbbb", claim)
@@ -336,13 +336,13 @@ def test_a_container_of_a_pod_that_nobody_named_yet_is_a_member_once_it_is_met_o
         assert {p.pid for p in node.membership.processes(claim)} == {first.pid, later.pid}
 
 
-def test_while_it_is_not_known_who_uses_a_claim_any_pod_may(node: Node) -> None:
+def test_any_pod_may_use_a_claim_while_its_users_are_unknown(node: Node) -> None:
     claim = node.claim()
     process = node.container(UID, "aaaa", claim)
     assert node.membership.processes(claim) == [identify(process.pid)]
 
 
-def test_what_serves_a_claim_has_its_group_beside_the_pods_and_outlives_each(node: Node) -> None:
+def test_worker_of_a_claim_has_its_group_beside_the_pods_and_outlives_them(node: Node) -> None:
     claim = node.claim()
     node.users[claim] = {UID}
     node.container(UID, "aaaa", claim)
@@ -359,7 +359,7 @@ def test_what_serves_a_claim_has_its_group_beside_the_pods_and_outlives_each(nod
     assert process.pid in {p.pid for p in node.membership.processes(claim)}
 
 
-def test_pod_runs_since_the_calendar_of_the_start_of_its_process_though_the_calendar_is_set(node: Node) -> None:
+def test_start_of_a_pod_is_unchanged_if_the_calendar_is_set(node: Node) -> None:
     """The kubelet wrote by that calendar when init containers of the pod ended."""
     first = node.container(UID, "sandbox")
     set_s = 0.0

@@ -1,4 +1,4 @@
-"""Members by leases: what a program has started and what hides its files belongs to it as well."""
+"""Membership by leases: children of a member and programs that close their files are members too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def family() -> Iterator[tuple[Process, Process]]:
         yield parent, child
 
 
-def test_the_child_of_a_named_program_is_a_member_without_a_lease_of_its_own(
+def test_child_of_a_member_is_a_member_without_a_lease_of_its_own(
     tmp_path: Path, family: tuple[Process, Process]
 ) -> None:
     parent, child = family
@@ -46,7 +46,7 @@ def test_the_child_of_a_named_program_is_a_member_without_a_lease_of_its_own(
     membership.close()
 
 
-def test_endings_are_seen_at_the_next_look_and_of_nobody_else(family: tuple[Process, Process]) -> None:
+def test_end_of_a_member_is_seen_at_the_next_read_and_affects_no_other(family: tuple[Process, Process]) -> None:
     parent, child = family
     endings = Endings()
     for process in (parent, child, Process(pid=child.pid, start_time=1)):

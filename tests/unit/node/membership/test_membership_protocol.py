@@ -1,4 +1,4 @@
-"""Who belongs to an allocation, by control groups and by leases: whatever a program does, it stays a member."""
+"""Membership by control groups and by leases: a process stays a member whatever it does."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def entered(kernel: KernelMembership) -> Iterator[Process]:
     os.waitpid(process.pid, 0)
 
 
-def test_who_was_moved_in_is_found_by_its_pid_and_nobody_else(kernel: KernelMembership, entered: Process) -> None:
+def test_entered_process_is_found_by_its_pid_and_no_other(kernel: KernelMembership, entered: Process) -> None:
     assert kernel.populated(A)
     assert kernel.processes(A) == [entered]
     assert kernel.allocation_of(entered.pid) == A
@@ -96,7 +96,7 @@ def test_who_was_moved_in_is_found_by_its_pid_and_nobody_else(kernel: KernelMemb
     assert kernel.allocation_of(2**22 - 1) is None
 
 
-def test_a_daemon_that_forks_twice_and_makes_a_session_stays_a_member(kernel: KernelMembership) -> None:
+def test_double_forked_daemon_with_a_new_session_stays_a_member(kernel: KernelMembership) -> None:
     kernel.prepare(A)
     go_reading, go_writing = os.pipe()
 
@@ -126,7 +126,7 @@ def test_a_daemon_that_forks_twice_and_makes_a_session_stays_a_member(kernel: Ke
     assert kernel.remove(A)
 
 
-def test_a_tenant_can_neither_leave_its_group_nor_enter_another(kernel: KernelMembership) -> None:
+def test_tenant_can_neither_leave_its_group_nor_enter_another(kernel: KernelMembership) -> None:
     kernel.prepare(A)
     kernel.prepare(B)
     found = find_hierarchy()
@@ -162,7 +162,7 @@ def test_a_tenant_can_neither_leave_its_group_nor_enter_another(kernel: KernelMe
     assert os.read(result_reading, 100) == b"refused refused refused refused refused."
 
 
-def test_groups_that_a_program_of_root_nests_are_counted_ended_and_removed(kernel: KernelMembership) -> None:
+def test_nested_groups_of_a_root_program_are_counted_killed_and_removed(kernel: KernelMembership) -> None:
     kernel.prepare(A)
     found = find_hierarchy()
     assert found is not None
@@ -182,13 +182,13 @@ def test_groups_that_a_program_of_root_nests_are_counted_ended_and_removed(kerne
     assert not nested.directory.exists()
 
 
-def test_a_dead_process_enters_nothing_and_a_group_that_is_gone_lets_nobody_in(kernel: KernelMembership) -> None:
+def test_entering_is_refused_for_a_dead_process_and_for_a_removed_group(kernel: KernelMembership) -> None:
     process = _child(_nothing)
     with pytest.raises(CalabashError) as caught:
         kernel.enter(A, process)
     assert caught.value.reason is Reason.NOT_FOUND
     kernel.prepare(A)
-    later = Process(pid=process.pid, start_time=process.start_time + 1)  # the pid is somebody else's by now
+    later = Process(pid=process.pid, start_time=process.start_time + 1)  # the pid was reused
     with pytest.raises(CalabashError):
         kernel.enter(A, later)
     assert not kernel.populated(A)
@@ -198,12 +198,12 @@ def test_a_dead_process_enters_nothing_and_a_group_that_is_gone_lets_nobody_in(k
         kernel.enter(A, process)
 
 
-def test_a_pid_that_was_used_again_during_the_move_goes_back(
+def test_process_with_a_pid_reused_during_the_move_is_moved_back(
     kernel: KernelMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.prepare(A)
     process = _child(_nothing)
-    answers = iter([True, False])  # alive before the move, somebody else after it
+    answers = iter([True, False])  # alive before the move, another process after it
     monkeypatch.setattr("calabash.node.membership.pool_cgroups.alive", lambda _: next(answers))
     with pytest.raises(CalabashError):
         kernel.enter(A, process)
@@ -212,7 +212,7 @@ def test_a_pid_that_was_used_again_during_the_move_goes_back(
     os.waitpid(process.pid, 0)
 
 
-def test_a_kernel_without_cgroup_kill_ends_a_fork_bomb_too(
+def test_fork_bomb_is_killed_on_a_kernel_without_cgroup_kill(
     kernel: KernelMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Cgroup._write
@@ -243,7 +243,7 @@ def test_a_kernel_without_cgroup_kill_ends_a_fork_bomb_too(
     until(lambda: not kernel.populated(A))
 
 
-def test_a_frozen_group_is_ended_and_nobody_runs_in_it_meanwhile(kernel: KernelMembership, entered: Process) -> None:
+def test_frozen_group_is_killed_without_running(kernel: KernelMembership, entered: Process) -> None:
     kernel.freeze(A, True)
     until(lambda: "frozen 1" in (_directory(kernel, A) / "cgroup.events").read_text())
     assert alive(entered)
@@ -255,14 +255,14 @@ def _directory(kernel: KernelMembership, allocation: AllocationId) -> Path:
     return kernel._group(allocation).directory
 
 
-def test_a_pool_that_starts_again_finds_its_members(kernel: KernelMembership, entered: Process, tmp_path: Path) -> None:
+def test_restarted_pool_finds_its_members(kernel: KernelMembership, entered: Process, tmp_path: Path) -> None:
     kernel.prepare(B)
     found = find_hierarchy()
     assert found is not None
     assert KernelMembership(found, group_name(tmp_path)).adopt([]) == {A}
 
 
-def test_what_a_dead_pool_has_stopped_goes_on_when_the_next_one_starts(
+def test_group_frozen_by_a_dead_pool_is_thawed_by_the_next_one(
     kernel: KernelMembership, entered: Process, tmp_path: Path
 ) -> None:
     kernel.freeze(A, True)
@@ -275,17 +275,17 @@ def test_what_a_dead_pool_has_stopped_goes_on_when_the_next_one_starts(
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "a\n", "A"])
-def test_a_name_that_leads_elsewhere_is_no_group(kernel: KernelMembership, name: str) -> None:
+def test_name_with_path_components_is_no_group(kernel: KernelMembership, name: str) -> None:
     with pytest.raises(CalabashError):
         kernel.prepare(AllocationId(name))
 
 
-def test_root_gets_groups_and_everybody_else_gets_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_gets_groups_and_other_users_get_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: TENANT_UID)
     assert choose_membership(tmp_path, tmp_path).form == "lease"
 
 
-def test_without_a_hierarchy_that_can_be_written_root_falls_back_to_leases(
+def test_root_falls_back_to_leases_without_a_writable_hierarchy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("calabash.node.membership.protocol.find_hierarchy", lambda: None)
@@ -305,7 +305,7 @@ broken line
 """
 
 
-def test_the_hierarchy_is_one_that_can_be_written_and_lies_inside_our_namespace() -> None:
+def test_hierarchy_is_writable_and_inside_the_cgroup_namespace() -> None:
     found = find_hierarchy(mounts(MOUNTINFO))
     assert found == CgroupHierarchy(directory=Path("/a b"), top="/part")
     assert find_hierarchy(mounts(b"")) is None
@@ -328,7 +328,7 @@ def _hold(path: Path) -> int:
     return descriptor
 
 
-def test_a_program_that_drops_its_lease_counts_until_it_ends(lease: LeaseMembership) -> None:
+def test_program_that_drops_its_lease_is_a_member_until_it_ends(lease: LeaseMembership) -> None:
     process = _child(_nothing)
     lease.enter(A, process)
     assert lease.populated(A)
@@ -340,7 +340,7 @@ def test_a_program_that_drops_its_lease_counts_until_it_ends(lease: LeaseMembers
     assert lease.remove(A)
 
 
-def test_who_was_seen_with_a_lease_is_remembered_after_it_has_closed_it(lease: LeaseMembership, tmp_path: Path) -> None:
+def test_process_seen_with_a_lease_stays_a_member_after_closing_it(lease: LeaseMembership, tmp_path: Path) -> None:
     reading, writing = os.pipe()
 
     def body() -> None:
@@ -364,7 +364,7 @@ def test_who_was_seen_with_a_lease_is_remembered_after_it_has_closed_it(lease: L
     until(lambda: not lease.populated(A))
 
 
-def test_a_lease_that_waits_in_a_socket_is_void_once_its_allocation_is_ended(
+def test_lease_held_by_a_socket_message_is_ignored_once_its_allocation_is_killed(
     lease: LeaseMembership, tmp_path: Path
 ) -> None:
     near, far = socket.socketpair()
@@ -386,7 +386,7 @@ def _heard(kernel: KernelMembership, wanted: AllocationId) -> bool:
     return wanted in news
 
 
-def test_kernel_tells_of_the_first_and_the_last_member_and_of_nothing_else(kernel: KernelMembership) -> None:
+def test_changes_are_reported_for_the_first_and_the_last_member_only(kernel: KernelMembership) -> None:
     for allocation in (A, B):
         kernel.prepare(allocation)
     assert kernel.changed_allocations() == set()
@@ -406,7 +406,7 @@ def test_kernel_tells_of_the_first_and_the_last_member_and_of_nothing_else(kerne
         assert kernel.remove(allocation)
 
 
-def test_group_that_is_made_again_under_its_name_is_told_of_too(kernel: KernelMembership) -> None:
+def test_changes_are_reported_for_a_group_created_again_under_its_name(kernel: KernelMembership) -> None:
     kernel.prepare(A)
     assert kernel.remove(A)
     kernel.prepare(A)
@@ -419,7 +419,7 @@ def test_group_that_is_made_again_under_its_name_is_told_of_too(kernel: KernelMe
     assert kernel.remove(A)
 
 
-def test_allocation_without_a_watch_is_always_looked_at(
+def test_allocation_without_a_watch_is_always_reported_as_changed(
     kernel: KernelMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(watch: FileWatch, path: Path) -> None:

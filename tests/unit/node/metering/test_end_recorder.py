@@ -1,4 +1,4 @@
-"""Ends that are recorded while no pool runs: the looks, the files, and what follows for the time that is charged."""
+"""Ends recorded while no pool runs: polls, files, and the time that is charged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _record(*, granted_ns: int, boot: str = BOOT, granted_at: float = 1000.0) ->
 
 
 class Kernel:
-    """Says of names what it was told."""
+    """Membership as set by the test."""
 
     def __init__(self, **alive: bool) -> None:
         self.alive = dict(alive)
@@ -60,7 +60,7 @@ class Kernel:
 # -- looks and files ---------------------------------------------------------------------------------------------------
 
 
-def test_recorder_notes_when_each_allocation_was_last_alive_and_first_gone(tmp_path: Path) -> None:
+def test_recorder_writes_when_each_allocation_was_last_alive_and_first_ended(tmp_path: Path) -> None:
     clock = VirtualClock()
     kernel = Kernel(s1=True, s2=True, s3=False)
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
@@ -117,7 +117,7 @@ def test_ends_are_kept_when_files_are_replaced_and_the_latest_file_counts(tmp_pa
     assert read_ends(tmp_path, BOOT) == {"s1": kept["s1"], "s2": LastSeen(alive_ns=9, gone_ns=11)}
 
 
-def test_full_disk_delays_what_is_recorded_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_delays_records_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, kernel = VirtualClock(), Kernel(s1=True)
     recorder = EndRecorder(EndFile(tmp_path, BOOT), kernel, clock.monotonic_ns)
     clock.advance(1)
@@ -142,7 +142,7 @@ def test_full_disk_delays_what_is_recorded_and_loses_nothing(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"b1\n", b"b1 x\n", b"b1 5\ns1 1 2", b"b1 5\nnonsense\ns1 1\n"])
-def test_file_that_is_damaged_or_not_complete_says_nothing(tmp_path: Path, content: bytes) -> None:
+def test_damaged_or_incomplete_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / DIRECTORY).mkdir()
     (tmp_path / DIRECTORY / "f").write_bytes(content)
     assert read_ends(tmp_path, BOOT) == {}
@@ -175,7 +175,7 @@ def _closed(
     rounds_s: Sequence[float] = (),
     set_by_s: float = 0.0,
 ) -> list[UsageRecord]:
-    """What is metered of an allocation that was granted at 0 and that a pool finds without a process at ``restart_s``."""
+    """Return the usage of an allocation granted at 0 that a pool finds without a member process at ``restart_s``."""
     clock = VirtualClock()
     clock.advance(5)
     record = _record(granted_ns=clock.monotonic_ns(), granted_at=clock.now_s())
@@ -212,7 +212,7 @@ def _at(seconds: float) -> int:
         (None, 30, 70),
     ],
 )
-def test_end_is_what_was_seen_and_is_marked_where_its_bounds_are_far_apart(
+def test_end_is_as_recorded_and_marked_uncertain_if_its_bounds_are_far_apart(
     seen: LastSeen | None, charged_s: float, uncertain_s: float
 ) -> None:
     (record,) = _closed(mark_s=30, restart_s=100, seen=seen)
@@ -222,14 +222,14 @@ def test_end_is_what_was_seen_and_is_marked_where_its_bounds_are_far_apart(
 
 @pytest.mark.parametrize("set_by_s", [-86_400.0, 7200.0])
 @pytest.mark.parametrize("seen", [LastSeen(alive_ns=_at(49.9), gone_ns=_at(50)), None])
-def test_calendar_that_is_set_while_no_pool_runs_moves_no_end(set_by_s: float, seen: LastSeen | None) -> None:
+def test_end_is_unchanged_if_the_calendar_is_set_while_no_pool_runs(set_by_s: float, seen: LastSeen | None) -> None:
     (before,) = _closed(mark_s=30, restart_s=100, seen=seen)
     (after,) = _closed(mark_s=30, restart_s=100, seen=seen, set_by_s=set_by_s)
     assert after == before
 
 
 @pytest.mark.parametrize("worked_s", [0.0, 10.0, 45.0, 49.95, 70.0, 1e6])
-def test_usage_page_moves_no_end_that_the_kernel_knows(worked_s: float) -> None:
+def test_usage_page_does_not_change_an_end_that_the_kernel_knows(worked_s: float) -> None:
     seen = LastSeen(alive_ns=_at(49.9), gone_ns=_at(50))
     (record,) = _closed(mark_s=30, restart_s=100, seen=seen, worked_s=worked_s)
     assert record.to_s - record.from_s == pytest.approx(50)
@@ -237,31 +237,31 @@ def test_usage_page_moves_no_end_that_the_kernel_knows(worked_s: float) -> None:
 
 
 @pytest.mark.parametrize(("worked_s", "charged_s"), [(-5.0, 30), (10.0, 30), (64.0, 64), (1e9, 100)])
-def test_usage_page_only_lengthens_what_an_estimated_end_costs(worked_s: float, charged_s: float) -> None:
+def test_usage_page_only_lengthens_the_charge_of_an_estimated_end(worked_s: float, charged_s: float) -> None:
     (record,) = _closed(mark_s=30, restart_s=100, seen=None, worked_s=worked_s)
     assert record.to_s - record.from_s == pytest.approx(charged_s)
     assert record.uncertain_s == pytest.approx(100 - charged_s)
 
 
-def test_driver_that_is_slow_to_clear_a_device_widens_no_bound() -> None:
+def test_slow_driver_does_not_widen_the_bounds_of_an_end() -> None:
     (record,) = _closed(mark_s=30, restart_s=100, seen=None, rounds_s=[20, 20])
     assert record.to_s - record.from_s == pytest.approx(30)
     assert record.uncertain_s == pytest.approx(70)
 
 
-def test_round_of_a_later_pool_that_saw_it_gone_does_not_move_its_end() -> None:
+def test_round_of_a_later_pool_does_not_change_a_recorded_end() -> None:
     (record,) = _closed(mark_s=90, restart_s=100, seen=LastSeen(alive_ns=_at(49.9), gone_ns=_at(50)))
     assert record.to_s - record.from_s == pytest.approx(50)
     assert record.uncertain_s == 0
 
 
-def test_estimated_end_is_marked_also_where_all_is_written_already() -> None:
+def test_estimated_end_is_marked_uncertain_if_all_intervals_are_written() -> None:
     (record,) = _closed(mark_s=30, restart_s=100, seen=None, written_s=30)
     assert record.to_s - record.from_s == pytest.approx(1e-6, abs=1e-6)
     assert record.uncertain_s == pytest.approx(70)
 
 
-def test_bounds_of_what_waits_for_its_driver_are_given_to_the_next_pool() -> None:
+def test_bounds_of_an_allocation_that_waits_for_its_driver_are_passed_to_the_next_pool() -> None:
     clock = VirtualClock()
     clock.advance(7)
     record = _record(granted_ns=clock.monotonic_ns(), granted_at=clock.now_s())
@@ -300,28 +300,28 @@ def test_end_before_a_reboot_is_estimated_between_the_last_round_and_the_boot() 
 @given(
     mark=st.floats(0, 100),
     alive=st.floats(0, 1),
-    truth=st.floats(0, 1),
+    end=st.floats(0, 1),
     gone=st.floats(0, 1),
     worked=st.floats(-1e3, 1e6),
     written=st.floats(0, 1),
     recorded=st.booleans(),
 )
-def test_end_lies_between_what_was_seen_whatever_a_page_says(
-    *, mark: float, alive: float, truth: float, gone: float, worked: float, written: float, recorded: bool
+def test_end_lies_between_the_recorded_bounds_for_any_usage_page(
+    *, mark: float, alive: float, end: float, gone: float, worked: float, written: float, recorded: bool
 ) -> None:
-    """``alive``, ``truth`` and ``gone`` are moments between the mark and the restart, in order."""
+    """``alive``, ``end`` and ``gone`` are moments between the mark and the restart, in order."""
     restart = 200.0
-    alive, truth, gone = (mark + (restart - mark) * part for part in sorted((alive, truth, gone)))
+    alive, end, gone = (mark + (restart - mark) * part for part in sorted((alive, end, gone)))
     meter: Meter = open_meter(_record(granted_ns=5), Moment(boot=BOOT, monotonic_ns=5, now_s=1000.0))
     meter = replace(meter, lived_until_ns=_at(mark), until_ns=_at(mark * written))
     meter.note_activity(_at(worked) + 5, _at(restart))
     seen = LastSeen(alive_ns=_at(alive) + 5, gone_ns=_at(gone) + 5) if recorded else None
     low_ns, high_ns = meter.bounds(seen, _at(restart) + 5)
     assert meter.until_ns <= low_ns <= high_ns <= _at(restart)
-    honest = worked <= truth
+    honest = worked <= end
     if honest:
-        assert low_ns <= _at(truth) + 1
-        assert high_ns >= _at(truth) - 1
+        assert low_ns <= _at(end) + 1
+        assert high_ns >= _at(end) - 1
     assert low_ns >= (_at(alive) if recorded else _at(mark)), "no page shortens what was seen"
     meter.settle(low_ns, high_ns)
     charged_ns = meter.end_ns(0)
@@ -330,7 +330,7 @@ def test_end_lies_between_what_was_seen_whatever_a_page_says(
     assert meter.uncertain_ns == 0 or meter.uncertain_ns > KNOWN_NS
 
 
-def test_process_that_serves_a_brokered_allocation_does_not_count_as_its_member(
+def test_worker_of_a_brokered_allocation_does_not_count_as_its_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = {"s1": [7, 8], "s2": [9]}
@@ -347,13 +347,13 @@ def test_process_that_serves_a_brokered_allocation_does_not_count_as_its_member(
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[1]", '[{"pid": 7}]', "null"])
-def test_file_of_hosts_that_is_damaged_names_none(tmp_path: Path, content: str) -> None:
+def test_damaged_file_of_workers_names_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "workers.json").write_text(content)
     assert read_hosts(tmp_path) == {}
 
 
 @pytest.mark.parametrize(("mode", "charged_s"), [("brokered", 40), ("vgpu", 50)])
-def test_brokered_allocation_is_charged_by_what_was_recorded_without_its_host(
+def test_brokered_allocation_is_charged_by_the_record_without_its_worker(
     tmp_path: Path, mode: str, charged_s: float
 ) -> None:
     record = _record(granted_ns=5)

@@ -1,4 +1,4 @@
-"""Usage of held allocations since their last record: what is told and what is written is what was held, once."""
+"""Usage since the last record: open and written usage together are the held time, counted once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.node.slots.files import FileSlots
 
 @dataclass(slots=True)
 class Node:
-    """A node that holds allocations, and a store that may be away."""
+    """A node that holds allocations, with a store that may be unavailable."""
 
     slots: FileSlots
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -60,7 +60,7 @@ def node(tmp_path: Path) -> Node:
     return Node(slots=_slot(tmp_path))
 
 
-def test_use_of_an_allocation_is_told_before_its_first_record(node: Node) -> None:
+def test_usage_of_an_allocation_is_returned_before_its_first_record(node: Node) -> None:
     node.grant()
     node.clock.advance(1.5)
     records, until_s = node.open.records()
@@ -69,7 +69,7 @@ def test_use_of_an_allocation_is_told_before_its_first_record(node: Node) -> Non
     assert node.written.all == []
 
 
-def test_asking_often_measures_once_a_second_and_writes_nothing(node: Node) -> None:
+def test_frequent_queries_measure_once_a_second_and_write_nothing(node: Node) -> None:
     node.grant()
     seen = set()
     for _ in range(200):
@@ -82,7 +82,7 @@ def test_asking_often_measures_once_a_second_and_writes_nothing(node: Node) -> N
     assert node.written.all == []
 
 
-def test_writing_often_makes_a_record_a_second_at_most(node: Node) -> None:
+def test_frequent_writes_create_at_most_one_record_a_second(node: Node) -> None:
     node.grant()
     for _ in range(200):
         node.clock.advance(0.05)
@@ -91,11 +91,11 @@ def test_writing_often_makes_a_record_a_second_at_most(node: Node) -> None:
     assert len(node.written.all) <= 11
 
 
-def test_allocation_that_has_ended_is_not_metered_anew_by_a_late_question(node: Node) -> None:
+def test_late_query_does_not_restart_metering_of_an_ended_allocation(node: Node) -> None:
     record = node.grant()
     node.clock.advance(10)
     node.written.add_usage(node.usage_tracker.close(record))
-    node.usage_tracker.tick([])  # it is forgotten here, and still held for whoever looked before
+    node.usage_tracker.tick([])  # its meter is dropped here; an earlier reader still holds the record
     node.clock.advance(5)
     assert node.open.records()[0] == []
     node.open.write()
@@ -103,7 +103,7 @@ def test_allocation_that_has_ended_is_not_metered_anew_by_a_late_question(node: 
     assert not node.usage_tracker.meters.is_metered(record)
 
 
-def test_error_of_the_store_is_raised_and_the_interval_is_written_later(node: Node) -> None:
+def test_store_error_is_raised_and_the_interval_is_written_later(node: Node) -> None:
     node.grant()
     node.clock.advance(10)
     node.away = True
@@ -124,7 +124,7 @@ def test_error_of_the_store_is_raised_and_the_interval_is_written_later(node: No
         st.tuples(st.sampled_from(["ask", "write", "checkpoint", "fail", "tick"]), st.floats(0.01, 90)), max_size=15
     )
 )
-def test_what_is_written_and_told_is_the_time_that_was_held(
+def test_written_and_open_usage_add_up_to_the_held_time(
     steps: list[tuple[str, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     node = Node(slots=_slot(tmp_path_factory.mktemp("slots")))

@@ -1,4 +1,4 @@
-"""GPU time as counters: the sum of what billing has, and never less than before."""
+"""Counters of GPU time: equal to the sum of the records, and never decreasing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(**changes: object) -> UsageRecord:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def test_projects_are_parts_of_their_tenant_and_idle_time_is_that_of_whole_devices() -> None:
+def test_usage_of_projects_adds_up_to_their_tenant_and_idle_time_is_of_whole_devices() -> None:
     totals = UsageTotals()
     totals.add([record(), record(project="")])
     found = totals.with_open([record(project="test")])
@@ -45,14 +45,14 @@ def test_projects_are_parts_of_their_tenant_and_idle_time_is_that_of_whole_devic
     assert set(found) == {VISION, ("vision", "train"), ("vision", "test")}
 
 
-def test_an_interval_that_an_earlier_pool_has_told_counts_from_the_last_round_of_that_pool() -> None:
+def test_interval_of_an_earlier_pool_counts_from_the_last_round_of_that_pool() -> None:
     totals = UsageTotals(since_s=108.0)
     totals.add([record(), record(from_s=90.0, to_s=100.0)])
     found = totals.with_open([])[VISION]
     assert (found.allocated_s, found.used_s, found.idle_s) == pytest.approx((1, 0.4, 0.4))
 
 
-def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_counters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_totals, "KEYS_MAX", 10)
     totals = UsageTotals()
     for number in range(100):
@@ -69,7 +69,7 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         max_size=20,
     )
 )
-def test_totals_never_fall_and_are_what_is_written_and_open(steps: list[tuple[str, float, float]]) -> None:
+def test_totals_never_decrease_and_equal_written_plus_open_usage(steps: list[tuple[str, float, float]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         node = Node(slots=_slot(Path(directory)))
         granted = node.grant()
@@ -102,7 +102,7 @@ def test_totals_never_fall_and_are_what_is_written_and_open(steps: list[tuple[st
             assert now.used_s == pytest.approx(sum(r.used_gpu_s for r in whole))
 
 
-def test_a_pool_that_starts_counts_again_from_0_and_what_went_on_meanwhile_once(tmp_path: Path) -> None:
+def test_restarted_pool_counts_from_0_and_counts_the_gap_once(tmp_path: Path) -> None:
     node = Node(slots=_slot(tmp_path))
     granted = node.grant()
     node.clock.advance(100)

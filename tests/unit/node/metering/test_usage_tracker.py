@@ -1,4 +1,4 @@
-"""Metering: whatever is checkpointed, lost and restored, the intervals add up to what was held and used."""
+"""Metering: intervals add up to held and used time through checkpoints, lost writes and restarts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = AllocationId("a1")
 
 
 class Written:
-    """A store that only keeps usage records, one per number, as the real one does."""
+    """A store that keeps usage records only, one for each number, like the real one."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str, int], UsageRecord] = {}
@@ -79,7 +79,7 @@ def _slot(directory: Path, *, limit_mib: int = 1024) -> FileSlots:
         st.tuples(st.sampled_from(["run", "checkpoint", "restart"]), st.floats(0.1, 200), st.floats(0, 1)), max_size=12
     )
 )
-def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str, float, float]]) -> None:
+def test_intervals_add_up_through_checkpoints_and_restarts(steps: list[tuple[str, float, float]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = VirtualClock()
         slots = _slot(Path(directory))
@@ -88,7 +88,7 @@ def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str
         written = Written()
         usage_tracker = UsageTracker(slots, clock)
         elapsed_s = used_s = 0.0
-        for what, seconds, share in story:
+        for what, seconds, share in steps:
             clock.advance(seconds)
             elapsed_s += seconds
             used_s += seconds * share
@@ -107,7 +107,7 @@ def test_intervals_add_up_through_checkpoints_and_restarts(story: list[tuple[str
         assert sum(r.memory_mib_s for r in written.all) == pytest.approx(elapsed_s * 1024, abs=1.0)
 
 
-def test_a_tenant_cannot_have_used_more_time_than_has_passed(tmp_path: Path) -> None:
+def test_used_time_is_bounded_by_elapsed_time(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     record = _record(clock)
@@ -118,7 +118,7 @@ def test_a_tenant_cannot_have_used_more_time_than_has_passed(tmp_path: Path) -> 
     assert [r.used_gpu_s for r in usage_tracker.close(record)] == [pytest.approx(10)]
 
 
-def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None:
+def test_rate_is_the_time_charged_in_the_last_second(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     page = pages.UsagePage.of_slot(slots.path(NAME))
@@ -132,7 +132,7 @@ def test_the_rate_is_what_was_charged_in_the_last_second(tmp_path: Path) -> None
     assert usage_tracker.use(record)[0].core_used_percent == pytest.approx(30, abs=0.5)
 
 
-def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
+def test_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path, limit_mib=0)
     record = _record(clock, mode="exclusive", core_percent=100)
@@ -153,7 +153,7 @@ def test_a_whole_card_is_metered_by_its_utilisation(tmp_path: Path) -> None:
     assert [r.used_gpu_s for r in usage_tracker.close(record)] == [pytest.approx(4, abs=0.01)]
 
 
-def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:
+def test_checkpoint_is_written_once_a_minute(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     record = _record(clock)
@@ -165,7 +165,7 @@ def test_checkpoints_come_once_a_minute(tmp_path: Path) -> None:
     assert len(written.all) == 3
 
 
-def test_a_tenant_that_writes_over_its_page_is_billed_what_the_driver_saw(tmp_path: Path) -> None:
+def test_tenant_that_overwrites_its_page_is_charged_what_the_driver_saw(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     page, limits = pages.UsagePage.of_slot(slots.path(NAME)), pages.LimitsPage.of_slot(slots.path(NAME))
@@ -184,16 +184,14 @@ def test_a_tenant_that_writes_over_its_page_is_billed_what_the_driver_saw(tmp_pa
 
 
 @pytest.mark.parametrize(("limit_mib", "capped"), [(1024, 1), (0, 0)])
-def test_pages_without_an_amount_are_looked_after_and_not_accounted(
-    tmp_path: Path, limit_mib: int, capped: int
-) -> None:
+def test_slot_without_memory_limit_is_open_and_not_capped(tmp_path: Path, limit_mib: int, capped: int) -> None:
     clock = VirtualClock()
     usage_tracker = UsageTracker(_slot(tmp_path, limit_mib=limit_mib), clock)
     usage_tracker.tick([_record(clock)])
     assert (len(usage_tracker.open_slots()), len(usage_tracker.capped_slots())) == (1, capped)
 
 
-def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_path: Path) -> None:
+def test_time_on_a_mig_instance_counts_as_its_fraction_of_the_device(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = FileSlots(tmp_path)
     device = slots_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
@@ -214,7 +212,7 @@ def test_time_on_an_instance_counts_as_the_part_of_the_device_that_it_is(tmp_pat
     assert interval.used_gpu_s == pytest.approx(1.4)
 
 
-def test_nobody_uses_more_of_an_instance_than_there_was(tmp_path: Path) -> None:
+def test_used_time_of_a_mig_instance_is_bounded_by_its_fraction(tmp_path: Path) -> None:
     clock = VirtualClock()
     slots = _slot(tmp_path)
     page = pages.UsagePage.of_slot(slots.path(NAME))
@@ -228,7 +226,7 @@ def test_nobody_uses_more_of_an_instance_than_there_was(tmp_path: Path) -> None:
 
 
 class Told:
-    """A driver that tells how long an instance worked."""
+    """A driver that reports how long a MIG instance worked."""
 
     def __init__(self) -> None:
         self.busy_ns: int | None = 0
@@ -240,7 +238,7 @@ class Told:
         )
 
 
-def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_added_once(tmp_path: Path) -> None:
+def test_time_of_a_mig_instance_that_only_the_driver_saw_is_added_once(tmp_path: Path) -> None:
     clock, driver = VirtualClock(), Told()
     slots = FileSlots(tmp_path)
     device = slots_content.SlotDevice(uuid=DeviceUuid("MIG-1"), metered=True)
@@ -252,8 +250,8 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
     usage_tracker = UsageTracker(slots, clock)
     usage_tracker.tick([record])
     told_s = seen_s = 0.0
-    story = ((1, 1.0, 1.0), (2, 1.0, 1.1), (3, 0.0, 1.0), (4, 1.0, 0.9), (5, 0.0, 1.0))
-    for _, library_s, driver_s in story:
+    steps = ((1, 1.0, 1.0), (2, 1.0, 1.1), (3, 0.0, 1.0), (4, 1.0, 0.9), (5, 0.0, 1.0))
+    for _, library_s, driver_s in steps:
         usage_tracker.sample([record], cast("Any", driver))
         clock.advance(1)
         told_s, seen_s = told_s + library_s, seen_s + driver_s
@@ -267,7 +265,7 @@ def test_what_the_driver_saw_of_an_instance_and_the_library_did_not_tell_is_adde
 
 
 class ClosedMeanwhile(FileSlots):
-    """The slot's allocation is released while somebody opens its pages."""
+    """Slots whose allocation is released while its pages are opened."""
 
     release: Callable[[], object] = staticmethod(lambda: None)
 
@@ -278,7 +276,7 @@ class ClosedMeanwhile(FileSlots):
         return found
 
 
-def test_whoever_looks_at_what_was_released_meanwhile_keeps_nothing_of_it(tmp_path: Path) -> None:
+def test_reading_an_allocation_released_meanwhile_leaves_no_entry(tmp_path: Path) -> None:
     clock, driver, slots = VirtualClock(), Told(), ClosedMeanwhile(tmp_path)
     slots.create(slots_content.SlotSpec(allocation=NAME, devices=(slots_content.SlotDevice(uuid=DeviceUuid("GPU-1")),)))
     record = _record(clock, mode="exclusive", core_percent=100)
@@ -301,7 +299,7 @@ def _at_grant(clock: VirtualClock, *, boot: str = "b1") -> AllocationRecord:
 
 
 @pytest.mark.parametrize("set_by_s", [-7200.0, 7200.0])
-def test_a_calendar_that_is_set_makes_and_loses_no_second(tmp_path: Path, set_by_s: float) -> None:
+def test_setting_the_calendar_does_not_change_metered_time(tmp_path: Path, set_by_s: float) -> None:
     clock, written = VirtualClock(), Written()
     clock.advance(5)
     usage_tracker, record = UsageTracker(_slot(tmp_path), clock, meters=Meters(clock, boot="b1")), _at_grant(clock)
@@ -316,7 +314,7 @@ def test_a_calendar_that_is_set_makes_and_loses_no_second(tmp_path: Path, set_by
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(183)
 
 
-def test_an_interval_of_which_nobody_knows_whether_it_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
+def test_interval_with_unknown_write_result_is_written_again_unchanged(tmp_path: Path) -> None:
     class Uncertain(Written):
         fails = True
 
@@ -339,7 +337,9 @@ def test_an_interval_of_which_nobody_knows_whether_it_was_written_is_written_aga
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(180)
 
 
-def test_what_ended_before_its_pool_died_pays_for_nothing_while_the_next_one_asks_its_driver(tmp_path: Path) -> None:
+def test_allocation_that_ended_before_its_pool_is_not_charged_while_the_next_waits_for_the_driver(
+    tmp_path: Path,
+) -> None:
     clock, written = VirtualClock(), Written()
     record = _at_grant(clock)
     slots = _slot(tmp_path)
@@ -358,7 +358,7 @@ def test_what_ended_before_its_pool_died_pays_for_nothing_while_the_next_one_ask
     assert sum(r.to_s - r.from_s for r in written.all) == pytest.approx(30)
 
 
-def test_what_somebody_uses_again_after_its_pool_died_is_metered_without_a_gap(tmp_path: Path) -> None:
+def test_allocation_used_again_after_its_pool_died_is_metered_without_gap(tmp_path: Path) -> None:
     clock = VirtualClock()
     record = _at_grant(clock)
     slots = _slot(tmp_path)
@@ -375,7 +375,7 @@ def test_what_somebody_uses_again_after_its_pool_died_is_metered_without_a_gap(t
 
 
 @pytest.mark.parametrize(("seen_alive", "metered_s"), [(False, 30), (True, 100)])
-def test_what_ended_while_no_pool_ran_is_metered_up_to_when_it_was_last_known_to_live(
+def test_allocation_that_ended_while_no_pool_ran_is_metered_to_its_last_known_moment(
     tmp_path: Path, seen_alive: bool, metered_s: float
 ) -> None:
     clock = VirtualClock()
@@ -392,7 +392,7 @@ def test_what_ended_while_no_pool_ran_is_metered_up_to_when_it_was_last_known_to
     assert sum(r.to_s - r.from_s for r in usage_tracker.close(record)) == pytest.approx(metered_s)
 
 
-def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -> None:
+def test_allocation_of_an_earlier_boot_ends_at_the_last_round_before_it(tmp_path: Path) -> None:
     before, after = VirtualClock(), VirtualClock(now_s=1_700_005_000.0)
     before.advance(1000)
     record = _at_grant(before)
@@ -403,7 +403,7 @@ def test_a_boot_ends_what_was_held_at_the_last_round_before_it(tmp_path: Path) -
     assert sum(r.to_s - r.from_s for r in usage_tracker.close(record)) == pytest.approx(200)
 
 
-def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path) -> None:
+def test_time_without_gpu_time_is_idle_also_while_no_pool_ran(tmp_path: Path) -> None:
     clock, written = VirtualClock(), Written()
     slots = FileSlots(tmp_path)
     device = slots_content.SlotDevice(uuid=CARD, memory_limit_bytes=MIB, metered=True)
@@ -428,7 +428,7 @@ def test_time_without_gpu_time_is_idle_also_while_no_pool_looked(tmp_path: Path)
     assert sum(r.used_gpu_s for r in written.all) == pytest.approx(5)
 
 
-def test_a_name_that_is_granted_again_before_anybody_has_looked_is_metered_anew() -> None:
+def test_allocation_granted_again_under_its_name_is_metered_anew() -> None:
     clock = VirtualClock(now_s=1000.0)
     meters = Meters(clock)
     first = replace(_record(clock), granted_ns=clock.monotonic_ns())

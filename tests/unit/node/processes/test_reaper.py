@@ -1,4 +1,4 @@
-"""Reaping and residual memory over real pages, with a driver that answers what it is told."""
+"""Reaper and residual memory on real pages, with a driver that answers as set by the test."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Setup:
         self.reaper = Reaper(cast("Any", self.inventory), PageLibrary(), now_s=lambda: self.now_s)
 
     def tenant(self, index: int, pid: int, *, used_mib: int, context_mib: int = 0) -> None:
-        """What a shim writes: a live process with memory, its context included."""
+        """Write an entry as a shim does: a live process with memory, its context included."""
         page = self.slot.usage._page
         proc = page.proc[index]
         proc.generation = 1
@@ -84,7 +84,7 @@ class Setup:
         proc.state = ProcState.LIVE
         page.device[0].used_bytes += used_mib * MIB
 
-    def look(self) -> None:
+    def tick(self) -> None:
         self.reaper.tick([self.slot])
 
     @property
@@ -108,76 +108,76 @@ def _dead_pid() -> int:
     return process.pid
 
 
-def test_the_dead_are_taken_off_the_counters(setup: Setup) -> None:
+def test_ended_process_is_removed_from_the_counters(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=100)
     setup.tenant(1, _dead_pid(), used_mib=700)
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 100
     assert [p.index for p in setup.slot.usage.procs()] == [0]
 
 
-def test_the_dead_of_a_slot_that_only_narrows_the_view_leave_their_entries(setup: Setup) -> None:
+def test_ended_process_of_a_slot_without_limits_is_removed(setup: Setup) -> None:
     setup.slot.limits.device(0).memory_limit_bytes = 0
     setup.tenant(0, os.getpid(), used_mib=0)
     setup.tenant(1, _dead_pid(), used_mib=0)
     setup.driver.held[os.getpid()] = 900
-    setup.look()
+    setup.tick()
     assert [p.index for p in setup.slot.usage.procs()] == [0]
     assert setup.residual_mib == 0
 
 
-def test_a_dead_process_counts_as_long_as_the_driver_lists_it(setup: Setup) -> None:
+def test_ended_process_counts_as_long_as_the_driver_lists_it(setup: Setup) -> None:
     dead = _dead_pid()
     setup.tenant(0, dead, used_mib=700)
     setup.driver.held[dead] = 700
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 700
     setup.driver.held.clear()
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_the_dead_of_a_lost_card_are_reaped_too(setup: Setup) -> None:
+def test_ended_process_of_a_lost_card_is_removed(setup: Setup) -> None:
     setup.tenant(0, _dead_pid(), used_mib=700)
     setup.driver.lost = True
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_a_pid_that_was_used_again_is_another_process(setup: Setup) -> None:
+def test_reused_pid_is_another_process(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=700)
     setup.slot.usage._page.proc[0].start_time -= 1
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_what_the_ledger_cannot_see_becomes_residual(setup: Setup) -> None:
+def test_memory_beyond_the_counters_becomes_residual(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 900, 1: 5000}
-    setup.look()
+    setup.tick()
     assert setup.residual_mib == 400
 
 
-def test_a_context_is_never_counted_twice(setup: Setup) -> None:
-    """Its charge stays in the ledger; only what it costs beyond that is residual, from the first look on."""
+def test_context_is_never_counted_twice(setup: Setup) -> None:
+    """The charge of the context stays on the page; only its cost beyond that is residual, from the first reading on."""
     setup.tenant(0, os.getpid(), used_mib=500 + 300, context_mib=300)
     for held, residual in ((500, 0), (500 + 300, 0), (500 + 310, 10)):
         setup.driver.held = {os.getpid(): held}
-        setup.look()
+        setup.tick()
         assert (setup.used_mib, setup.residual_mib) == (800, residual)
 
 
-def test_what_a_process_is_about_to_get_is_no_residual(setup: Setup) -> None:
-    """The driver has the context, the shim has not yet said so: a look in between must not count it again."""
+def test_reservation_in_progress_is_no_residual(setup: Setup) -> None:
+    """The driver has the context and the shim has not written it yet: a reading in between must not count it twice."""
     setup.tenant(0, os.getpid(), used_mib=300)
     setup.slot.usage._page.proc[0].reserving_bytes[0] = 300 * MIB
     setup.driver.held = {os.getpid(): 300}
     for _ in range(10):
-        setup.look()
+        setup.tick()
         assert setup.residual_mib == 0
 
 
-def test_a_restless_neighbour_in_the_slice_hides_no_residual_and_invents_none(setup: Setup) -> None:
+def test_busy_process_of_the_slice_does_not_change_the_residual_of_another(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.tenant(1, os.getppid(), used_mib=700)
     busy = setup.slot.usage._page.proc[1]
@@ -185,36 +185,36 @@ def test_a_restless_neighbour_in_the_slice_hides_no_residual_and_invents_none(se
     for transactions in range(1, 10):
         busy.share[0].sequence = transactions
         busy.reserving_bytes[0] = 700 * MIB
-        setup.look()
+        setup.tick()
         assert setup.residual_mib == 40
 
 
-def test_the_residual_of_the_dead_goes_with_them(setup: Setup) -> None:
+def test_residual_of_an_ended_process_is_removed(setup: Setup) -> None:
     dead = _dead_pid()
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.tenant(1, dead, used_mib=100)
     setup.driver.held = {os.getpid(): 540, dead: 400}
-    setup.look()
+    setup.tick()
     assert setup.residual_mib == 340
     setup.driver.held = {os.getpid(): 540}
-    setup.look()
+    setup.tick()
     assert (setup.used_mib, setup.residual_mib) == (500, 40)
 
 
-def test_where_no_card_was_tried_the_first_context_that_is_seen_tells_the_cost(setup: Setup) -> None:
+def test_context_cost_is_learned_from_the_first_context_if_no_card_was_tested(setup: Setup) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.slot.usage._page.proc[0].context_count = 1
     setup.driver.held = {os.getpid(): 500 + 410}
-    setup.look()
-    setup.look()
+    setup.tick()
+    setup.tick()
     assert int(setup.slot.limits.device(0).context_bytes) == 410 * MIB
     setup.driver.held = {os.getpid(): 500 + 800}
-    setup.look()
-    setup.look()
+    setup.tick()
+    setup.tick()
     assert int(setup.slot.limits.device(0).context_bytes) == 410 * MIB
 
 
-def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -> None:
+def test_forged_values_of_a_tenant_affect_that_tenant_only(setup: Setup) -> None:
     page = setup.slot.usage._page
     setup.tenant(0, os.getpid(), used_mib=100)
     page.proc[1].state = 77
@@ -224,12 +224,12 @@ def test_figures_that_a_tenant_invents_only_describe_that_tenant(setup: Setup) -
     page.proc[2].pid = 1
     page.device[0].used_bytes = (1 << 64) - 1
     setup.driver.held = {1: 5000}
-    setup.look()
+    setup.tick()
     assert 0 <= setup.residual_mib <= 5000
 
 
 class Elsewhere:
-    """A program that lives in another PID namespace, as far as the reaper can see, and is no member of anything."""
+    """A program in another PID namespace, as far as the reaper can see, that is no member of an allocation."""
 
     inside = InnerPid(namespace=7, pid=1 << 22)  # no pid of ours is as high
 
@@ -255,44 +255,44 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     one.end()
 
 
-def holds(setup: Setup, process: Elsewhere, *, used_mib: int) -> None:
-    """What a container that has come to a slot writes, before anybody knows that it is there."""
+def write_entry(setup: Setup, process: Elsewhere, *, used_mib: int) -> None:
+    """Write the entry of a container that has entered a slot and is not known as a member yet."""
     setup.slot.members = list
     setup.tenant(0, process.inside.pid, used_mib=used_mib)
     entry = setup.slot.usage._page.proc[0]
     entry.pid_namespace, entry.start_time = process.inside.namespace, start_time(process.program.pid)
 
 
-def test_who_is_no_member_yet_is_not_taken_for_dead(setup: Setup, elsewhere: Elsewhere) -> None:
-    holds(setup, elsewhere, used_mib=500)
-    setup.look()
+def test_process_that_is_not_yet_a_member_is_not_reaped(setup: Setup, elsewhere: Elsewhere) -> None:
+    write_entry(setup, elsewhere, used_mib=500)
+    setup.tick()
     assert setup.used_mib == 500, "it lives, and no driver lists it yet"
     elsewhere.end()
-    setup.look()
+    setup.tick()
     assert (setup.used_mib, setup.slot.usage.procs()) == (0, [])
 
 
-def test_a_namespace_and_a_pid_that_were_used_again_are_another_process(setup: Setup, elsewhere: Elsewhere) -> None:
-    holds(setup, elsewhere, used_mib=500)
+def test_reused_namespace_and_pid_are_another_process(setup: Setup, elsewhere: Elsewhere) -> None:
+    write_entry(setup, elsewhere, used_mib=500)
     setup.slot.usage._page.proc[0].start_time -= 1
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_who_is_about_to_take_an_entry_is_left_what_it_took(setup: Setup, elsewhere: Elsewhere) -> None:
-    """Its entry still says of which namespace the one before was, and when that began."""
+def test_entry_being_taken_is_not_reaped(setup: Setup, elsewhere: Elsewhere) -> None:
+    """The entry still has the namespace and start time of the process before."""
     for pid, namespace in ((os.getpid(), 7), (elsewhere.inside.pid, pid_namespace())):
         setup.tenant(0, pid, used_mib=0)
         entry = setup.slot.usage._page.proc[0]
         entry.state, entry.pid_namespace, entry.start_time = ProcState.TAKEN, namespace, 1
-        setup.look()
+        setup.tick()
         assert [p.pid for p in setup.slot.usage.procs()] == [pid]
     elsewhere.end()
-    setup.look()
+    setup.tick()
     assert setup.slot.usage.procs() == []
 
 
-def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_processes(
+def test_page_full_of_unknown_entries_causes_no_more_searches_of_all_processes(
     tmp_path: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = Setup(tmp_path / "slot")
@@ -302,19 +302,19 @@ def test_a_page_full_of_names_of_nobody_buys_its_tenant_no_more_passes_over_all_
         return elsewhere.living()
 
     monkeypatch.setattr(reaper, "in_other_namespaces", slowly)
-    holds(setup, elsewhere, used_mib=500)
+    write_entry(setup, elsewhere, used_mib=500)
     while setup.now_s < 10.0:
-        setup.look()
+        setup.tick()
         setup.now_s += 0.25
     assert elsewhere.passes <= 10.0 * reaper.PASS_SHARE / 0.1
     assert setup.used_mib == 500
 
 
 class Counted:
-    """Counts the reads of process entries of a slice and the questions to its driver."""
+    """Counts the reads of process entries of a slot and the calls of its driver."""
 
     def __init__(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tables = self.questions = 0
+        self.tables = self.calls = 0
         read, ask = pages.UsagePage.procs, setup.driver.processes
 
         def counted_read(page: pages.UsagePage) -> list[pages.ProcUsage]:
@@ -322,54 +322,54 @@ class Counted:
             return read(page)
 
         def counted_ask(uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
-            self.questions += 1
+            self.calls += 1
             return ask(uuid)
 
         monkeypatch.setattr(pages.UsagePage, "procs", counted_read)
         monkeypatch.setattr(setup.driver, "processes", counted_ask)
 
-    def of(self, setup: Setup, looks: int) -> tuple[int, int]:
-        """Return the reads and the questions of some looks at one unchanged list of slices, 0.2 s apart."""
-        self.tables = self.questions = 0
+    def counts(self, setup: Setup, ticks: int) -> tuple[int, int]:
+        """Return the reads and the calls of ``ticks`` ticks with an unchanged list of slots, 0.2 s apart."""
+        self.tables = self.calls = 0
         open_slots = (setup.slot,)
-        for _ in range(looks):
+        for _ in range(ticks):
             setup.now_s += 0.2
             setup.reaper.tick(open_slots)
-        return self.tables, self.questions
+        return self.tables, self.calls
 
 
-def test_slice_without_processes_costs_a_question_to_its_driver_at_every_other_look(
+def test_slot_without_processes_costs_a_driver_call_every_other_tick(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup.look()
-    assert Counted(setup, monkeypatch).of(setup, 100) == (0, 50)
+    setup.tick()
+    assert Counted(setup, monkeypatch).counts(setup, 100) == (0, 50)
 
 
-def test_process_that_only_an_old_look_could_see_is_found_in_time(setup: Setup) -> None:
-    setup.look()
+def test_process_missed_by_the_last_examination_is_found_in_time(setup: Setup) -> None:
+    setup.tick()
     setup.slot.usage._page.proc[900].state = ProcState.TAKEN  # neither memory nor the driver tells of it
     setup.slot.usage._page.proc[900].pid = _dead_pid()
     setup.now_s += reaper.AGAIN_EMPTY_S
-    setup.look()
+    setup.tick()
     assert setup.slot.usage.procs() == []
 
 
-def test_idle_process_is_looked_at_every_other_second_only(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_process_is_examined_every_two_seconds_only(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540, 1: 700}
     for _ in range(reaper.SAME_READINGS + 1):
-        setup.look()
-    tables, questions = Counted(setup, monkeypatch).of(setup, 100)
+        setup.tick()
+    tables, calls = Counted(setup, monkeypatch).counts(setup, 100)
     assert tables <= 2 * 0.2 * 100 / reaper.AGAIN_S
-    assert questions <= 100 + 0.2 * 100 / reaper.AGAIN_S
+    assert calls <= 100 + 0.2 * 100 / reaper.AGAIN_S
 
 
 @pytest.mark.parametrize("told_by", ["driver", "ledger"])
-def test_change_of_an_idle_process_is_seen_at_the_next_look(setup: Setup, told_by: str) -> None:
+def test_change_of_an_idle_process_is_seen_at_the_next_tick(setup: Setup, told_by: str) -> None:
     setup.tenant(0, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540}
     for _ in range(2 * reaper.SAME_READINGS):
-        setup.look()
+        setup.tick()
     assert setup.residual_mib == 40
     if told_by == "driver":
         setup.driver.held = {os.getpid(): 600}
@@ -378,39 +378,39 @@ def test_change_of_an_idle_process_is_seen_at_the_next_look(setup: Setup, told_b
         page.proc[0].share[0].used_bytes -= 60 * MIB
         page.proc[0].share[0].sequence += 1
         page.device[0].used_bytes -= 60 * MIB
-    setup.look()
-    setup.look()
+    setup.tick()
+    setup.tick()
     assert setup.residual_mib == 100
 
 
-def test_process_that_ends_while_its_slice_rests_is_reaped_when_the_driver_lets_go(setup: Setup) -> None:
+def test_process_of_a_resting_slot_is_reaped_when_the_driver_no_longer_lists_it(setup: Setup) -> None:
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
         for _ in range(2 * reaper.SAME_READINGS):
-            setup.look()
+            setup.tick()
         program.kill()
     setup.driver.held = {}
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_process_that_ends_is_looked_at_until_the_kernel_knows_it_no_more(setup: Setup) -> None:
+def test_ending_process_is_examined_until_the_kernel_forgets_it(setup: Setup) -> None:
     with subprocess.Popen(["sleep", "600"]) as program:
         setup.tenant(0, program.pid, used_mib=500)
         setup.driver.held = {program.pid: 500}
         for _ in range(2 * reaper.SAME_READINGS):
-            setup.look()
+            setup.tick()
         setup.driver.held = {}  # the driver lets go before the kernel does
         for _ in range(2 * reaper.SAME_READINGS):
-            setup.look()
+            setup.tick()
         assert setup.used_mib == 500
         program.kill()
-    setup.look()
+    setup.tick()
     assert setup.used_mib == 0
 
 
-def test_process_that_came_and_went_between_two_looks_is_reaped_within_a_second(setup: Setup) -> None:
+def test_process_that_lived_between_two_ticks_is_reaped_within_a_second(setup: Setup) -> None:
     open_slots = (setup.slot,)
     for _ in range(20):
         setup.now_s += 0.2
@@ -423,10 +423,10 @@ def test_process_that_came_and_went_between_two_looks_is_reaped_within_a_second(
     assert setup.now_s - begun_s <= reaper.MARKS_S + 0.4
 
 
-def test_first_process_of_a_slice_is_seen_when_the_driver_lists_it(setup: Setup) -> None:
-    setup.look()
+def test_first_process_of_a_slot_is_seen_when_the_driver_lists_it(setup: Setup) -> None:
+    setup.tick()
     setup.tenant(700, os.getpid(), used_mib=500)
     setup.driver.held = {os.getpid(): 540}
     for _ in range(3):  # every other look asks the driver of an unused card
-        setup.look()
+        setup.tick()
     assert setup.residual_mib == 40

@@ -1,4 +1,4 @@
-"""Residual memory from readings that are never taken at one instant."""
+"""Residual memory from readings that are not taken at one instant."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def _noisy(driver: int, before: int, after: int) -> ProcessReading:
     )
 
 
-def test_what_a_process_holds_beyond_its_ledger_is_seen_at_the_first_quiet_look() -> None:
+def test_residual_is_published_at_the_first_quiet_reading() -> None:
     assert ProcessResidual().update(_quiet(5 * GIB, 4 * GIB)) == GIB
 
 
-def test_a_fall_is_believed_at_the_second_look() -> None:
+def test_fall_of_the_residual_is_published_at_the_second_reading() -> None:
     residual = ProcessResidual()
     residual.update(_quiet(5 * GIB, 4 * GIB))
     assert residual.update(_quiet(4 * GIB, 4 * GIB)) == GIB
     assert residual.update(_quiet(4 * GIB, 4 * GIB)) == 0
 
 
-def test_a_rise_is_published_at_once() -> None:
+def test_rise_of_the_residual_is_published_at_once() -> None:
     residual = ProcessResidual()
     residual.update(_quiet(5 * GIB, 4 * GIB))
     assert residual.update(_quiet(6 * GIB, 4 * GIB)) == 2 * GIB
 
 
-def test_a_booking_that_came_and_went_between_two_equal_readings_is_noticed() -> None:
+def test_change_reverted_between_two_equal_readings_is_noticed() -> None:
     reading = ProcessReading(
         driver_bytes=5 * GIB,
         ledger_before_bytes=4 * GIB,
@@ -63,7 +63,7 @@ def test_a_booking_that_came_and_went_between_two_equal_readings_is_noticed() ->
 
 
 @given(st.lists(st.tuples(st.integers(0, GIB), st.integers(0, GIB)), min_size=NOISY_READINGS, max_size=30))
-def test_a_program_that_never_rests_is_never_told_more_than_its_residual(steps: list[tuple[int, int]]) -> None:
+def test_published_residual_of_a_busy_program_is_never_too_high(steps: list[tuple[int, int]]) -> None:
     true_residual = 300 << 20
     residual = ProcessResidual()
     for before, grown in steps:
@@ -72,7 +72,7 @@ def test_a_program_that_never_rests_is_never_told_more_than_its_residual(steps: 
         assert residual.update(_noisy(before + true_residual, before, before + grown)) <= true_residual
 
 
-def test_a_program_that_never_rests_is_held_to_its_residual_in_the_end() -> None:
+def test_published_residual_of_a_busy_program_becomes_exact() -> None:
     residual = ProcessResidual()
     for step in range(NOISY_READINGS):
         published = residual.update(_noisy(3 * GIB + step, 2 * GIB, 2 * GIB + step))
@@ -80,14 +80,14 @@ def test_a_program_that_never_rests_is_held_to_its_residual_in_the_end() -> None
 
 
 @given(st.lists(st.integers(0, GIB), min_size=2))
-def test_a_steady_ledger_gives_the_exact_residual(ledgers: list[int]) -> None:
+def test_steady_counters_give_the_exact_residual(ledgers: list[int]) -> None:
     residual = ProcessResidual()
     for ledger in ledgers:
         published = residual.update(_quiet(ledger + 1234, ledger))
     assert published == 1234
 
 
-def test_a_device_holds_the_sum_over_its_processes_and_forgets_those_that_are_gone() -> None:
+def test_residual_of_a_device_is_the_sum_over_its_present_processes() -> None:
     residual = Residual()
     assert residual.update({(0, 1): _quiet(3 * GIB, GIB), (1, 1): _quiet(GIB, 0)}) == 3 * GIB
     assert residual.update({(0, 1): _quiet(3 * GIB, GIB)}) == 2 * GIB

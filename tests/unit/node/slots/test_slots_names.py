@@ -1,4 +1,4 @@
-"""Slots and what else exists for an allocation keep their random names over restarts of the agent."""
+"""Slots and other objects of an allocation keep their random names over restarts of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots in memory: what a tenant may do to its pages, and what a crash at any point leaves."""
+"""Slots in memory: permissions of a tenant on its pages, and the state after a crash at any point."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from calabash.node.slots.tmpfs import TmpfsSlots
 
 CARD = DeviceUuid("GPU-1")
 A = AllocationId("a1")
-TENANT_UID, STRANGER_UID = 65534, 65533
+TENANT_UID, OTHER_UID = 65534, 65533
 
 
 def _spec(name: AllocationId = A, *, tenant_uid: int | None = TENANT_UID) -> SlotSpec:
@@ -56,7 +56,7 @@ def slots(tmp_path: Path) -> Iterator[TmpfsSlots]:
 
 
 def _as_user(uid: int, attack: Callable[[], object]) -> str:
-    """What an attack of an ordinary user comes to: the name of the error, or what it returned."""
+    """Call a function as another user; return the name of the error, or the result as text."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -82,7 +82,7 @@ def _usage(slots: TmpfsSlots) -> Path:
     return slots.path(A) / USAGE_FILE
 
 
-def test_a_tenant_maps_its_usage_for_writing_and_its_limits_for_reading(slots: TmpfsSlots) -> None:
+def test_tenant_maps_usage_for_writing_and_limits_for_reading(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     path = _usage(slots)
 
@@ -96,12 +96,12 @@ def test_a_tenant_maps_its_usage_for_writing_and_its_limits_for_reading(slots: T
     assert slots.pages(A).usage.proc(0).state != 0
 
 
-def test_nobody_but_the_tenant_sees_its_usage(slots: TmpfsSlots) -> None:
+def test_usage_is_readable_by_its_tenant_only(slots: TmpfsSlots) -> None:
     slots.create(_spec())
-    assert _as_user(STRANGER_UID, lambda: os.open(_usage(slots), os.O_RDONLY)) == "PermissionError"
+    assert _as_user(OTHER_UID, lambda: os.open(_usage(slots), os.O_RDONLY)) == "PermissionError"
 
 
-def test_a_tenant_can_take_no_lease_and_change_no_mode(slots: TmpfsSlots) -> None:
+def test_tenant_can_take_no_lease_and_change_no_mode(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     path = _usage(slots)
 
@@ -117,7 +117,7 @@ def test_a_tenant_can_take_no_lease_and_change_no_mode(slots: TmpfsSlots) -> Non
     assert _as_user(TENANT_UID, path.unlink) == "PermissionError"
 
 
-def test_a_usage_page_can_grow_by_nothing_that_takes_room(slots: TmpfsSlots) -> None:
+def test_usage_page_cannot_grow_in_memory(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     path = _usage(slots)
 
@@ -131,7 +131,7 @@ def test_a_usage_page_can_grow_by_nothing_that_takes_room(slots: TmpfsSlots) -> 
 
 
 @pytest.mark.parametrize("size", [0, 100, 1 << 40])
-def test_a_page_that_was_cut_or_stretched_is_told_and_read_without_harm(slots: TmpfsSlots, size: int) -> None:
+def test_page_of_wrong_size_is_reported_and_read_without_fault(slots: TmpfsSlots, size: int) -> None:
     slots.create(_spec())
     usage = slots.pages(A).usage
     usage_tracker = UsageTracker(slots, VirtualClock())
@@ -144,7 +144,7 @@ def test_a_page_that_was_cut_or_stretched_is_told_and_read_without_harm(slots: T
     assert usage.take_kernel_ns_max(0) == 0
 
 
-def test_a_hole_that_the_tenant_fills_elsewhere_does_not_stop_the_pool(slots: TmpfsSlots) -> None:
+def test_hole_in_a_page_of_a_full_file_system_does_not_stop_the_pool(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     path = _usage(slots)
     size = path.stat().st_size
@@ -164,7 +164,7 @@ def test_a_hole_that_the_tenant_fills_elsewhere_does_not_stop_the_pool(slots: Tm
         usage.require_intact()
 
 
-def test_what_cannot_be_opened_is_told_and_never_waited_for(slots: TmpfsSlots) -> None:
+def test_file_that_cannot_be_opened_is_reported_without_blocking(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     path = _usage(slots)
     path.unlink()
@@ -172,7 +172,7 @@ def test_what_cannot_be_opened_is_told_and_never_waited_for(slots: TmpfsSlots) -
     assert list(UsageTracker(slots, VirtualClock()).tick([_record(A)])) == [A]
 
 
-def test_slots_outlive_their_pool_and_are_gone_when_removed(slots: TmpfsSlots) -> None:
+def test_slots_outlive_their_pool_until_removed(slots: TmpfsSlots) -> None:
     slots.create(_spec())
     inode = _usage(slots).stat().st_ino
     again = TmpfsSlots(slots.root)
@@ -185,7 +185,7 @@ def test_slots_outlive_their_pool_and_are_gone_when_removed(slots: TmpfsSlots) -
     assert list(slots.root.iterdir()) == []
 
 
-def test_a_slot_of_plain_files_that_an_earlier_pool_made_is_used_and_removed(slots: TmpfsSlots) -> None:
+def test_plain_file_slot_of_an_earlier_pool_is_used_and_removed(slots: TmpfsSlots) -> None:
     FileSlots(slots.root).create(_spec())
     slots.sweep()
     assert slots.all() == [A]
@@ -194,7 +194,7 @@ def test_a_slot_of_plain_files_that_an_earlier_pool_made_is_used_and_removed(slo
     assert list(slots.root.iterdir()) == []
 
 
-def test_modes_are_what_they_are_whatever_the_umask(slots: TmpfsSlots) -> None:
+def test_file_modes_do_not_depend_on_the_umask(slots: TmpfsSlots) -> None:
     before = os.umask(0)
     try:
         slots.create(_spec())
@@ -214,7 +214,7 @@ def test_modes_are_what_they_are_whatever_the_umask(slots: TmpfsSlots) -> None:
     assert _as_user(TENANT_UID, lambda: os.open(slots.path(AllocationId("b")) / USAGE_FILE, os.O_RDWR)).isdigit()
 
 
-def test_without_the_right_to_mount_slots_are_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_plain_files_without_permission_to_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -226,7 +226,7 @@ def test_without_the_right_to_mount_slots_are_plain_files(tmp_path: Path, monkey
     assert sorted(p.name for p in chosen.path(A).iterdir()) == [LIMITS_FILE, USAGE_FILE]
 
 
-def test_a_pool_that_trusts_leases_keeps_plain_files(tmp_path: Path) -> None:
+def test_slots_are_plain_files_with_lease_membership(tmp_path: Path) -> None:
     assert choose_slots(tmp_path / "alloc", membership="lease").form == "files"
 
 
@@ -245,7 +245,7 @@ def _record(name: AllocationId) -> AllocationRecord:
     )
 
 
-class _NobodyIsIn:
+class _NoMembers:
     form = "kernel"
 
     def prepare(self, allocation: AllocationId) -> None: ...
@@ -267,7 +267,7 @@ class _NobodyIsIn:
 
 
 def _allocations(slots: TmpfsSlots, url: str) -> Allocations:
-    membership = cast("Any", _NobodyIsIn())
+    membership = cast("Any", _NoMembers())
     return Allocations(
         store=open_store(url), slots=slots, membership=membership, clock=SystemClock(), occupancy=NothingListed()
     )
@@ -297,7 +297,7 @@ def _die_at(step: int) -> None:
         setattr(kind, name, dying(getattr(kind, name)))
 
 
-def test_a_pool_killed_before_any_step_of_grant_and_release_ends_clean(slots: TmpfsSlots, tmp_path: Path) -> None:
+def test_pool_killed_before_any_step_of_grant_or_release_leaves_nothing(slots: TmpfsSlots, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/pool.db"
     open_store(url).close()
     left_behind = set()
@@ -330,7 +330,7 @@ def test_a_pool_killed_before_any_step_of_grant_and_release_ends_clean(slots: Tm
 
 
 @pytest.mark.parametrize("form", ["files", "tmpfs"])
-def test_what_is_opened_while_its_slot_is_removed_is_not_kept(
+def test_pages_opened_while_their_slot_is_removed_are_not_kept(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     kept: FileSlots | TmpfsSlots = FileSlots(tmp_path) if form == "files" else request.getfixturevalue("slots")
