@@ -234,7 +234,7 @@ def test_database_of_another_program_is_not_cleared(other: str, home: Path, url:
 def test_a_backup_is_never_written_over_a_file_and_is_of_a_database_that_is_there(url: str, home: Path) -> None:
     _fill(url, home)
     (home / "file").write_text("mine")
-    with pytest.raises(CalabashError, match="is there already"):
+    with pytest.raises(CalabashError, match="already exists"):
         create_backup(url, home / "file")
     assert (home / "file").read_text() == "mine"
     with pytest.raises(CalabashError, match="there is no database"):

@@ -186,7 +186,7 @@ def test_commitment_that_is_not_in_force_in_the_month_is_not_drafted(store: Stor
 def test_use_only_outside_the_month_makes_no_draft(store: Store, invoicing: Billing) -> None:
     store.add_usage([used("a", "late", 720, 722), used("b", "early", -3, 0), used("c", "vision", 719, 723)])
     assert nets(store, invoicing) == {"vision": "1.00"}
-    with pytest.raises(CalabashError, match="late has neither use nor a commitment in 2026-11") as none:
+    with pytest.raises(CalabashError, match="late has neither usage nor a commitment in 2026-11") as none:
         drafted(store, tenant="late")
     assert none.value.reason is Reason.NOT_FOUND
 
@@ -204,7 +204,7 @@ def test_empty_draft_or_draft_without_a_tariff_cannot_be_issued(store: Store, in
     drafted(store)
     with Database(store.url).transaction() as connection:  # as an earlier version wrote it
         connection.execute(sa.text("UPDATE invoice_drafts SET lines = '[]'"))
-    with pytest.raises(CalabashError, match="the draft for vision in 2026-11 has no use and no commitment") as empty:
+    with pytest.raises(CalabashError, match="the draft for vision in 2026-11 has no usage and no commitment") as empty:
         invoicing.issue("draft-2026-11-vision", by="root")
     assert empty.value.reason is Reason.CONFLICT
     invoicing.put_tariff(msgspec.structs.replace(TARIFF, valid_to="2026-02-01"))
@@ -690,7 +690,7 @@ def test_draft_of_an_earlier_version_is_drafted_again_before_it_is_issued(store:
     draft = store.billing.drafts(ALL)[0]
     old = {name: value for name, value in draft.document.items() if name != "evidence"}
     store.billing.put_drafts([replace(draft, document=old)], month="2026-11")
-    with pytest.raises(CalabashError, match="is of an earlier version, without itemised use"):
+    with pytest.raises(CalabashError, match="was made by an earlier version, without itemised usage"):
         invoicing.issue("draft-2026-11-vision", by="root")
 
 

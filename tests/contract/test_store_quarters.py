@@ -64,7 +64,7 @@ def of_ledger(store: Store) -> dict[str, tuple[int, ...]]:
     found = {}
     month = month_usage(store, "2026-11")
     for tenant in month.tenants:
-        usage = month.of(tenant)
+        usage = month.usage_of(tenant)
         lengths = usage.length_us.astype(object)
         columns = (
             lengths * usage.share_percent,

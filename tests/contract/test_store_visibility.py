@@ -40,7 +40,7 @@ def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Sight:
         people=People(tenants={name: Tenant(name=name) for name in ("vision", "speech")}),
         live=lambda: waiting,
         queues=[],
-        owner=AllocationOwners(store.allocation).of,
+        owner=AllocationOwners(store.allocation).owner_of,
         listed=lambda _: False,
     )
 

@@ -16,7 +16,7 @@ def test_a_pool_is_kept_while_it_runs_and_put_back_when_it_is_down(tmp_path: Pat
         world.up()
         world.client.put("/v1/queues/kept", {"deserved": 1})
         assert "schema" in type_("backup", "create", str(file)).stdout
-        assert "is there already" in type_.refused(1, "backup", "create", str(file))
+        assert "already exists" in type_.refused(1, "backup", "create", str(file))
         world.client.delete("/v1/queues/kept")
         assert "a pool runs already" in type_.refused(1, "restore", str(file))
         world.kill()  # changes that are not in the database yet are in a companion of the file

@@ -142,7 +142,7 @@ def test_draft_command_names_the_tenant_that_failed_and_drafts_the_others(world_
     assert "hint:" in told
     code, said, told = command(world, "invoice", "draft", "2026-01", "--tenant", "vision")
     assert (code, said) == (3, "")
-    assert "vision has neither use nor a commitment in 2026-01" in told
+    assert "vision has neither usage nor a commitment in 2026-01" in told
 
 
 def test_invoice_is_itemised_and_verified_by_commands_and_by_its_tenant(world_of_teams: World) -> None:

@@ -1,5 +1,7 @@
-"""Operating what many teams share, whatever it runs on: tenants, people, tokens, who may do and see what, usage, invoices,
-the audit log, and the HTTP on a Unix socket that serves them. Both the pool of one machine and that of a cluster stand on it.
+"""Multi-tenant platform shared by the pool of one machine and the pool of a cluster.
+
+It has tenants, users, tokens, permissions, visibility, usage, invoices, the audit log, notifications, the stored objects of
+tenant networks, and the HTTP API on a Unix socket.
 
 What never lives here: devices, scheduling, the API server.
 """

@@ -1,4 +1,4 @@
-"""What the routes of operating need of the pool that they are of."""
+"""Services of a pool that the platform's API routes use."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from calabash.platform.tenancy.store import TenancyBook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """A pool, of whatever kind, as those who operate it ask it.
+    """Services of one pool, of a machine or of a cluster.
 
     Args:
-        sight: what a principal is shown.
-        queues: the queues that are seen, with what they hold and what waits in them.
-        devices: how many devices there are now.
-        settle: look once more at what has ended; called before something is judged by what runs.
-        traces: all that there is now, to be compared with what was.
-        notices: who is notified of what; None where nobody can be.
-        networks: of its tenants; None where there are none.
-        certificates: of their load balancers; there where networks are.
+        sight: returns the visibility of a principal.
+        queues: returns the visible queues, with the amounts that are allocated and waiting.
+        devices: returns the present number of devices.
+        settle: releases allocations that have ended; called before a decision that depends on running allocations.
+        traces: returns the present state of all objects, for the change feed.
+        notices: notification rules; None if the pool sends no notifications.
+        networks: networks of tenants; None if the pool has none.
+        certificates: certificates of load balancers; None if ``networks`` is None.
     """
 
     permission: Permission

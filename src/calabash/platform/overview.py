@@ -1,4 +1,4 @@
-"""The whole pool in one reply, from what is shown of its devices and of what is held. Pure: figures in, figures out."""
+"""Overview of the whole pool: sums over its devices, allocations and waiting requests. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from calabash.api.overview import OverviewCell, OverviewCount, OverviewModel, OverviewReply
 from calabash.api.replies import AllocationView, DeviceView
 
-IDLE_PERCENT = 0.5  # of a device, over the last second: below it nothing is computed
+IDLE_PERCENT = 0.5  # utilization below which a slice counts as idle
 
 
 def overview(
@@ -19,7 +19,13 @@ def overview(
     reasons: Iterable[str],
     at_s: float,
 ) -> OverviewReply:
-    """Sums over devices and over what is held; ``reasons`` of those of the ``pending`` that were explained."""
+    """Return the overview of a pool.
+
+    Args:
+        pending: number of waiting requests.
+        reasons: reason of each waiting request that has one.
+        at_s: time of the figures in seconds.
+    """
     memory_mib = {d.uuid: d.memory_mib for d in devices}
     idle = [amount for held in allocations for amount in _idle(held, memory_mib)]
     given = {d.uuid: _given(d) for d in devices}
@@ -51,13 +57,13 @@ def overview(
 
 
 def _given(device: DeviceView) -> float:
-    """How much of a device is given out, 0 to 1: the larger of memory and compute, since the rest of both is of no use."""
+    """Return the allocated part of a device, 0 to 1: the larger one of memory and compute."""
     memory = device.memory_allocated_mib / device.memory_mib if device.memory_mib else 0.0
     return min(1.0, max(memory, device.core_allocated_percent / 100))
 
 
 def _idle(held: AllocationView, memory_mib: dict[str, int]) -> list[float]:
-    """What each idle slice keeps of its device, in devices."""
+    """Return for each idle slice of an allocation the part of its device that it holds, 0 to 1."""
     found = []
     for part in held.slices:
         if part.core_used_percent < IDLE_PERCENT:
@@ -68,7 +74,7 @@ def _idle(held: AllocationView, memory_mib: dict[str, int]) -> list[float]:
 
 
 def _counts(counted: Counter[str]) -> list[OverviewCount]:
-    """The most frequent first."""
+    """Return the counts, most frequent first."""
     return [OverviewCount(name=n, count=c) for n, c in sorted(counted.items(), key=lambda item: (-item[1], item[0]))]
 
 

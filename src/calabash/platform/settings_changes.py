@@ -1,4 +1,4 @@
-"""Changes of settings that name only some of them: whether the object must exist, and lists with names added and removed."""
+"""Apply partial changes of settings: check that the object exists, and add to or remove from lists of names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require_presence(
 
     Args:
         what: the kind of object: ``queue``, ``tenant``.
-        new: as the request says it; UNSET permits both.
+        new: True if the request is to create the object, False if it is to change it; UNSET permits both.
         tenant: the tenant that a project belongs to.
         command: the command for such objects, if it is not called like the kind.
     """

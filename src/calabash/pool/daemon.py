@@ -181,8 +181,8 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         clock=SystemClock(),
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
-        look=lambda: _end_overdue(pool),
-        learned="scipy.optimize",  # by the scheduler's tables
+        check=lambda: _end_overdue(pool),
+        preload="scipy.optimize",  # by the scheduler's tables
     )
     keeper.start()
     stack.callback(keeper.stop)

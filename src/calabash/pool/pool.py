@@ -233,7 +233,7 @@ class Pool:
             people=self.tenancy.people(),
             live=lambda: _live(self.agent, self.binder),
             queues=self.queues.records(),
-            owner=self._owners.of,
+            owner=self._owners.owner_of,
             listed=lambda queue: self.permission.listed(who, queue.users, queue.groups),
         )
 

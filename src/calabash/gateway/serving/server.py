@@ -16,7 +16,7 @@ from calabash.adapters.host.tcp_peers import local_uid
 from calabash.api.gateway import GatewayLimits
 from calabash.gateway.serving.connections import GatewayConnections
 from calabash.gateway.serving.request_guard import CONNECTION, PEER, Application
-from calabash.platform.http.per_user_pacing import Turns
+from calabash.platform.http.per_user_pacing import PerUserPacer
 from calabash.transport.uvicorn_http11 import StrictProtocol
 
 REQUEST_S = 10.0  # from the first byte of a request, or the answer to the one before, to the end of the next one's head
@@ -31,7 +31,7 @@ class ConnectionBounds:
     """What the connections of one gateway share. ``proxies``: addresses of peers that stand for others."""
 
     table: GatewayConnections
-    turns: Turns
+    pacer: PerUserPacer
     proxies: frozenset[str]
 
     def peer(self, connection: socket.socket, address: str) -> str:
@@ -72,7 +72,7 @@ class BoundedProtocol(StrictProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.table, self.turns = self.bounds.table, self.bounds.turns
+        self.table, self.pacer = self.bounds.table, self.bounds.pacer
         address = self.client[0] if self.client else ""
         if self.handshake is not None:
             self.table.leave(self.handshake)
@@ -96,7 +96,7 @@ class BoundedProtocol(StrictProtocol):
     def data_received(self, data: bytes) -> None:
         """Take part of a request when it is the peer's turn; nothing more is read until then."""
         self.flow.pause_reading()
-        self.turns.begin(self._peer, lambda: self._take(data))
+        self.pacer.begin(self._peer, lambda: self._take(data))
 
     def _take(self, data: bytes) -> None:
         if not self.transport.is_closing():
@@ -171,7 +171,7 @@ def gateway_server(
 ) -> uvicorn.Server:
     """A server for ``serve(sockets=...)``."""
     table = GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies))
-    bounds = ConnectionBounds(table=table, turns=Turns(), proxies=frozenset(proxies))
+    bounds = ConnectionBounds(table=table, pacer=PerUserPacer(), proxies=frozenset(proxies))
     config = uvicorn.Config(
         _Sending(application),
         http=type("GatewayProtocol", (BoundedProtocol,), {"bounds": bounds}),

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The caller of an API request: its connection, process and principal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from calabash.model.tenancy import NOBODY, Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: ``peer`` is the other end of the connection, ``process`` that very process, None when it cannot be known.
-    Rights are the ``principal``'s alone; the two are one user only where that is ``local``."""
+    """The caller of one API request.
+
+    Permissions are checked for the principal only. Peer and principal are the same user only if ``principal.local`` is true.
+
+    Args:
+        peer: credentials of the process at the other end of the connection.
+        process: that process; None if it has ended or could not be identified, or if the request came with a token.
+        principal: the authenticated user.
+    """
 
     peer: Peer
     process: Process | None = None

@@ -1,8 +1,8 @@
-"""Who of the pool somebody is that a provider of identities vouches for, and which roles its groups give.
+"""Map the identities of an OpenID Connect provider to users of the pool, and their groups to roles.
 
-A subject is a user's own where an administrator said so. Otherwise a group that the settings name makes it a user, called
-after the provider so that no account of this machine and nobody else is meant. In the places that the settings name, roles are
-what the groups say, at each login; other roles are left as they are.
+An administrator may assign a subject to a user. A subject that is assigned to no user becomes a new user if the settings have
+a rule for one of its groups; its name ends in ``@HOST`` of the provider, so it equals no account of this machine. At each
+login the roles in the tenants and projects that the rules name are set to what the groups give; other roles are unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VouchedIdentity:
-    """What a provider says: ``subject`` is ``ISSUER|SUB``; the rest is how it calls it."""
+    """Identity that a provider has verified; ``subject`` is ``ISSUER|SUB``, the other fields are the provider's claims."""
 
     subject: str
     name: str = ""
@@ -38,7 +38,7 @@ class VouchedIdentity:
 
 
 class Identities:
-    """Safe for threads."""
+    """Users and roles of the subjects of an identity provider. Safe for threads."""
 
     def __init__(self, tenancy: TenancyBook, settings: OidcSettings | None = None) -> None:
         self._tenancy = tenancy
@@ -46,7 +46,10 @@ class Identities:
         self._lock = threading.Lock()
 
     def user(self, who: VouchedIdentity) -> str:
-        """The user that it is. Raises NOT_PERMITTED when it is none."""
+        """Return the user name of an identity; create the user or update its roles as the group rules say.
+
+        Raises NOT_PERMITTED if the subject is assigned to no user and none of its groups has a rule.
+        """
         with self._lock:
             people = self._tenancy.people()
             roles = self._roles(who.groups)
@@ -55,11 +58,11 @@ class Identities:
             if found is None and roles:
                 found = User(name=self._name(who), subject=who.subject, email=who.email)
                 self._tenancy.put_user(found)
-                log.info("a provider's user is known from now on", user=found.name)
+                log.info("created a user for a subject of the identity provider", user=found.name)
             if found is not None and self._rules:
-                self._give(found.name, roles)
+                self._set_roles(found.name, roles)
                 if made and not self._tenancy.people().members.get(found.name):
-                    found = None  # it was here by its groups alone
+                    found = None  # the user was created for its groups, and has no role left
             if found is None:
                 raise CalabashError(
                     f"you have no account here: nobody is {who.subject[:300]!r}",
@@ -69,7 +72,10 @@ class Identities:
             return found.name
 
     def _roles(self, groups: Collection[str]) -> dict[tuple[str, str], Role]:
-        """By tenant and project; of several rules for one place the first counts. Places that are not there are left out."""
+        """Return the roles that groups give, by tenant and project.
+
+        The first of several rules for one tenant and project applies. Rules for unknown tenants or projects are skipped.
+        """
         people, found = self._tenancy.people(), dict[tuple[str, str], Role]()
         for rule in self._rules:
             there = not rule.tenant or rule.tenant in people.tenants
@@ -79,7 +85,8 @@ class Identities:
                 found.setdefault((rule.tenant, rule.project), Role(rule.role))
         return found
 
-    def _give(self, user: str, roles: dict[tuple[str, str], Role]) -> None:
+    def _set_roles(self, user: str, roles: dict[tuple[str, str], Role]) -> None:
+        """Set the user's roles in all tenants and projects that the rules name; delete those that are not in ``roles``."""
         named = {(rule.tenant, rule.project) for rule in self._rules}
         before = {(m.tenant, m.project): m.role for m in self._tenancy.people().members.get(user, ())}
         for tenant, project in sorted(named & before.keys() - roles.keys()):
@@ -89,7 +96,7 @@ class Identities:
                 self._tenancy.put_member(Member(user=user, role=role, tenant=tenant, project=project))
 
     def _name(self, who: VouchedIdentity) -> str:
-        """One that nobody has, and that is no account of this machine."""
+        """Return an unused name that is no account of this machine."""
         people, suffix = self._tenancy.people(), _suffix(who.subject)
         taken: Sequence[object] = (people.users, people.tenants, people.members)
         plain = re.sub(r"[^a-z0-9._-]", "", who.name.partition("@")[0].lower()).lstrip("0123456789._-") or "user"
@@ -101,6 +108,6 @@ class Identities:
 
 
 def _suffix(subject: str) -> str:
-    """``@HOST`` of the provider, short enough for a name."""
+    """Return ``@HOST`` of the provider, shortened to fit in a name."""
     host = re.sub(r"[^a-z0-9.-]", "", re.split("[/:|]", subject.partition("//")[2])[0].lower())
     return f"@{host[-(NAME_CHARACTERS_MAX - 26 - 4) :].lstrip('.-') or 'oidc'}"

@@ -1,9 +1,10 @@
-"""Who asks and may do what. A process of this machine is who the kernel says, never who the request says; whoever comes
-from elsewhere is who its token says.
+"""Authenticate principals and check their permissions.
 
-Root and the pool's owner are administrators. Members of tenants may use these; who is a member of none has the tenant of
-its own name, and the queue ``default``. A queue of its own is for its access list. A pool that cannot tell whose a process
-is (no control groups) serves its own user's processes only.
+A process of this machine is authenticated by the kernel's peer credentials of its connection; every other request by its token.
+
+Root and the owner of the pool's process are administrators. A member of tenants may use these tenants. A user who is a member
+of none has a tenant of the same name as the user, and the queue ``default``. Other queues may be used by the users and groups
+on their access lists. A pool without control groups cannot attribute processes to users, and serves only its own user.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ GROUPS_KEPT_S = 30.0
 
 
 class Permission:
-    """The rules of one pool.
+    """Authentication and permission checks of one pool.
 
     Args:
-        owner_uid: whom the pool's process belongs to.
-        everybody: whether others than administrators are served.
-        people: who there is now.
-        account_of: the uid of a login name; -1 when there is none.
+        owner_uid: uid of the pool's process.
+        everybody: serve all users of the machine; if false, only root and the owner.
+        people: returns the present directory of tenants, users and roles.
+        groups_of: returns the names of the groups of a uid; the result is cached for GROUPS_KEPT_S seconds.
+        account_of: returns the uid of a login name; -1 if there is no such account.
     """
 
     def __init__(
@@ -54,17 +56,17 @@ class Permission:
         self._groups: dict[int, tuple[float, frozenset[str]]] = {}
 
     def serves(self) -> str:
-        """Whom, for people."""
+        """Return a text that names the users whom the pool serves."""
         return "every user" if self._everybody else f"user {user_name(self._owner_uid)} only"
 
-    # -- who asks ----------------------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------------------------
 
     def of_peer(self, peer: Peer) -> Principal:
-        """The process at the other end of a Unix socket."""
+        """Return the principal of a process at the other end of a Unix socket."""
         return self._principal(self._people().named(user_name(peer.uid)), peer.uid)
 
     def of_token(self, token: TokenRecord) -> Principal:
-        """Whoever came with a valid token. Raises NOT_AUTHENTICATED when its user is gone."""
+        """Return the principal of a valid token. Raises NOT_AUTHENTICATED if its user does not exist any more."""
         if token.kind is TokenKind.GATEWAY:
             return Principal(user=token.user, token=token.id, kind=token.kind)
         user = self._people().users.get(token.user)
@@ -88,14 +90,14 @@ class Permission:
             return Principal(user=name, uid=uid, roles=roles, own=own)
         return Principal(user=name, uid=uid, roles=roles, own=own, token=token.id, kind=token.kind, scopes=token.scopes)
 
-    # -- and may it --------------------------------------------------------------------------------------------
+    # -- permissions --------------------------------------------------------------------------------------------
 
     def administrator(self, who: Principal) -> bool:
-        """Whether no bound of fair use holds it back."""
+        """Return True if the principal is an administrator of the pool, for whom request limits do not apply."""
         return access.is_allowed(who, Action.MANAGE_TENANTS)
 
     def require_served(self, who: Principal) -> None:
-        """Raises NOT_PERMITTED for other local users where the pool serves its own user only."""
+        """Raise NOT_PERMITTED for another local user if the pool serves its own user only."""
         if who.local and not self._everybody and who.uid not in {0, self._owner_uid}:
             raise CalabashError(
                 f"this pool serves {self.serves()}, you are {who.user}",
@@ -104,7 +106,11 @@ class Permission:
             )
 
     def require(self, who: Principal, action: Action, what: str, *, tenant: str = "", project: str = "") -> None:
-        """Raises NOT_PERMITTED unless the principal may do that there; ``what`` follows "may not"."""
+        """Raise NOT_PERMITTED unless the principal may perform the action in that tenant and project.
+
+        Args:
+            what: the action in words; follows "may not" in the message.
+        """
         if access.is_allowed(who, action, tenant=tenant, project=project):
             return
         if not access.in_scope(who, action):
@@ -120,7 +126,7 @@ class Permission:
         raise CalabashError(f"user {who.user} may not {what}", reason=Reason.NOT_PERMITTED, hint=hint)
 
     def require_process(self, who: Principal, what: str) -> None:
-        """Raises NOT_PERMITTED for whoever came with a token: this concerns the very process that asks."""
+        """Raise NOT_PERMITTED for a principal with a token: the operation is for processes of this machine."""
         if not who.local:
             raise CalabashError(
                 f"a token may not {what}: this is for processes of the pool's machine",
@@ -129,13 +135,17 @@ class Permission:
             )
 
     def owns(self, who: Principal, *, uid: int, user: str) -> bool:
-        """Whether something that such a user asked for is the principal's own."""
+        """Return True if an object that was requested by this uid and user belongs to the principal.
+
+        Args:
+            uid: uid of the requesting user; compared if it is not negative, the user name otherwise.
+        """
         return who.uid == uid if uid >= 0 else who.user == user
 
     def require_owner(self, who: Principal, allocation: str, *, uid: int, user: str, tenant: str, queue: str) -> None:
-        """Raises NOT_PERMITTED unless the allocation is the principal's own or in a tenant where it may take slices back.
+        """Raise NOT_PERMITTED unless the principal owns the allocation or may stop allocations of its tenant and project.
 
-        Raises NOT_FOUND where it may not even know of it.
+        Raises NOT_FOUND if the principal may not see the allocation.
         """
         owner = who.key if self.owns(who, uid=uid, user=user) else ""
         if access.is_allowed(who, Action.STOP, tenant=tenant, project=queue.removeprefix(f"{tenant}/"), owner=owner):
@@ -145,7 +155,10 @@ class Permission:
         self.require(who, Action.STOP, f"touch {allocation}, which belongs to {user}", tenant=tenant)
 
     def require_queue(self, who: Principal, queue: str, users: Sequence[str], groups: Sequence[str]) -> None:
-        """Raises NOT_PERMITTED when the user is not on the queue's access list."""
+        """Raise NOT_PERMITTED if neither the user nor one of its groups is on the queue's access list.
+
+        Operators are on every list, and queue ``default`` has none.
+        """
         if queue != DEFAULT_QUEUE and not self.listed(who, users, groups):
             raise CalabashError(
                 f"user {who.user} may not use queue {queue}",
@@ -155,7 +168,13 @@ class Permission:
             )
 
     def tenant(self, who: Principal, wanted: str, project: str = "") -> str:
-        """The tenant that a request is accounted to. Raises NOT_PERMITTED for a tenant of others."""
+        """Return the tenant that a request is charged to.
+
+        Args:
+            wanted: the tenant that the request names; empty or ``default`` for the user's only tenant.
+
+        Raises NOT_PERMITTED if the user may not request for that tenant, or if it names none and has several.
+        """
         there = access.requestable_tenants(who)
         if wanted in {"", DEFAULT_TENANT}:
             if who.own or len(there) == 1:
@@ -177,7 +196,7 @@ class Permission:
         return wanted
 
     def listed(self, who: Principal, users: Sequence[str], groups: Sequence[str]) -> bool:
-        """Whether an access list names it; operators are on every list."""
+        """Return True if an access list has the user or one of its groups; operators are on every list."""
         if (
             access.is_allowed(who, Action.OPERATE)
             or who.user in users
@@ -197,7 +216,7 @@ class Permission:
 
 
 def account(login: str) -> int:
-    """The uid of an account of this machine; -1 when there is none."""
+    """Return the uid of an account of this machine; -1 if there is none."""
     if login.isdigit():
         return int(login)
     try:
@@ -208,7 +227,7 @@ def account(login: str) -> int:
 
 
 def not_found(allocation: str) -> CalabashError:
-    """There is no such allocation now, as far as whoever asks may know."""
+    """Build the error for an allocation that does not exist or that the principal may not see."""
     return CalabashError(
         f"there is no allocation {allocation!r} held or waiting", reason=Reason.NOT_FOUND, hint="see `calabash ps`"
     )

@@ -1,4 +1,4 @@
-"""Changes of tenants, projects, users, members and tokens: who may ask for them, and what they come to."""
+"""Create, change and delete tenants, projects, users, members and tokens, after a permission check."""
 
 from __future__ import annotations
 
@@ -35,19 +35,25 @@ TENANT_CHARACTERS_MAX = 63
 
 
 class TenancyChanges:
-    """Every method raises CalabashError where the principal may not or it cannot be; then nothing changes."""
+    """Changes of tenancy, each with its permission check.
+
+    Every method raises CalabashError if the principal may not make the change or the change is invalid; it then changes
+    nothing.
+    """
 
     def __init__(self, *, tenancy: TenancyBook, tokens: Tokens, permission: Permission) -> None:
         self._tenancy = tenancy
         self._tokens = tokens
         self._permission = permission
         self.identities = Identities(tenancy)
-        self.tenant_leaves: Callable[[str], None] = lambda _: None  # raises where something of a tenant is in the way
+        self.tenant_leaves: Callable[[str], None] = lambda _: (
+            None
+        )  # raises CalabashError if the tenant still has objects
 
     # -- tenants and projects ----------------------------------------------------------------------------------
 
     def put_tenant(self, who: Principal, name: str, wanted: shapes.TenantSettings) -> None:
-        """Create a tenant or change what is said."""
+        """Create a tenant or change the settings that are given. Raises CalabashError."""
         self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
         people = self._tenancy.people()
         known = people.tenants.get(name)
@@ -83,33 +89,37 @@ class TenancyChanges:
         self._tenancy.put_tenant(tenant, members=users)
 
     def delete_tenant(self, who: Principal, name: str) -> None:
-        """A tenant without requests and without networks."""
+        """Delete a tenant that has neither requests nor networks."""
         self._permission.require(who, Action.MANAGE_TENANTS, "change tenants")
         self.tenant_leaves(name)
         self._tenancy.delete_tenant(name)
 
     def put_project(self, who: Principal, tenant: str, name: str, wanted: shapes.ProjectSettings) -> None:
-        """Create a project or change what is said."""
+        """Create a project or change the settings that are given."""
         self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
         known = self._tenancy.people().projects.get((tenant, name))
         require_presence("project", name, tenant=tenant, exists=known is not None, new=wanted.new)
         self._tenancy.put_project(_changed(known or Project(tenant=tenant, name=name), _said(wanted)))
 
     def delete_project(self, who: Principal, tenant: str, name: str) -> None:
-        """A project without requests."""
+        """Delete a project without requests. Raises CONFLICT for the implicit default project."""
         self._require_tenant(who, Action.MANAGE_PROJECTS, tenant, "change its projects")
         if name == DEFAULT_PROJECT and (tenant, name) not in self._tenancy.people().projects:
             raise CalabashError(
                 f"project {DEFAULT_PROJECT} of tenant {tenant} cannot be deleted",
                 reason=Reason.CONFLICT,
-                hint="it is where requests go that name no project",
+                hint="requests that name no project go to it",
             )
         self._tenancy.delete_project(tenant, name)
 
     # -- people ------------------------------------------------------------------------------------------------
 
     def put_user(self, who: Principal, name: str, wanted: shapes.UserSettings) -> None:
-        """Create a user or change what is said."""
+        """Create a user or change the settings that are given.
+
+        Raises CONFLICT if the name is another account of this machine than the user's login, and CalabashError if the login
+        is no account.
+        """
         self._permission.require(who, Action.MANAGE_USERS, "change users")
         known = self._tenancy.people().users.get(name)
         require_presence("user", name, exists=known is not None, new=wanted.new)
@@ -119,14 +129,14 @@ class TenancyChanges:
             raise CalabashError(f"there is no account {user.login} on this machine", hint="see `getent passwd`")
         if name != user.login and self._permission.account_of(name) >= 0:
             raise CalabashError(
-                f"user {name} is an account of this machine, and would not be that one",
+                f"user {name} has the name of an account of this machine, and another login",
                 reason=Reason.CONFLICT,
                 hint=f"say --login {name}, or choose another name",
             )
         self._tenancy.put_user(user)
 
     def delete_user(self, who: Principal, name: str) -> None:
-        """A user, its roles and its tokens."""
+        """Delete a user, its roles and its tokens."""
         self._permission.require(who, Action.MANAGE_USERS, "change users")
         self._tenancy.delete_user(name)
         self._tokens.forget_user(name)
@@ -139,14 +149,17 @@ class TenancyChanges:
         self._tenancy.put_member(member)
 
     def delete_member(self, who: Principal, where: shapes.MemberPlace) -> None:
-        """Take a user's role there."""
+        """Delete the role of a user in a tenant or project."""
         self._require_place(who, where.tenant)
         self._tenancy.delete_member(user=where.user, tenant=where.tenant, project=where.project)
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
     def issue(self, who: Principal, wanted: shapes.TokenOrder) -> IssuedSecret:
-        """A token that may no more than whoever asks for it, unless that is an administrator of users."""
+        """Issue a token whose scopes are within those of the requesting principal's token.
+
+        Raises NOT_PERMITTED for other scopes, and for the token of another user unless the principal manages users.
+        """
         user = wanted.user or who.user
         scopes = tuple(dict.fromkeys(wanted.scopes))
         life_s = wanted.life_s
@@ -171,7 +184,11 @@ class TenancyChanges:
         return self._tokens.issue(user=user, kind=kind, life_s=life_s, scopes=scopes, note=wanted.note)
 
     def revoke(self, who: Principal, token: str) -> None:
-        """Nobody comes in with it from now on. Raises NOT_FOUND for those of others, too."""
+        """Revoke a token.
+
+        Raises NOT_FOUND if there is none, and for one of another user unless the principal manages users; CONFLICT if it was
+        revoked before.
+        """
         record = self._tokens.find(token)
         mine = record is not None and record.user == who.user
         if record is None or not (mine or access.is_allowed(who, Action.MANAGE_USERS)):
@@ -182,12 +199,14 @@ class TenancyChanges:
             )
 
     def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
-        """Return a session for a login code, or for the subject that the gateway vouches for.
+        """Return a session for a login code, or for a subject that the gateway has verified. Raises CalabashError.
 
-        The gateway alone begins sessions of the console, which have no secret; without it a login code gives a token.
+        Only the gateway begins sessions of the console, which have no secret. For other clients a login code gives a token.
         """
         if bool(wanted.code) == bool(wanted.subject):
-            raise CalabashError("a session is for a login code or for a subject", hint="give one of them")
+            raise CalabashError(
+                "a session needs a login code or a subject, exactly one of them", hint="leave one of them out"
+            )
         if wanted.console and who.kind is not TokenKind.GATEWAY:
             raise CalabashError(
                 "only the gateway may begin a session of the console",
@@ -222,19 +241,19 @@ class TenancyChanges:
             self._permission.require(who, Action.MANAGE_USERS, "change roles for the platform")
 
     def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
-        """Of tenants that it may not see, nobody hears whether they are there."""
+        """Raise NOT_FOUND if there is no such tenant or it is not visible, NOT_PERMITTED if the principal may not change it."""
         if tenant not in self._tenancy.people().tenants or not access.is_allowed(who, Action.SEE, tenant=tenant):
             raise missing("tenant", tenant)
         self._permission.require(who, action, what, tenant=tenant)
 
 
-_OF_THE_REQUEST = frozenset({"new", "users", "groups", "add_users", "remove_users", "add_groups", "remove_groups"})
+_NOT_SETTINGS = frozenset({"new", "users", "groups", "add_users", "remove_users", "add_groups", "remove_groups"})
 
 
 def _said(wanted: msgspec.Struct) -> dict[str, Any]:
-    """Return the settings that a request names, without those that say how lists and the object itself change."""
+    """Return the settings that a request gives, without those that say how lists and the object itself change."""
     settings = msgspec.structs.asdict(wanted)
-    return {k: v for k, v in settings.items() if v is not msgspec.UNSET and k not in _OF_THE_REQUEST}
+    return {k: v for k, v in settings.items() if v is not msgspec.UNSET and k not in _NOT_SETTINGS}
 
 
 def _changed(before: Any, said: dict[str, Any]) -> Any:

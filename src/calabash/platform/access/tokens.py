@@ -1,14 +1,14 @@
-"""Tokens: what a request that comes without a process of this machine proves its user with.
+"""Tokens: the credentials of requests that do not come from a process of this machine.
 
-Theory of operation. A secret is ``cal_ID_RANDOM`` with 256 random bits, said once, to whoever asked for it. Kept is its
-SHA-256 digest only; 256 random bits cannot be guessed from it, so no slower hash is needed. All tokens are in memory, so a
-revoked one is refused from the next request on. A login code is a token that is used up by its first use.
+Theory of operation. A secret is ``cal_ID_RANDOM`` with 256 random bits. It is returned once, to the user who created the
+token. Only its SHA-256 digest is stored; 256 random bits cannot be guessed from it, so no slower hash is needed. All tokens are
+in memory, so a revoked token is refused from the next request on. A login code is a token that can be used once.
 
 A session of the console has no secret at all: it cannot be shown as a token. The gateway names it beside its own credential,
 after the browser has proved that it holds the key of the session (``calabash.gateway.sessions.store``).
 Sessions of the console,
-login codes and the gateway's credential are kept in memory only, so none of them outlives the pool's process: another user
-may have had the console's port, and whatever browsers sent there, in the meantime.
+login codes and the gateway's credential are kept in memory only, so none of them outlives the pool's process: while the pool
+is down another user may bind the console's port and receive what browsers send there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PREFIX = "cal"
 LIFE_S = {TokenKind.SESSION: 12 * 3600.0, TokenKind.LOGIN: 600.0, TokenKind.API: 90 * 86_400.0}
 LIFE_S_MAX = 366 * 86_400.0
 PER_USER_MAX = 100
-KEPT_S = 30 * 86_400.0  # how long one that has expired is still listed
+KEPT_S = 30 * 86_400.0  # seconds for which an expired token is still listed
 SECRET_CHARACTERS_MAX = 128
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedSecret:
-    """A token and its ``secret``, which is never known again; it is left out where the object is printed."""
+    """A new token and its ``secret``, which cannot be read again later. ``repr`` leaves the secret out."""
 
     record: TokenRecord
     secret: str
@@ -63,7 +63,13 @@ class Tokens:
         scopes: tuple[TokenScope, ...] = (),
         note: str = "",
     ) -> IssuedSecret:
-        """A new one. Raises USER_LIMIT when that user has too many API tokens; sessions and codes replace the oldest."""
+        """Issue a token and store it.
+
+        Args:
+            life_s: seconds until it expires; 0 for the default of its kind. Longer lives are shortened to the maximum.
+
+        Raises USER_LIMIT if the user has PER_USER_MAX API tokens; a session or login code beyond that revokes the oldest one.
+        """
         now_s = self._clock.now_s()
         life_s = min(life_s or LIFE_S[kind], LIFE_S_MAX if kind is TokenKind.API else LIFE_S[kind])
         issued = _new(user=user, kind=kind, now_s=now_s, expires_at=now_s + life_s, scopes=scopes, note=note)
@@ -76,7 +82,10 @@ class Tokens:
         return issued
 
     def begin_session(self, user: str) -> IssuedSecret:
-        """Return a new session of the console: a record without a secret, kept in memory only. The oldest makes room."""
+        """Return a new session of the console: a record without a secret, kept in memory only.
+
+        Revokes the user's oldest session if there are PER_USER_MAX.
+        """
         now_s = self._clock.now_s()
         kind = TokenKind.SESSION
         made = _new(user=user, kind=kind, now_s=now_s, expires_at=now_s + LIFE_S[kind], scopes=(), note="")
@@ -99,7 +108,7 @@ class Tokens:
         return record
 
     def gateway(self) -> IssuedSecret:
-        """The credential of the process that serves the network; it lives as long as this pool and is stored nowhere."""
+        """Create the credential of the gateway process. It is valid as long as this process lives, and is not stored."""
         issued = _new(
             user="gateway",
             kind=TokenKind.GATEWAY,
@@ -113,11 +122,11 @@ class Tokens:
         return issued
 
     def check(self, secret: str) -> TokenRecord:
-        """The token of a secret. Raises NOT_AUTHENTICATED when there is none, or none any more."""
+        """Return the token of a secret. Raises NOT_AUTHENTICATED if it is unknown, expired or revoked."""
         prefix, _, rest = secret[:SECRET_CHARACTERS_MAX].partition("_")
         record = self._tokens.get(rest.partition("_")[0]) if prefix == PREFIX else None
         digest = _digest(secret)
-        # A comparison that takes as long whether or not there is such a token, and however much of it is right.
+        # Constant-time comparison, also for an unknown token ID.
         same = hmac.compare_digest(digest, record.digest if record else "0" * len(digest))
         if record is None or not same or not record.valid(self._clock.now_s()):
             raise CalabashError(
@@ -128,36 +137,36 @@ class Tokens:
         return record
 
     def use_up(self, secret: str) -> TokenRecord:
-        """The record of a login code, which nobody can use again. Raises NOT_AUTHENTICATED."""
+        """Revoke a valid login code and return its record. Raises NOT_AUTHENTICATED."""
         record = self.check(secret)
         if record.kind is not TokenKind.LOGIN or not self.revoke(record.id):
             raise CalabashError(
-                "this is no login code that can still be used",
+                "the login code is unknown, expired or was used before",
                 reason=Reason.NOT_AUTHENTICATED,
                 hint="ask for another one with `calabash token create --login`",
             )
         return record
 
     def revoke(self, token: str) -> bool:
-        """From now on nobody comes in with it; False when that was so already."""
+        """Revoke a token. Return False if there is none or it was revoked before."""
         with self._lock:
             return self._revoke(token, self._clock.now_s())
 
     def forget_user(self, user: str) -> None:
-        """The user is gone, with all its tokens."""
+        """Drop all tokens of a deleted user from memory."""
         with self._lock:
             self._tokens = {i: t for i, t in self._tokens.items() if t.user != user}
 
     def find(self, token: str) -> TokenRecord | None:
-        """One, valid or not."""
+        """Return the record of a token, valid or not; None if there is none."""
         return self._tokens.get(token)
 
     def now_s(self) -> float:
-        """The time that tokens are judged by."""
+        """Return the time of the clock by which tokens expire."""
         return self._clock.now_s()
 
     def everybody(self) -> list[TokenRecord]:
-        """All that are kept, oldest first, but the gateway's."""
+        """Return all tokens except the gateway's, oldest first."""
         found = [t for t in list(self._tokens.values()) if t.kind is not TokenKind.GATEWAY]
         return sorted(found, key=lambda t: (t.created_at, t.id))
 

@@ -1,11 +1,11 @@
-"""The replies that one principal is shown: objects and names of other tenants are left out of them.
+"""Visibility: redact objects and names of other tenants from the replies to a principal.
 
-A principal who sees the platform sees everything. Everybody else sees its own objects and those of its tenants: other
-allocations are not listed and not found, of a device only what it is and how much of it is free, and of the queues those that
-it may use. A name inside a text is a mention (``model.mentions``) and is shown or not by the same rules, by the kind and the
-name of the object: no word of a text is compared with names, so a text tells nothing about the names that exist. Totals of a
-device, and of a queue that a principal may use, are shown to all, because requests are sized by them; between two tenants they
-tell one the sum of the other.
+A principal with permission SEE_PLATFORM reads everything. Every other principal reads its own objects and those of its
+tenants: other allocations are neither listed nor found, a device shows only its properties and free amounts, and only the
+queues that the principal may use are listed. A name inside a text is a mention (``model.mentions``) and is redacted by the same
+rules, by the kind and name of its object. Words of a text are never compared with names, so a text does not reveal which names
+exist. Totals of a device, and of a queue that a principal may use, are visible to all because requests are sized by them; if
+there are two tenants, they reveal to each one the sum of the other.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from calabash.platform.tenancy.owners import AllocationOwner
 PUBLIC_EVENTS = frozenset({"health", "mode", "layout"})
 
 View = TypeVar("View", replies.AllocationView, replies.DeviceView, replies.EventView, replies.HappeningView)
-Held = tuple[str, GpuRequest, int, str]  # id, request, uid and user of whatever is held or waits
+Held = tuple[str, GpuRequest, int, str]  # ID, request, uid and user of an allocation or a waiting request
 
 
 class Sight:
-    """What ``who`` sees.
+    """Objects and names that one principal may read.
 
     Args:
-        people: who there is. live: everything that is held or waits, asked for once and only where it matters.
-        queues: those that an administrator has made. owner: whose an allocation is, also one that has ended.
-        listed: whether a queue's access list names it.
+        who: the principal.
+        people: directory of tenants, users and roles.
+        live: returns all allocations and waiting requests; called at most once, when it is first needed.
+        queues: the queues that an administrator has created.
+        owner: returns the owner of an allocation, also of one that has ended; None if it is unknown.
+        listed: returns True if the principal is on the queue's access list.
     """
 
     def __init__(
@@ -64,7 +67,11 @@ class Sight:
         self._tenants = access.visible_tenants(who) or frozenset()
 
     def sees(self, *, tenant: str, uid: int, user: str) -> bool:
-        """Whether what that user has on that tenant's account is shown."""
+        """Return True if the principal may read objects that this user has in this tenant.
+
+        Args:
+            uid: uid of the user; negative if only the name is known.
+        """
         if self.all or tenant in self._tenants:
             return True
         own = uid == self.who.uid if uid >= 0 else user == self.who.user
@@ -74,7 +81,7 @@ class Sight:
         return self.sees(tenant=record.request.tenant, uid=record.uid, user=record.user)
 
     def allocation(self, name: str) -> bool:
-        """Whether an allocation or request of that id is shown; one that nobody knows is not."""
+        """Return True if the principal may read the allocation or request with this ID; False for an unknown ID."""
         if self.all:
             return True
         if name not in self._remembered:
@@ -95,7 +102,7 @@ class Sight:
     # -- texts -------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """The text as this principal reads it."""
+        """Return the text without the names that the principal may not read."""
         return render(text, self._mentioned)
 
     def _mentioned(self, kind: str, name: str) -> bool:
@@ -127,7 +134,7 @@ class Sight:
     # -- replies -----------------------------------------------------------------------------------------------
 
     def shown_allocation(self, view: replies.AllocationView) -> replies.AllocationView:
-        return self._told(view, "explanation")
+        return self._redacted(view, "explanation")
 
     def shown_why(self, why: replies.WhyReply) -> replies.WhyReply:
         return msgspec.structs.replace(
@@ -138,7 +145,7 @@ class Sight:
         )
 
     def shown_device(self, view: replies.DeviceView) -> replies.DeviceView:
-        view = self._told(view, "cause")
+        view = self._redacted(view, "cause")
         if self.all:
             return view
         return msgspec.structs.replace(
@@ -152,7 +159,7 @@ class Sight:
             detail,
             device=self.shown_device(detail.device),
             drained_why=self.text(detail.drained_why),
-            history=[self._told(h, "cause") for h in detail.history],
+            history=[self._redacted(h, "cause") for h in detail.history],
         )
 
     def shown_card(self, card: mig_messages.MigCardView) -> mig_messages.MigCardView:
@@ -178,14 +185,14 @@ class Sight:
         return msgspec.structs.replace(view, users=mine, groups=[])
 
     def allocations_seen(self) -> AllocationsSeen | None:
-        """As ``record`` says it, for the journal; None: all."""
+        """Return the filter of visible allocations for queries of the journal; None if all are visible."""
         if self.all:
             return None
         own = access.in_scope(self.who, Action.SEE)
         return AllocationsSeen(tenants=self._tenants, uid=self.who.uid, user=self.who.user, own=own)
 
     def events_seen(self) -> EventsSeen | None:
-        """Those of an allocation that is seen, and of a device's health; None: all."""
+        """Return the filter of visible events: those of visible allocations and of PUBLIC_EVENTS; None if all are visible."""
         allocations = self.allocations_seen()
         if allocations is None:
             return None
@@ -196,9 +203,10 @@ class Sight:
         )
 
     def shown_event(self, view: replies.EventView) -> replies.EventView:
-        return self._told(view, "message")
+        return self._redacted(view, "message")
 
-    def _told(self, view: View, field: str) -> View:
+    def _redacted(self, view: View, field: str) -> View:
+        """Return the view with one of its texts redacted."""
         text = getattr(view, field)
-        told = self.text(text)
-        return view if told == text else msgspec.structs.replace(view, **{field: told})
+        redacted = self.text(text)
+        return view if redacted == text else msgspec.structs.replace(view, **{field: redacted})

@@ -1,6 +1,7 @@
-"""The pool's audit log: one thread seals and writes lines, others hand them over and may wait until they are written.
+"""Append-only audit log of a pool: a writer thread seals lines into a chain and stores them.
 
-The key of the seals and the head of the chain are files of the pool's home, not of the database.
+Any thread adds lines and may wait until they are written. The key of the seals and the head of the chain are files of the
+pool's home, not rows of the database.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from calabash.model.errors import CalabashError, Reason
 
 KEY_FILE, HEAD_FILE = "audit.key", "audit.head"
 WAITING_MAX = 10_000
-GATHER_S = 0.2  # what nobody waits for is written together: refusals must not keep the disk busy
-AT_ONCE = 100  # lines that one user may cause in a row, beyond what it changed; then one in each second
+GATHER_S = 0.2  # lines for which no request waits are gathered for so long and written together
+AT_ONCE = 100  # bounded lines of one user in a row; after that one per second
 PEOPLE_MAX = 10_000
 PAGE = 1000
 
@@ -33,7 +34,7 @@ _Waiting = tuple[AuditLine, "Future[None]"]
 
 
 class AuditTrail:
-    """Append-only. ``add`` and ``verify`` from any thread."""
+    """The audit log of one pool. ``add`` and ``verify`` may be called from any thread."""
 
     def __init__(self, home: Path, table: AuditTable, clock: Clock) -> None:
         self._home, self._table, self._clock = home, table, clock
@@ -48,14 +49,20 @@ class AuditTrail:
         self._thread.start()
 
     def stop(self) -> None:
-        """What was handed over is written."""
+        """Write all lines that were added, and end the writer thread; waits at most 10 seconds."""
         self._waiting.put(None)
         self._awaited.set()
         self._thread.join(timeout=10)
 
     def add(self, line: AuditLine, *, bounded: bool = False) -> Future[None]:
-        """Hand over a line; the future is done when it is written. ``bounded``: nobody waits for it, and its user may
-        cause only so many of these; beyond that they are counted, and the next line says how many."""
+        """Queue a line for writing and return a future that is done when the line is stored.
+
+        Args:
+            bounded: limit the lines of this user to AT_ONCE in a row and then one per second. Lines beyond that are dropped
+                and counted, and the next line has their number. Such a line may be written GATHER_S seconds later.
+
+        The future fails with STORE_UNAVAILABLE if WAITING_MAX lines wait.
+        """
         done: Future[None] = Future()
         line = replace(line, at=self._clock.now_s())
         if bounded:
@@ -76,9 +83,9 @@ class AuditTrail:
         return done
 
     def verify(self) -> tuple[AuditHead, str]:
-        """Follow the whole chain: its last good line and what is wrong after it; "" when nothing is.
+        """Verify the whole chain; return its last good line, and a text that names the first error ("" if there is none).
 
-        Lines that are written meanwhile are not looked at.
+        Lines that are written meanwhile may be left out.
         """
         head = self._head()
         at = self._table.beginning()
@@ -91,11 +98,11 @@ class AuditTrail:
                 return at, wrong
             known = known or any(head is not None and (line.id, line.seal) == (head.id, head.seal) for line in lines)
         if head is None and at.id:
-            return at, f"{self._home / HEAD_FILE} is missing: nobody can say whether lines were cut off"
+            return at, f"{self._home / HEAD_FILE} is missing: lines may have been cut off at the end"
         return at, "" if known else f"the log ended with line {head.id if head else 0}: lines were cut off"
 
     def _admitted(self, user: str, now_s: float) -> int:
-        """How many lines were left out before this one; -1 when it is to be left out itself."""
+        """Return the number of lines of this user that were dropped before this one; -1 if this line is to be dropped."""
         with self._lock:
             if len(self._people) > PEOPLE_MAX:
                 self._people.clear()
@@ -145,7 +152,7 @@ class AuditTrail:
 
 
 def write_head(home: Path, head: AuditHead) -> None:
-    """Keep the last line of the log beside the key."""
+    """Write number and seal of the log's last line to the head file in the pool's home."""
     temporary = home / f".{HEAD_FILE}"
     temporary.write_text(f"{head.id} {head.seal}\n")
     temporary.chmod(0o600)
@@ -153,7 +160,7 @@ def write_head(home: Path, head: AuditHead) -> None:
 
 
 def _key(path: Path) -> bytes:
-    """The key in that file, made when there is none."""
+    """Return the 32-byte key in the file; create the file if it does not exist. Raises BAD_FILE."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

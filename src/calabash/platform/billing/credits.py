@@ -1,4 +1,4 @@
-"""Credit notes as the store has them: which are open, what they credit, and what they forbid to take back."""
+"""Credit notes: find open ones, settle drafts with them, create them, and check whether a document may be reversed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.platform.billing.documents import invoice_of, record_of
 
 
 def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]:
-    """The credit notes of a tenant that are not used up, the oldest first.
+    """Return the credit notes of a tenant that have an amount left, oldest first.
 
     Args:
         bills: everything that was issued to the tenant.
@@ -34,13 +34,15 @@ def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]
 
 
 def settled(draft: BillRecord, bills: Sequence[BillRecord]) -> BillRecord:
-    """The draft with the credit notes that it is paid with as it is issued."""
+    """Return the draft with the credit notes that will pay for it when it is issued."""
     parts = settle_with_credits(Decimal(draft.total), open_credits(bills, draft.currency), draft.currency)
     return replace(draft, document={**draft.document, "settled": msgspec.to_builtins(parts)})
 
 
 def noted(issued: BillRecord, bills: Sequence[BillRecord], *, amount: Decimal, reason: str) -> BillRecord:
-    """The credit note for an invoice. Raises CalabashError for an invoice that was taken back, and as ``credit_note``.
+    """Return a credit note for an invoice.
+
+    Raises CONFLICT if the invoice was reversed, and CalabashError like ``credit_note``.
 
     Args:
         issued: the invoice with its lines.
@@ -59,7 +61,7 @@ def noted(issued: BillRecord, bills: Sequence[BillRecord], *, amount: Decimal, r
 
 
 def require_reversible(number: str, bills: Sequence[BillRecord]) -> None:
-    """Raise CONFLICT for an invoice with credit notes, and for a credit note that an invoice was paid with."""
+    """Raise CONFLICT for an invoice that has credit notes, and for a credit note that an invoice was paid with."""
     notes = [note.number for note in _notes_for(number, bills)]
     if notes:
         raise CalabashError(

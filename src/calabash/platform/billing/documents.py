@@ -1,5 +1,4 @@
-"""Between the ledger's values and their written forms: tariffs as administrators write them, invoices as the store and the
-API have them."""
+"""Convert tariffs and invoices between the ledger's values, the stored documents and the API."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _DRAFT = "draft-"
 
 
 def tariff_of(settings: billing.TariffSettings) -> Tariff:
-    """As the ledger knows it. Raises CalabashError that names what makes no sense."""
+    """Return the ledger's tariff for the settings. Raises CalabashError that names the invalid setting."""
     zone = zone_of(settings.time_zone)
     return Tariff(
         name=settings.name,
@@ -55,45 +54,49 @@ def tariff_of(settings: billing.TariffSettings) -> Tariff:
 
 
 def settings_of(document: Mapping[str, Any]) -> billing.TariffSettings:
-    """A tariff as it is stored."""
+    """Return the settings of a stored tariff."""
     return msgspec.convert(dict(document), billing.TariffSettings)
 
 
 def draft_number(tenant: str, month: str) -> str:
-    """What a draft is called as long as it has no number; a tenant's name has no ``~``."""
+    """Return the identifier of a draft, which has no invoice number yet. ``/`` in the tenant's name becomes ``~``."""
     return f"{_DRAFT}{month}-{tenant.replace('/', '~')}"
 
 
 def read_draft_number(text: str) -> tuple[str, str] | None:
-    """Tenant and month; None for what is not the name of a draft."""
+    """Return tenant and month of a draft's identifier; None if the text is not one."""
     month, rest = text[len(_DRAFT) : len(_DRAFT) + 7], text[len(_DRAFT) + 8 :]
     return (rest.replace("~", "/"), month) if text.startswith(_DRAFT) and rest else None
 
 
 def record_of(
-    bill: Invoice, *, seller: Sequence[str] = (), at: float = 0.0, evidence: Mapping[str, msgspec.Struct] | None = None
+    invoice: Invoice,
+    *,
+    seller: Sequence[str] = (),
+    at: float = 0.0,
+    evidence: Mapping[str, msgspec.Struct] | None = None,
 ) -> BillRecord:
-    """The invoice as the store keeps it, with the evidence of its usage records and its items."""
-    document: dict[str, Any] = msgspec.to_builtins(bill)
+    """Return the stored form of an invoice, with the evidence of its usage records and items."""
+    document: dict[str, Any] = msgspec.to_builtins(invoice)
     lines = document.pop("lines")
     if evidence:
         document["evidence"] = msgspec.to_builtins(dict(evidence))
     return BillRecord(
-        tenant=bill.tenant,
-        month=bill.month,
+        tenant=invoice.tenant,
+        month=invoice.month,
         document=document | {"seller": list(seller)},
         lines=lines,
-        kind=bill.kind.value,
-        reverses=bill.reverses,
-        currency=bill.currency,
-        net=str(bill.net),
-        total=str(bill.total),
+        kind=invoice.kind.value,
+        reverses=invoice.reverses,
+        currency=invoice.currency,
+        net=str(invoice.net),
+        total=str(invoice.total),
         at=at,
     )
 
 
 def invoice_of(record: BillRecord) -> Invoice:
-    """As the ledger knows it."""
+    """Return the ledger's invoice for a stored record."""
     document = {
         key: value
         for key, value in record.document.items()
@@ -111,7 +114,7 @@ def invoice_of(record: BillRecord) -> Invoice:
 
 
 def view_of(record: BillRecord) -> billing.InvoiceView:
-    """As the API shows it."""
+    """Return the API's view of a stored invoice or draft."""
     document = record.document
     state = "draft" if not record.number else "void" if record.reversed_by else "issued"
     return billing.InvoiceView(
@@ -143,7 +146,7 @@ def view_of(record: BillRecord) -> billing.InvoiceView:
 
 
 def counted_to_s(record: BillRecord) -> float:
-    """Return the moment up to which all usage was there when it was rated; 0 if it does not say, as a credit note."""
+    """Return the time in seconds up to which usage was complete at the rating; 0 if unknown, as for credit notes."""
     return float(record.document.get("evidence", {}).get("usage", {}).get("counted_to_s", 0.0))
 
 

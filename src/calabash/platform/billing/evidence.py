@@ -1,13 +1,13 @@
-"""Evidence behind an invoice: the digest of its usage records, and its use itemised by allocation.
+"""Evidence for an invoice: the digest of its usage records, and its usage itemised by allocation.
 
 Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with the
 same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of the lines
-among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its records that reach
-into the month, up to the last number that was there when the month was rated; a record that comes later is told apart by its
-number. The mark of an estimated end is covered where there is one, so invoices of versions without the mark still verify.
+among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its records that
+overlap the month, up to the last number that existed when the month was rated; a later record has a greater number. The mark of
+an estimated end is digested only if it is set, so invoices of versions without the mark still verify.
 
 A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the name
-that stays.
+before the ``~``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _UNCERTAIN = 16
 
 
 class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
-    """The usage records behind an invoice: how many, the greatest number of a record that was there, and their digest.
+    """Count and digest of the usage records of an invoice, and the greatest record number that existed at the rating.
 
-    ``rated_at`` is the moment of the rating, ``counted_to_s`` the one up to which all usage was there.
+    ``rated_at`` is the time of the rating, ``counted_to_s`` the time up to which usage was complete; both in seconds.
     """
 
     records: int = 0
@@ -46,7 +46,7 @@ class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ItemEvidence(msgspec.Struct, kw_only=True, frozen=True):
-    """The items of an invoice: how many, and their digest."""
+    """Count and digest of the items of an invoice."""
 
     count: int
     sha256: str
@@ -62,8 +62,8 @@ class UsageDigests:
     """Digests of usage records, by tenant.
 
     Args:
-        period_of: the month of a tenant.
-        last_id: records with a greater number are counted as late and not part of a digest; None: no record is late.
+        period_of: returns the month in the time zone of a tenant.
+        last_id: records with a greater number are counted as late and left out of the digests; None: no record is late.
     """
 
     def __init__(self, period_of: Callable[[str], Period], *, last_id: int | None = None) -> None:
@@ -75,7 +75,7 @@ class UsageDigests:
         self.late = 0
 
     def add(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Take the next page of records: columns BILLED, MEASURED and EVIDENCE of the store's reader."""
+        """Add a page of records with the columns BILLED, MEASURED and EVIDENCE of the store's reader."""
         taken: dict[str, list[str]] = {}
         periods, bound = self._periods, self._bound
         for row in rows:
@@ -86,7 +86,7 @@ class UsageDigests:
             if bound is not None and row[_ID] > bound:
                 self.late += 1
                 continue
-            row = row if row[_UNCERTAIN] else row[:_UNCERTAIN]  # noqa: PLW2901 - as it is digested
+            row = row if row[_UNCERTAIN] else row[:_UNCERTAIN]  # noqa: PLW2901 - the row as it is digested
             kept = allocation.partition("~")[0][:NAME_CHARACTERS]
             taken.setdefault(tenant, []).append(f"{kept} {row!r}" if kept == allocation else _renamed(kept, row))
         self.last_id = max(self.last_id, max((row[_ID] for row in rows), default=0))
@@ -95,8 +95,8 @@ class UsageDigests:
             found.hash.update("".join(texts).encode())
             found.records += len(texts)
 
-    def of(self, tenant: str, *, rated_at: float = 0.0, counted_to_s: float = 0.0) -> UsageEvidence:
-        """The evidence of one tenant, of all pages that were added."""
+    def evidence_of(self, tenant: str, *, rated_at: float = 0.0, counted_to_s: float = 0.0) -> UsageEvidence:
+        """Return the evidence of one tenant for all added pages."""
         found = self._digests.get(tenant, _Digest())
         return UsageEvidence(
             records=found.records,
@@ -114,12 +114,12 @@ class UsageDigests:
 
 
 def _renamed(kept: str, row: Sequence[Any]) -> str:
-    """The text of a record as it was before its allocation was renamed."""
+    """Return the digested text of a record with the allocation name that it had before it was renamed."""
     return f"{kept} {(*row[:_ALLOCATION], kept, *row[_ALLOCATION + 1 :])!r}"
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """One item of the use: what an allocation had of a device, from a moment to another."""
+    """Amounts that one allocation had of one device over an uninterrupted time."""
 
     allocation: str
     device: str
@@ -136,14 +136,14 @@ class Item(msgspec.Struct, kw_only=True):
 
 
 class Items:
-    """The items of all tenants by number, made of records in the order of their numbers."""
+    """Items of all tenants, numbered from 0; records must be added in the order of their numbers."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
         self._open: dict[tuple[Any, ...], int] = {}
 
     def number(self, rows: Iterable[Sequence[Any]]) -> Iterator[int]:
-        """The number of the item of each record of a page; a record that no item ends at begins another."""
+        """Yield the item number of each record of a page; a record that continues no item begins a new one."""
         items, opened = self._items, self._open
         for row in rows:
             (
@@ -190,14 +190,14 @@ class Items:
                 )
             yield found
 
-    def documents(self, bill: Invoice, lines: Iterable[ItemLine]) -> list[dict[str, Any]]:
-        """The items of an invoice as they are stored, each with what it used and its amount."""
-        return [self._document(bill, line) for line in lines]
+    def documents(self, invoice: Invoice, lines: Iterable[ItemLine]) -> list[dict[str, Any]]:
+        """Return the stored form of an invoice's items, each with its hours and amount."""
+        return [self._document(invoice, line) for line in lines]
 
-    def _document(self, bill: Invoice, line: ItemLine) -> dict[str, Any]:
-        begin_s, end_s = bill.period.from_us / SECOND_US, bill.period.to_us / SECOND_US
+    def _document(self, invoice: Invoice, line: ItemLine) -> dict[str, Any]:
+        begin_s, end_s = invoice.period.from_us / SECOND_US, invoice.period.to_us / SECOND_US
         item = self._items[line.item] if line.item >= 0 else _NOTHING
-        measure = line.measure if line.measure is not Measure.COMMITMENT else _measure_of(bill, line)
+        measure = line.measure if line.measure is not Measure.COMMITMENT else _measure_of(invoice, line)
         return {
             "allocation": item.allocation,
             "device": item.device,
@@ -236,21 +236,21 @@ _NOTHING = Item(
 )
 
 
-def _measure_of(bill: Invoice, commitment: ItemLine) -> Measure:
-    """The measure whose hours a commitment is for, told by the unit of its line."""
+def _measure_of(invoice: Invoice, commitment: ItemLine) -> Measure:
+    """Return the measure that a commitment is for, found by the unit of its line."""
     unit = next(
         line.unit
-        for line in bill.lines
+        for line in invoice.lines
         if line.measure is Measure.COMMITMENT and (line.tariff, line.price) == (commitment.tariff, commitment.price)
     )
     return next(measure for measure in Measure if measure is not Measure.COMMITMENT and unit_of(measure) == unit)
 
 
 def in_parts(items: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Items in the parts in which they are stored."""
+    """Split items into the parts of ITEMS_AT_ONCE in which they are stored."""
     return [items[begin : begin + ITEMS_AT_ONCE] for begin in range(0, len(items), ITEMS_AT_ONCE)]
 
 
 def item_evidence(items: Sequence[Mapping[str, Any]]) -> ItemEvidence:
-    """The evidence of items."""
+    """Return count and digest of items."""
     return ItemEvidence(count=len(items), sha256=digest(items))

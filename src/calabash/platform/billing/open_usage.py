@@ -1,4 +1,4 @@
-"""Usage that no usage record has yet, as billing asks for it."""
+"""Interface to usage of running allocations that has no usage record yet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from calabash.model.allocation import UsageRecord
 
 
 class RunningUsage(Protocol):
-    """The use of running allocations since their last usage record."""
+    """Usage of running allocations since their last usage record."""
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return it as records that are not in the store, and the moment up to which usage is counted with them."""
+        """Return the usage as records that are not in the store, and the time in seconds up to which usage is then complete."""
         ...
 
     def write(self) -> tuple[float, Mapping[str, float]]:
-        """Write what can be written. Return the moment up to which all usage is in the store, and the tenants of which it is
-        there only up to an earlier one. Raises CalabashError."""
+        """Write the usage to the store. Raises CalabashError.
+
+        Return the time in seconds up to which usage is complete in the store, and the tenants for which it is complete only up
+        to an earlier time.
+        """
         ...

@@ -1,6 +1,7 @@
-"""Both ends of a task of billing that runs in a process of its own, so that reading a million records holds up no grant.
+"""Run a billing task in a child process, so that reading a million records delays no allocation.
 
-The order comes on standard input, because the URL of a database may have a password. The answer is JSON on standard output.
+The parent writes the order to standard input, because the URL of a database may have a password. The child writes its answer
+to standard output. Both are JSON.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 
 class TaskOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """An order of a task; ``url``: of the database."""
+    """Order to a task; ``url`` is the URL of the database."""
 
     url: str
 
 
 class TaskAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """An answer of a task. With ``message`` it is an error, and has nothing else."""
+    """Answer of a task; an error if ``message`` is set, and then without other fields."""
 
     reason: str = ""
     message: str = ""
@@ -43,7 +44,7 @@ _Answer = TypeVar("_Answer", bound=TaskAnswer)
 
 
 def serve_task(order: type[_Order], answer: type[_Answer], task: Callable[[Store, _Order], _Answer]) -> int:
-    """Carry out the order on standard input and write the answer; return the exit status of the process."""
+    """Read the order from standard input, run the task and write its answer; return the exit status."""
     os.nice(NICENESS)
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
     try:
@@ -62,9 +63,9 @@ def run_task(module: str, order: TaskOrder, answer: type[_Answer], *, what: str)
     """Run a module that calls ``serve_task`` and return its answer.
 
     Args:
-        what: names the task in errors.
+        what: name of the task in errors.
 
-    Raises CalabashError: the error of the answer, TIMEOUT after ``TIMEOUT_S``, or CONFLICT when the process failed.
+    Raises CalabashError: the error of the answer, TIMEOUT after ``TIMEOUT_S`` seconds, or CONFLICT if the process failed.
     """
     try:
         done = run_module(module, inherit=DATABASE, text=msgspec.json.encode(order), timeout_s=TIMEOUT_S)

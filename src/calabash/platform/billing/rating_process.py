@@ -1,4 +1,4 @@
-"""``python -I -m calabash.platform.billing.rating_process``: rate a month, in a process of its own (``billing_process``)."""
+"""Program that rates a month of usage in its own process: ``python -I -m calabash.platform.billing.rating_process``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from calabash.platform.billing.documents import draft_number, record_of, setting
 from calabash.platform.billing.evidence import ITEMS, USAGE, Items, UsageDigests, in_parts, item_evidence
 from calabash.platform.billing.process import TaskAnswer, TaskOrder, serve_task
 
-ZONE_US = 15 * HOUR_US  # how far a month of any time zone is from that of UTC
-_Key = tuple[str, str, str, str, bool]  # tenant, and what an invoice tells apart
+ZONE_US = 15 * HOUR_US  # greatest offset of a time zone from UTC
+_Key = tuple[str, str, str, str, bool]  # tenant, project, model, mode, preemptible
 
 
 class RatingOrder(TaskOrder, kw_only=True, frozen=True):
@@ -43,8 +43,8 @@ class RatingOrder(TaskOrder, kw_only=True, frozen=True):
 
     Args:
         keep: store the drafts in the database.
-        counted_to_s: the moment up to which the database has all usage; 0: the moment of the rating.
-        behind: tenants of which it has all usage only up to an earlier moment.
+        counted_to_s: time up to which the database has all usage; 0: the time of the rating.
+        behind: tenants whose usage is complete only up to an earlier time, with that time in seconds.
     """
 
     month: str
@@ -64,7 +64,7 @@ class RatingFailure(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Rated(msgspec.Struct, kw_only=True, frozen=True):
-    """One tenant's month; ``net`` is money as text."""
+    """Rated month of one tenant; ``net`` is a decimal number."""
 
     tenant: str
     number: str
@@ -80,17 +80,17 @@ class RatingAnswer(TaskAnswer, kw_only=True, frozen=True):
 
 
 def main() -> int:
-    """Rate what standard input says."""
+    """Rate the month that the order on standard input names."""
     return serve_task(RatingOrder, RatingAnswer, lambda store, order: rate_month(store, order, clock=time.time))
 
 
 def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> RatingAnswer:
-    """Rate the month of one tenant, or of all tenants that have use in the month or a commitment in force in it.
+    """Rate the month of one tenant, or of all tenants with usage in the month or a commitment in force in it.
 
     An error in the data of one tenant fails that tenant alone. Kept drafts replace all earlier drafts of the month, or of the
     one tenant, so that no draft of an earlier rating can be issued for a tenant that failed.
 
-    Raises CalabashError when the one tenant that was asked for cannot be rated or has nothing to invoice.
+    Raises CalabashError if the order names a tenant that cannot be rated or has nothing to invoice.
     """
     now_s = clock()  # usage after this moment is not in the drafts
     settings = [settings_of(document) for document in store.billing.tariffs()]
@@ -101,35 +101,35 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     used = month_usage(store, order.month, tenant=order.tenant, items=items, digests=digests)
     guarantees = store.billing.guarantees()
     names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
-    bills: list[Invoice] = []
+    invoices: list[Invoice] = []
     drafts: list[BillRecord] = []
     failed: list[RatingFailure] = []
     for name in sorted(names):
         try:
-            bill, lines = month_invoice(
-                used.of(name), name, order.month, tariffs, guarantees.get(name, ()), itemised=items is not None
+            rated_invoice, lines = month_invoice(
+                used.usage_of(name), name, order.month, tariffs, guarantees.get(name, ()), itemised=items is not None
             )
         except CalabashError as error:
             message = error.message if name in error.message else f"tenant {name}: {error.message}"
             failed.append(RatingFailure(tenant=name, reason=str(error.reason), message=message, hint=error.hint))
             continue
-        if bill.empty:
+        if rated_invoice.empty:
             continue
-        bills.append(bill)
+        invoices.append(rated_invoice)
         if items is not None and digests is not None:
-            found = items.documents(bill, lines)
+            found = items.documents(rated_invoice, lines)
             counted_to_s = order.behind.get(name, order.counted_to_s or now_s)
-            of_usage = digests.of(name, rated_at=now_s, counted_to_s=counted_to_s)
+            of_usage = digests.evidence_of(name, rated_at=now_s, counted_to_s=counted_to_s)
             evidence = {USAGE: of_usage, ITEMS: item_evidence(found)}
-            record = record_of(bill, seller=_seller(bill, sellers), at=now_s, evidence=evidence)
+            record = record_of(rated_invoice, seller=_seller(rated_invoice, sellers), at=now_s, evidence=evidence)
             drafts.append(replace(record, items=in_parts(found)))
     if order.keep:
         store.billing.put_drafts(drafts, month=order.month, tenant=order.tenant)
-    if order.tenant and not bills:
+    if order.tenant and not invoices:
         _raise_without_draft(order, failed)
     rated = [
         Rated(tenant=b.tenant, number=draft_number(b.tenant, b.month), currency=b.currency, net=str(b.net))
-        for b in bills
+        for b in invoices
     ]
     return RatingAnswer(items=rated, failed=failed)
 
@@ -138,14 +138,14 @@ def _raise_without_draft(order: RatingOrder, failed: Sequence[RatingFailure]) ->
     for failure in failed:
         raise CalabashError(failure.message, reason=Reason(failure.reason), hint=failure.hint)
     raise CalabashError(
-        f"tenant {order.tenant} has neither use nor a commitment in {order.month}: there is nothing to invoice",
+        f"tenant {order.tenant} has neither usage nor a commitment in {order.month}: there is nothing to invoice",
         reason=Reason.NOT_FOUND,
         hint="see `calabash usage --by tenant` and `calabash tariff list`",
     )
 
 
 def _committed(store: Store, tariffs: Sequence[Tariff]) -> set[str]:
-    """Tenants that may have a commitment: those that a tariff with commitments names; for one for all, every tenant."""
+    """Return the tenants that a tariff with commitments names; all tenants if such a tariff names none."""
     found = {tenant for tariff in tariffs if tariff.commitments for tenant in tariff.tenants}
     if any(tariff.commitments and not tariff.tenants for tariff in tariffs):
         found |= {tenant.name for tenant in store.tenancy.tenants()}
@@ -161,12 +161,12 @@ def month_invoice(
     *,
     itemised: bool = False,
 ) -> tuple[Invoice, list[ItemLine]]:
-    """The invoice of one tenant, in the time zone of the tariff that is in force at the end of the month, and its items.
+    """Return the invoice of one tenant and its items, in the time zone of the tariff in force at the end of the month.
 
     Args:
-        guarantees: the history of what the tenant was guaranteed. Its first entry is the creation of the tenant: tariffs
-            for all tenants commit it from the month of that moment on.
-        itemised: make the items; there are none otherwise.
+        guarantees: history of the tenant's guarantee, as pairs of time in seconds and devices. The first entry is the creation
+            of the tenant: commitments of tariffs for all tenants apply from that month on.
+        itemised: return items; the list is empty otherwise.
     """
     zone_name, period = tenant_month(tenant, month, tariffs)
     history = [
@@ -184,18 +184,18 @@ def month_invoice(
 
 
 def tenant_month(tenant: str, month: str, tariffs: Sequence[Tariff]) -> tuple[str, Period]:
-    """The name of the time zone of a tenant's invoice, and the month in it."""
+    """Return the name of the time zone of a tenant's invoice, and the period of the month in it."""
     zone_name = _zone(tenant, month, tariffs)
     return zone_name, month_period(month, zone_of(zone_name))
 
 
 class MonthUsage:
-    """The usage records of a month, by tenant.
+    """Usage records of a month, indexed by tenant.
 
     Args:
         keys: tenant and line key of each number in the first column of ``rows``.
         rows: columns of :meth:`Usage.of_columns`.
-        items: the item of each row; None: not numbered.
+        items: item number of each row; None if records are not itemised.
     """
 
     def __init__(self, keys: Sequence[_Key], rows: Column, items: Column | None) -> None:
@@ -207,11 +207,11 @@ class MonthUsage:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """All tenants that have a record."""
+        """Return all tenants that have a record."""
         return frozenset(self._of_tenant)
 
-    def of(self, tenant: str) -> Usage:
-        """The records of one tenant. Raises CalabashError for a record that ends before it begins."""
+    def usage_of(self, tenant: str) -> Usage:
+        """Return the records of one tenant. Raises CalabashError for a record that ends before it begins."""
         mine = np.array(self._of_tenant.get(tenant, []), dtype=np.int64)
         chosen = np.isin(self._rows[:, 0], mine)
         items = None if self._items is None else self._items[chosen]
@@ -221,7 +221,12 @@ class MonthUsage:
 def month_usage(
     store: Store, month: str, *, tenant: str = "", items: Items | None = None, digests: UsageDigests | None = None
 ) -> MonthUsage:
-    """All usage that may belong to the month in any time zone; records are numbered and digested where that is asked for."""
+    """Read all usage that may belong to the month in any time zone.
+
+    Args:
+        items: numbers the item of each record, if given.
+        digests: gets each page of records, if given.
+    """
     keys: dict[_Key, int] = {}
     blocks, numbers = [], []
     for rows in month_pages(store, month, tenant=tenant):
@@ -235,14 +240,14 @@ def month_usage(
 
 
 def month_pages(store: Store, month: str, *, tenant: str = "") -> Iterator[Sequence[Any]]:
-    """The usage records that may belong to the month in any time zone, page by page."""
+    """Yield pages of the usage records that may belong to the month in any time zone."""
     period = month_period(month, zone_of("UTC"))
     from_s, to_s = (period.from_us - ZONE_US) / SECOND_US, (period.to_us + ZONE_US) / SECOND_US
     return store.usage_reader.pages(from_s=from_s, to_s=to_s, tenant=tenant)
 
 
 def _columns(rows: Sequence[Any], keys: dict[_Key, int]) -> Column:
-    """Return a page of the table as the ledger's columns, of shape (rows, 7). No record is idle for longer than it lasts."""
+    """Return a page of the table as the ledger's columns, of shape (rows, 7). Idle time is at most the record's duration."""
     columns = list(zip(*rows, strict=True))
     index = [keys.setdefault(name, len(keys)) for name in zip(*columns[:5], strict=True)]  # the longest loop of all
     found = np.empty((len(rows), 7), dtype=np.int64)
@@ -260,8 +265,8 @@ def _zone(tenant: str, month: str, tariffs: Sequence[Tariff]) -> str:
     return last.time_zone if last else mine[-1].time_zone if mine else "UTC"
 
 
-def _seller(bill: Invoice, sellers: dict[str, list[str]]) -> list[str]:
-    return next((sellers[line.tariff] for line in reversed(bill.lines) if line.tariff), [])
+def _seller(invoice: Invoice, sellers: dict[str, list[str]]) -> list[str]:
+    return next((sellers[line.tariff] for line in reversed(invoice.lines) if line.tariff), [])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What the pool does with usage and money: sums of usage, tariffs, drafts, invoices, and what was spent.
+"""Billing service: sums of usage, tariffs, drafts, invoices, credit notes and present spending.
 
-Rating reads a whole month and runs in a process of its own, one at a time; here is who may see what, and what must be so
-before an invoice is issued.
+Rating and verification read a whole month, so they run in a child process, one at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a tenant's use of a month costs so far, without tax, as of a moment."""
+    """Cost of a tenant's usage in a month so far, without tax, as of time ``at_s``."""
 
     amount: Decimal
     currency: str
@@ -66,10 +65,10 @@ class Spent:
 
 
 class Billing:
-    """Safe for threads. Every method may raise CalabashError.
+    """Usage, tariffs and invoices of one pool. Safe for threads; every method may raise CalabashError.
 
     Args:
-        running: the use of running allocations; None: usage is what the store has.
+        running: usage of running allocations; None: only usage in the store counts.
     """
 
     def __init__(self, store: Store, clock: Clock, running: RunningUsage | None = None) -> None:
@@ -82,13 +81,18 @@ class Billing:
         self._counting: dict[str, Future[None]] = {}
 
     def close(self) -> None:
-        """Start no more runs; one that is at it ends with its process."""
+        """Start no more child processes. Does not wait for one that runs."""
         self._runs.shutdown(wait=False, cancel_futures=True)
 
     # -- usage -------------------------------------------------------------------------------------------------
 
     def usage(self, asked: billing.UsageQuestion, *, tenants: frozenset[str] | None, user: str) -> billing.UsageSums:
-        """Sums as asked. ``tenants``: of which all is seen, None: of all; ``user``: whose own use is seen besides."""
+        """Return sums of usage. Raises CalabashError for an unknown dimension or a time range out of bounds.
+
+        Args:
+            tenants: tenants whose whole usage counts; None: all tenants.
+            user: user whose own usage counts in all tenants.
+        """
         by = [name.strip() for name in asked.by.split(",") if name.strip()]
         unknown = [name for name in by if name not in DIMENSIONS]
         if unknown or len(set(by)) < len(by):
@@ -132,7 +136,7 @@ class Billing:
     # -- tariffs -----------------------------------------------------------------------------------------------
 
     def tariffs(self, *, tenants: frozenset[str] | None = None) -> list[billing.TariffSettings]:
-        """All of them; with ``tenants`` what concerns these, and no other's name."""
+        """Return all tariffs; with ``tenants`` only those that apply to these, without the names of other tenants."""
         found = [settings_of(document) for document in self._store.billing.tariffs()]
         if tenants is None:
             return found
@@ -143,7 +147,7 @@ class Billing:
         ]
 
     def put_tariff(self, settings: billing.TariffSettings) -> None:
-        """Create or replace it."""
+        """Create or replace a tariff. Raises CalabashError if it is invalid."""
         tariff_of(settings)
         document = msgspec.to_builtins(settings)
         self._store.billing.put_tariff(settings.name, settings.valid_from, document, at=self._clock.now_s())
@@ -151,16 +155,16 @@ class Billing:
     # -- invoices ----------------------------------------------------------------------------------------------
 
     def draft(self, order: billing.InvoiceOrder) -> Future[billing.InvoiceList]:
-        """Rate a month in a process of its own; the list has the drafts, and the tenants that could not be rated.
+        """Rate a month in a child process; return the drafts, and the tenants that could not be rated.
 
-        The use of running allocations up to now is written first, so that it is in the drafts.
+        First writes the usage of running allocations up to now to the store, so that the drafts have it.
         """
         return self._runs.submit(self._drafted, order)
 
     def invoices(
         self, page: billing.InvoicePage, *, tenants: frozenset[str] | None, drafts: bool
     ) -> billing.InvoiceList:
-        """Drafts on the first page, where they are to be seen, then what was issued; without lines."""
+        """Return a page of issued invoices without their lines; the first page begins with drafts if ``drafts`` is true."""
         which = BillFilter(tenant=page.tenant, month=page.month, after=page.after, limit=page.limit, tenants=tenants)
         issued = self._store.billing.bills(which)
         first = self._store.billing.drafts(which) if drafts and not page.after else []
@@ -171,11 +175,11 @@ class Billing:
         )
 
     def invoice(self, number: str) -> BillRecord:
-        """An invoice or a draft, with its lines. Raises NOT_FOUND."""
+        """Return an invoice or a draft, with its lines. Raises NOT_FOUND."""
         draft = read_draft_number(number)
         record: BillRecord | None = None
         if _NUMBER.fullmatch(number) is None:
-            pass  # no invoice is called so, and no database has to be asked
+            pass  # no invoice number: do not query the database
         elif draft is not None:
             tenant, month = draft
             found = self._store.billing.drafts(BillFilter(tenant=tenant, month=month, limit=1))
@@ -189,9 +193,9 @@ class Billing:
         return record
 
     def view(self, record: BillRecord) -> billing.InvoiceView:
-        """An invoice or a draft as the API shows it.
+        """Return the API's view of an invoice, a credit note or a draft.
 
-        A draft has the credit notes that it will be paid with, a credit note what is open of it.
+        A draft has the credit notes that it will be paid with; a credit note has its open amount.
         """
         if not record.number:
             return view_of(settled(record, self._store.billing.bills_of(record.tenant)))
@@ -202,30 +206,30 @@ class Billing:
         return msgspec.structs.replace(view_of(record), open=left)
 
     def items(self, record: BillRecord, page: billing.ItemPage) -> billing.InvoiceItems:
-        """A page of the itemised use of an invoice or a draft."""
+        """Return a page of the itemised usage of an invoice or a draft."""
         parts = self._store.billing.items(record, after=int(page.after or 0))
         items = [msgspec.convert(item, billing.InvoiceItem) for _, part in parts for item in part]
         return billing.InvoiceItems(items=items, next=str(parts[-1][0]) if parts else "")
 
     def verify(self, number: str) -> Future[billing.InvoiceVerdict]:
-        """Check an issued invoice against its seal, in a process of its own."""
+        """Verify an issued invoice against its seal, in a child process."""
         return self._runs.submit(self._verified, number)
 
     def issue(self, number: str, *, by: str) -> billing.InvoiceView:
-        """A draft becomes an invoice. Raises CONFLICT before its month is over, and for one drafted before that."""
+        """Issue a draft as an invoice. Raises CONFLICT if its month is not over, or was not when it was drafted."""
         record = self.invoice(number)
         if record.number:
             raise CalabashError(f"invoice {record.number} is issued already", reason=Reason.CONFLICT)
         if not record.currency or invoice_of(record).empty:
             raise CalabashError(
                 f"the draft for {record.tenant} in {record.month} has no"
-                f" {'use and no commitment' if record.currency or not record.lines else 'tariff, so no currency'}",
+                f" {'usage and no commitment' if record.currency or not record.lines else 'tariff, so no currency'}",
                 reason=Reason.CONFLICT,
                 hint=f"apply a tariff and draft it again, or delete it: calabash invoice void {number}",
             )
         if "evidence" not in record.document:
             raise CalabashError(
-                f"the draft for {record.tenant} in {record.month} is of an earlier version, without itemised use",
+                f"the draft for {record.tenant} in {record.month} was made by an earlier version, without itemised usage",
                 reason=Reason.CONFLICT,
                 hint=f"draft it again: calabash invoice draft {record.month} --tenant {record.tenant}",
             )
@@ -234,7 +238,7 @@ class Billing:
             raise CalabashError(
                 f"{record.month} is not over in {record.document['time_zone']}",
                 reason=Reason.CONFLICT,
-                hint="issue it when the month is over; a draft shows what there is so far",
+                hint="issue it when the month is over; a draft shows the usage so far",
             )
         if min(record.at, counted_to_s(record) or record.at) < end_s:
             raise CalabashError(
@@ -252,15 +256,15 @@ class Billing:
         """Issue a credit note for an invoice; the next invoices of the tenant are paid with it."""
         record = self.invoice(number)
 
-        def made(bills: Sequence[BillRecord]) -> BillRecord:
-            return noted(record, bills, amount=order.amount, reason=order.reason)
+        def made(issued: Sequence[BillRecord]) -> BillRecord:
+            return noted(record, issued, amount=order.amount, reason=order.reason)
 
         series, now_s = f"C{self._series(record)}", self._clock.now_s()
         note = self._store.billing.credit(record.tenant, make=made, series=series, at=now_s, by=by)
         return self.view(self.invoice(note))
 
     def void(self, number: str, *, by: str) -> billing.InvoiceView:
-        """Take an invoice back, by a reversal, which is answered; a draft is deleted."""
+        """Issue a reversal of an invoice and return it; delete a draft and return that."""
         record = self.invoice(number)
         if not record.number:
             self._store.billing.delete_draft(record.tenant, record.month)
@@ -271,17 +275,19 @@ class Billing:
             series=self._series(record),
             at=self._clock.now_s(),
             by=by,
-            check=lambda bills: require_reversible(record.number, bills),
+            check=lambda issued: require_reversible(record.number, issued),
         )
         return self.view(self.invoice(issued))
 
     # -- budgets -----------------------------------------------------------------------------------------------
 
     def spent(self, tenant: str, month: str = "") -> Spent | None:
-        """What the tenant's use of the month, usually the present one, costs without tax as of the last count; None before the
-        first, and without a tariff.
+        """Return the cost of the tenant's usage in a month without tax; None if it was not counted yet or there is no tariff.
 
-        It never waits: a count that is older than ten minutes starts another, in a process of its own.
+        Returns the last count without waiting. If that is older than SPENT_KEPT_S, starts another one in a child process.
+
+        Args:
+            month: YYYY-MM; empty for the present month in UTC.
         """
         now_s = self._clock.now_s()
         month = month or month_at(round(now_s * SECOND_US), zone_of("UTC"))
@@ -297,7 +303,7 @@ class Billing:
         try:
             answer = _rated(RatingOrder(url=self._store.url, month=month, keep=False))
         except CalabashError as error:
-            log.warning("what was spent cannot be counted now", month=month, error=error.message)
+            log.warning("cannot count the spending of the month now", month=month, error=error.message)
             answer = RatingAnswer()
         for failure in answer.failed:
             log.warning("cannot count the spending of a tenant", tenant=failure.tenant, error=failure.message)
@@ -330,7 +336,7 @@ class Billing:
         return verdict
 
     def _series(self, record: BillRecord) -> str:
-        """A series of numbers for each year, in the invoice's time zone."""
+        """Return the series of invoice numbers: the present year in the invoice's time zone."""
         now = datetime.fromtimestamp(self._clock.now_s(), zone_of(record.document["time_zone"]))
         return f"{now:%Y}"
 

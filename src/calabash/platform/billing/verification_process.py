@@ -1,4 +1,4 @@
-"""``python -I -m calabash.platform.billing.verification_process``: check an issued invoice."""
+"""Program that verifies an issued invoice: ``python -I -m calabash.platform.billing.verification_process``."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _PARTS_AT_ONCE = 20
 
 
 class VerifyOrder(TaskOrder, kw_only=True, frozen=True):
-    """The number of the invoice to check."""
+    """Order to verify the invoice with this number."""
 
     number: str
 
 
 class VerifyAnswer(TaskAnswer, kw_only=True, frozen=True):
-    """The verdict, or the error."""
+    """Verdict on the invoice, or an error."""
 
     verdict: InvoiceVerdict | None = None
 
 
 def main() -> int:
-    """Check the invoice that standard input names."""
+    """Verify the invoice that the order on standard input names."""
     return serve_task(VerifyOrder, VerifyAnswer, lambda store, order: VerifyAnswer(verdict=verify(store, order.number)))
 
 
 def verify(store: Store, number: str) -> InvoiceVerdict:
-    """Check the seal of an issued invoice, its items and its usage records. Raises NOT_FOUND."""
+    """Verify seal, items and usage records of an issued invoice. Raises NOT_FOUND."""
     record = store.billing.bill(number)
     if record is None:
         raise CalabashError(
@@ -86,17 +86,17 @@ def _usage(store: Store, record: BillRecord, sealed: UsageEvidence) -> tuple[str
     digests = UsageDigests(lambda _: period, last_id=sealed.last_id)
     for rows in month_pages(store, record.month, tenant=record.tenant):
         digests.add(rows)
-    found = digests.of(record.tenant)
+    found = digests.evidence_of(record.tenant)
     late = f", {digests.late} records came after the rating and are not invoiced" if digests.late else ""
     if (found.sha256, found.records) == (sealed.sha256, sealed.records):
         return OK, f"{found.records} records{late}"
     removed = store.removed_usage()
     if removed.until_s > period.from_us / 1e6 and removed.at_s >= sealed.rated_at:
         return NOT_KEPT, f"retention has removed or merged records of the month, {found.records} are left{late}"
-    return CHANGED, _told(found, sealed) + late
+    return CHANGED, _difference(found, sealed) + late
 
 
-def _told(found: UsageEvidence, sealed: UsageEvidence) -> str:
+def _difference(found: UsageEvidence, sealed: UsageEvidence) -> str:
     if found.records != sealed.records:
         return f"{found.records} records, sealed {sealed.records}"
     return f"a record was changed: sealed {sealed.sha256}, now {found.sha256}"

@@ -1,4 +1,4 @@
-"""The ASGI application of a pool, whatever kind it is: its routes, and what an error is answered with."""
+"""The ASGI application of a pool: its routes, and the HTTP status of each error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calabash.platform.handlers.network_certificates import CERTIFICATES
 from calabash.platform.handlers.networks import NETWORKS
 from calabash.platform.handlers.notifications import NOTIFICATIONS
 from calabash.platform.handlers.request import Asked, caller_of, shown_to
-from calabash.platform.handlers.shutdown import told_when_cut_off
+from calabash.platform.handlers.shutdown import answer_when_cut_off
 from calabash.platform.handlers.tenancy import TENANCY
 from calabash.platform.http.server import Application, connection_of
 
@@ -76,21 +76,26 @@ def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
-async def _known_where_it_must_be(request: Asked) -> None:
-    """What comes over the network shows a token that is good, whatever the route makes of it."""
+async def _require_token(request: Asked) -> None:
+    """Authenticate a request that came over the network, whether or not its route needs the caller."""
     if connection_of(request.scope).token_required:
         caller_of(request)
 
 
 def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: dict[str, Any]) -> Application:
-    """The application with those routes, ``OPERATING`` among them; ``state`` is what they find in the application's."""
+    """Return the application with these routes.
+
+    Args:
+        handlers: all routes, including those of ``OPERATING``.
+        state: values of the application's state that the routes use.
+    """
     routes = Litestar(
         route_handlers=list(handlers),
         state=State({**state, "operations": operations}),
-        before_request=_known_where_it_must_be,
+        before_request=_require_token,
         exception_handlers={Exception: _failure},
         openapi_config=None,
-        request_max_body_size=None,  # bounded where it is read
+        request_max_body_size=None,  # body_of bounds it
         logging_config=None,
     )
-    return audited(operations.audit, told_when_cut_off(routes))
+    return audited(operations.audit, answer_when_cut_off(routes))

@@ -16,6 +16,7 @@ from calabash.platform.handlers.request import Asked, caller_of, operations_of, 
 
 @get("/v1/audit")
 async def list_audit(request: Asked) -> shapes.AuditList:
+    """Return a page of audit lines. Raises NOT_PERMITTED if the principal may not read those of the pool or any tenant."""
     who = caller_of(request).principal
     page = requests.decode_query(dict(request.query_params), shapes.AuditPage)
     tenants = None
@@ -25,7 +26,7 @@ async def list_audit(request: Asked) -> shapes.AuditList:
             raise CalabashError(
                 f"user {who.user} may not see the audit log",
                 reason=Reason.NOT_PERMITTED,
-                hint="administrators of tenants see that of their tenant, those of the pool all of it",
+                hint="administrators of a tenant may read the lines of their tenant, administrators of the pool all lines",
             )
     lines = await work(
         request,

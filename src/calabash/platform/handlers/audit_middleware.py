@@ -1,7 +1,7 @@
-"""Every request that changes something, and every one that is refused, becomes a line of the audit log: here, and nowhere else.
+"""ASGI middleware that writes the audit log: a line for each request that changes something or is refused.
 
-A change is answered when its line is written. Asking for slices and giving them back is not delayed by that; its lines are
-written within moments, and bounded for each user like refusals.
+The reply to a change is sent after its line is written. Requests for allocations and releases do not wait for that: their
+lines are written a moment later, and are rate-limited per user like those of refused requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calabash.platform.handlers.request import Asked, known_caller
 from calabash.platform.http.server import Application, Message, Receive, Send, connection_of
 
 WORDS_MAX = 200
-_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
+_READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSED = frozenset({401, 403})
 _RUNS = "/v1/allocations"
 _TENANTS = "/v1/tenants/"
@@ -26,7 +26,7 @@ _CONCERNED = "calabash concerned"
 
 
 def audited(audit: AuditTrail, application: Application) -> Application:
-    """The application, with a line for what it did."""
+    """Wrap an application so that its changes and refusals are written to the audit log."""
 
     async def ask(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -36,7 +36,7 @@ def audited(audit: AuditTrail, application: Application) -> Application:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                if scope["method"] not in _LOOKS or status in _REFUSED:
+                if scope["method"] not in _READ_METHODS or status in _REFUSED:
                     await _write(audit, scope, status)
             await send(message)
 
@@ -53,7 +53,7 @@ async def _write(audit: AuditTrail, scope: Any, status: int) -> None:
         try:
             await asyncio.wrap_future(done)
         except (CalabashError, OSError):
-            return  # it is in the pool's own log; what was done is done
+            return  # the error is in the pool's log; the change is already made
 
 
 def _line(scope: Any, path: str, status: int) -> AuditLine:
@@ -62,7 +62,7 @@ def _line(scope: Any, path: str, status: int) -> AuditLine:
     principal = caller.principal if caller is not None else Principal(user="")
     peer = connection.caller.peer if connection.caller is not None else None
     origin = f"uid {peer.uid} pid {peer.pid}" if peer is not None else ""
-    if connection.token_required:  # the gateway says for whom it asks
+    if connection.token_required:  # the gateway forwards the address of its client
         origin = f"address {_forwarded(scope)}"
     concerned: tuple[str, str] = scope["state"].get(_CONCERNED, ("", ""))
     return AuditLine(
@@ -78,12 +78,17 @@ def _line(scope: Any, path: str, status: int) -> AuditLine:
 
 
 def concerns(request: Asked, what: str, *, tenant: str = "") -> None:
-    """Say what a request is about, where its path does not; ``tenant``: whose matter that is."""
+    """Set the object of a request for its audit line, if the path does not name it.
+
+    Args:
+        what: the object; appended to the path.
+        tenant: the tenant whose administrators may read the line.
+    """
     request.scope["state"][_CONCERNED] = (tenant, what)
 
 
 def _tenant(path: str, principal: Principal) -> str:
-    """Whose matter it is: the tenant that the path names, or the only one that the user is in."""
+    """Return the tenant of an audit line: the one that the path names, or the only one of the user."""
     if path.startswith(_TENANTS):
         return _plain(path.removeprefix(_TENANTS).partition("/")[0])
     mine = requestable_tenants(principal)

@@ -16,35 +16,44 @@ from calabash.platform.handlers.request import Asked, body_of, caller_of, operat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sight:
-    """What one may see: all of ``tenants`` (None: of everybody), and what ``user`` did; ``drafts`` too."""
+class _BillingVisibility:
+    """Invoices and usage that a principal may read.
+
+    Args:
+        user: user whose own usage is visible.
+        tenants: tenants whose invoices and usage are visible; None: all.
+        drafts: drafts are visible too.
+    """
 
     user: str
     tenants: frozenset[str] | None
     drafts: bool
 
     def require(self, tenant: str, number: str, *, draft: bool) -> None:
-        """Raises NOT_FOUND for what belongs to others, as if it did not exist."""
+        """Raise NOT_FOUND for an invoice or draft that the principal may not read."""
         if (draft and not self.drafts) or (self.tenants is not None and tenant not in self.tenants):
             raise CalabashError(
                 f"there is no invoice {number[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice list`"
             )
 
 
-def _sight(request: Asked) -> _Sight:
-    """Whoever sees the platform sees all; others the bills of tenants that they administer or that are their own, and what
-    they used themselves. A token that is not for looking sees nothing."""
+def _visibility_of(request: Asked) -> _BillingVisibility:
+    """Return the billing visibility of the requesting principal.
+
+    With SEE_PLATFORM and SEE_BILLS everything is visible. Otherwise it is the invoices of the tenants for which the principal
+    has SEE_BILLS, and its own usage. A token without a scope to read makes nothing visible.
+    """
     who = caller_of(request).principal
     if not access.in_scope(who, Action.SEE):
-        return _Sight(user="", tenants=frozenset(), drafts=False)
+        return _BillingVisibility(user="", tenants=frozenset(), drafts=False)
     if access.is_allowed(who, Action.SEE_PLATFORM) and access.is_allowed(who, Action.SEE_BILLS):
-        return _Sight(user=who.user, tenants=None, drafts=True)
+        return _BillingVisibility(user=who.user, tenants=None, drafts=True)
     theirs = {role.tenant for role in who.roles if access.is_allowed(who, Action.SEE_BILLS, tenant=role.tenant)}
-    return _Sight(user=who.user, tenants=frozenset((theirs | {who.own}) - {""}), drafts=False)
+    return _BillingVisibility(user=who.user, tenants=frozenset((theirs | {who.own}) - {""}), drafts=False)
 
 
 def _manager(request: Asked, what: str) -> str:
-    """Who asks, if that one may. Raises NOT_PERMITTED."""
+    """Return the name of the requesting user. Raises NOT_PERMITTED unless it may manage bills."""
     who = caller_of(request).principal
     operations_of(request).permission.require(who, Action.MANAGE_BILLS, what)
     return who.user
@@ -52,15 +61,15 @@ def _manager(request: Asked, what: str) -> str:
 
 @get("/v1/usage")
 async def usage(request: Asked) -> billing.UsageSums:
-    sight = _sight(request)
+    visible = _visibility_of(request)
     asked = requests.decode_query(dict(request.query_params), billing.UsageQuestion)
-    return await work(request, operations_of(request).billing.usage, asked, tenants=sight.tenants, user=sight.user)
+    return await work(request, operations_of(request).billing.usage, asked, tenants=visible.tenants, user=visible.user)
 
 
 @get("/v1/tariffs")
 async def list_tariffs(request: Asked) -> billing.TariffList:
-    who, sight = caller_of(request).principal, _sight(request)
-    mine = sight.tenants if sight.tenants is None else sight.tenants | set(access.requestable_tenants(who))
+    who, visible = caller_of(request).principal, _visibility_of(request)
+    mine = visible.tenants if visible.tenants is None else visible.tenants | set(access.requestable_tenants(who))
     return billing.TariffList(items=await work(request, operations_of(request).billing.tariffs, tenants=mine))
 
 
@@ -74,10 +83,10 @@ async def put_tariff(request: Asked) -> billing.TariffSettings:
 
 @get("/v1/invoices")
 async def list_invoices(request: Asked) -> billing.InvoiceList:
-    sight = _sight(request)
+    visible = _visibility_of(request)
     page = requests.decode_query(dict(request.query_params), billing.InvoicePage)
-    books = operations_of(request).billing
-    return await work(request, books.invoices, page, tenants=sight.tenants, drafts=sight.drafts)
+    service = operations_of(request).billing
+    return await work(request, service.invoices, page, tenants=visible.tenants, drafts=visible.drafts)
 
 
 @post("/v1/invoices", status_code=201)
@@ -90,29 +99,29 @@ async def draft_invoices(request: Asked) -> billing.InvoiceList:
 
 @get("/v1/invoices/{number:str}")
 async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
-    sight = _sight(request)
+    visible = _visibility_of(request)
     found = await work(request, operations_of(request).billing.invoice, number)
-    sight.require(found.tenant, number, draft=not found.number)
+    visible.require(found.tenant, number, draft=not found.number)
     return await work(request, operations_of(request).billing.view, found)
 
 
 @get("/v1/invoices/{number:str}/items")
 async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
-    sight, books = _sight(request), operations_of(request).billing
+    visible, service = _visibility_of(request), operations_of(request).billing
     page = requests.decode_query(dict(request.query_params), billing.ItemPage)
-    found = await work(request, books.invoice, number)
-    sight.require(found.tenant, number, draft=not found.number)
-    return await work(request, books.items, found, page)
+    found = await work(request, service.invoice, number)
+    visible.require(found.tenant, number, draft=not found.number)
+    return await work(request, service.items, found, page)
 
 
 @get("/v1/invoices/{number:str}/verify")
 async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
-    sight, books = _sight(request), operations_of(request).billing
-    if not sight.drafts:
+    visible, service = _visibility_of(request), operations_of(request).billing
+    if not visible.drafts:
         _manager(request, "verify invoices")
-    found = await work(request, books.invoice, number)
+    found = await work(request, service.invoice, number)
     # A process of its own does the work: no thread of the pool waits for it.
-    return await asyncio.wrap_future(books.verify(found.number or number))
+    return await asyncio.wrap_future(service.verify(found.number or number))
 
 
 @post("/v1/invoices/{number:str}/issue", status_code=200)
@@ -125,9 +134,9 @@ async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
 @post("/v1/invoices/{number:str}/credit", status_code=201)
 async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
     by = _manager(request, "credit invoices")
-    order, books = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
+    order, service = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
     concerns(request, f"{order.amount}: {order.reason}")
-    note = await work(request, books.credit, number, order, by=by)
+    note = await work(request, service.credit, number, order, by=by)
     concerns(request, f"{note.number} {note.net} {note.currency}: {note.reason}", tenant=note.tenant)
     return note
 

@@ -1,4 +1,4 @@
-"""The route of changes: who may hear of what."""
+"""Route of the change feed, restricted to the changes that the principal may read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calabash.api import requests
 from calabash.api.changes import ChangeList, ChangePage
 from calabash.model.access import visible_tenants
 from calabash.platform.handlers.request import Asked, caller_of, operations_of
-from calabash.platform.http.change_feed import PoolChanges, Trace
+from calabash.platform.http.change_feed import ChangeFeed, Trace
 
 _KEPT = "calabash_changes"
 
@@ -26,8 +26,8 @@ async def list_changes(request: Asked) -> ChangeList:
 
     state = request.app.state
     if _KEPT not in state:
-        state[_KEPT] = PoolChanges(operations.traces)
-    changes: PoolChanges = state[_KEPT]
+        state[_KEPT] = ChangeFeed(operations.traces)
+    changes: ChangeFeed = state[_KEPT]
     return await changes.after(page.after, wait_s=page.wait_s, visible=visible)
 
 

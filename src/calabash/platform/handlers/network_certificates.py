@@ -1,4 +1,7 @@
-"""Routes of certificates of load balancers. Keys come in a body and go to a process of this machine; they are nowhere else."""
+"""Routes of certificates of load balancers.
+
+A private key is accepted in a request body, and is returned only to a process of this machine.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from calabash.platform.handlers.request import Asked, body_of, caller_of, work
 @get("/v1/networks/certificates")
 async def list_certificates(request: Asked) -> shapes.CertificateList:
     who = caller_of(request).principal
-    return shapes.CertificateList(items=await work(request, certificates_of(request).seen, who))
+    return shapes.CertificateList(items=await work(request, certificates_of(request).visible_certificates, who))
 
 
 @put("/v1/networks/certificates")

@@ -21,7 +21,7 @@ from calabash.platform.networks.certificates import CertificateBook
 from calabash.platform.networks.files import apply_file, shown_changes
 from calabash.platform.networks.store import NetworkBook
 
-AUDITED_MAX = 5  # objects of a file that a line of the audit log names
+AUDITED_MAX = 5  # most objects of a file that an audit line names
 
 
 @get("/v1/networks/objects")
@@ -76,14 +76,14 @@ async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
     who, book = caller_of(request).principal, book_of(request)
     book.rights.require_platform(who, "read the networks of all tenants")
     since = requests.decode_query(dict(request.query_params), shapes.NetworkSince)
-    await _later(book, since.after, since.wait)
+    await _wait_for_change(book, since.after, since.wait)
     return await work(request, _snapshot, book, since)
 
 
 @put("/v1/networks/status")
 async def report(request: Asked) -> shapes.NetworkReported:
     who, book = caller_of(request).principal, book_of(request)
-    book.rights.require_platform(who, "say how far networks have been carried out")
+    book.rights.require_platform(who, "report the status of networks")
     reports = requests.decode(await body_of(request), shapes.NetworkReports)
     statuses = {(str(one.kind), one.name): msgspec.to_builtins(one.status) for one in reports.items}
     partial = {(str(one.kind), one.name) for one in reports.items if one.partial}
@@ -91,7 +91,7 @@ async def report(request: Asked) -> shapes.NetworkReported:
 
 
 def book_of(request: Asked) -> NetworkBook:
-    """The networks of what serves. Raises UNSUPPORTED."""
+    """Return the networks of the pool. Raises UNSUPPORTED if it has none."""
     found = operations_of(request).networks
     if found is None:
         raise CalabashError(
@@ -101,22 +101,22 @@ def book_of(request: Asked) -> NetworkBook:
 
 
 def certificates_of(request: Asked) -> CertificateBook:
-    """Those of the networks of what serves. Raises UNSUPPORTED."""
+    """Return the certificates of the pool. Raises UNSUPPORTED if it has no networks."""
     book_of(request)
     found = operations_of(request).certificates
     assert found is not None
     return found
 
 
-async def _later(book: NetworkBook, revision: int, wait_s: float) -> None:
-    """Return when the networks are at another revision, that time is over, or the server ends."""
+async def _wait_for_change(book: NetworkBook, revision: int, wait_s: float) -> None:
+    """Wait until the networks have another revision, ``wait_s`` seconds are over, or the server ends."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     until_s = loop.time() + wait_s
 
-    def tell() -> None:
+    def notify() -> None:
         loop.call_soon_threadsafe(changed.set)
 
-    with book.called(tell):
+    with book.notifying(notify):
         while book.state().revision == revision and not book.ending:
             try:
                 async with asyncio.timeout_at(until_s):
@@ -132,7 +132,7 @@ def _snapshot(book: NetworkBook, since: shapes.NetworkSince) -> shapes.NetworkSn
 
 
 def _noted(request: Asked, row: StoredNetworkObject) -> StoredNetworkObject:
-    """For the audit log."""
+    """Set the object of the request's audit line; return the row."""
     concerns(request, f"{row.kind} {row.name}", tenant=row.tenant)
     return row
 

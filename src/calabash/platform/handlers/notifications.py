@@ -15,7 +15,7 @@ from calabash.platform.notifications.rules import NoticeBook
 @get("/v1/notifications")
 async def list_notifications(request: Asked) -> shapes.NotificationList:
     who = caller_of(request).principal
-    return shapes.NotificationList(items=await work(request, _book(request).seen, who))
+    return shapes.NotificationList(items=await work(request, _book(request).visible_rules, who))
 
 
 @get("/v1/notifications/{name:str}")

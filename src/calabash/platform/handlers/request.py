@@ -1,6 +1,6 @@
-"""What every route asks of a request: who asks, what serves, the body, a thread to work in.
+"""Helpers of all API routes: caller, visibility, body, and work in a thread.
 
-Who asks is who the kernel says is at the other end of the socket, or whose token the request came with.
+A request is authenticated by its token, or without one by the kernel's peer credentials of its connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _CALLER = "calabash caller"
 
 
 def caller_of(request: Asked) -> Caller:
-    """Who asks. Raises NOT_PERMITTED when this pool does not serve that user, NOT_AUTHENTICATED for a token that is none."""
+    """Return the caller of a request; authenticate it at the first call.
+
+    Raises NOT_PERMITTED if the pool does not serve the user, NOT_AUTHENTICATED for an invalid token.
+    """
     known: Caller | None = request.scope["state"].get(_CALLER)
     if known is not None:
         return known
@@ -50,15 +53,15 @@ def caller_of(request: Asked) -> Caller:
 
 
 def known_caller(scope: Any) -> Caller | None:
-    """Who asked, once ``caller_of`` has found it out."""
+    """Return the caller that ``caller_of`` has authenticated; None before that."""
     found: Caller | None = scope["state"].get(_CALLER)
     return found
 
 
 def principal_of(request: Asked) -> Principal:
-    """Who a request's token says it is from; without a token the process at the other end, where that will do.
+    """Return the principal of a request's token; without a token that of the process at the other end.
 
-    Raises NOT_AUTHENTICATED.
+    Raises NOT_AUTHENTICATED for an invalid token, and without a token if the connection requires one.
     """
     operations, connection = operations_of(request), connection_of(request.scope)
     given = request.headers.getall("authorization", [])
@@ -90,29 +93,29 @@ def principal_of(request: Asked) -> Principal:
 
 
 def operations_of(request: Asked) -> Operations:
-    """What serves."""
+    """Return the services of the pool."""
     found: Operations = request.app.state.operations
     return found
 
 
 def sight_of(request: Asked) -> Sight:
-    """What whoever asks is shown. Raises as ``caller_of``."""
+    """Return the visibility of the requesting principal. Raises CalabashError like ``caller_of``."""
     return operations_of(request).sight(caller_of(request).principal)
 
 
 def shown_to(request: Asked) -> Callable[[str], str]:
-    """A function that renders a text for the requesting user; before that user is known no mentioned name is shown."""
+    """Return a function that redacts a text for the requesting user; before authentication it redacts all names."""
     caller: Caller | None = request.scope["state"].get(_CALLER)
 
-    def told(text: str) -> str:
+    def redacted(text: str) -> str:
         sight = None if caller is None else operations_of(request).sight(caller.principal)
         return render(text, lambda _kind, _name: False) if sight is None else sight.text(text)
 
-    return told
+    return redacted
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
-    """In a worker thread, when this user has not too many there already."""
+    """Call a function in a worker thread and return its result; waits while this user has too many calls there."""
     caller: Caller | None = request.scope["state"].get(_CALLER) or connection_of(request.scope).caller
     assert caller is not None
     token = caller.principal.token
@@ -123,10 +126,10 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
 
 
 async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) -> list[str]:
-    """Return the warning that queues are guaranteed more devices than there are, if a change sets a guarantee.
+    """Return warnings if a change sets a guarantee and queues are guaranteed more devices than exist.
 
     Args:
-        guarantee: as the change says it; UNSET: it sets none.
+        guarantee: guaranteed devices of the change; UNSET: the change sets none.
     """
     if not guarantee:
         return []
@@ -135,7 +138,11 @@ async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) ->
 
 
 async def body_of(request: Asked) -> bytes:
-    """The whole body, bounded in size and time."""
+    """Return the whole body of a request.
+
+    Raises RequestEntityTooLarge beyond the size limit of the path; CalabashError if it takes longer than BODY_S seconds, after
+    dropping the connection.
+    """
     found, most = bytearray(), requests.body_bytes_max(request.scope["path"])
     try:
         async with asyncio.timeout(BODY_S):

@@ -1,4 +1,4 @@
-"""Requests that are cut off because their server ends: whoever asked is there, and is told so as of any other failure."""
+"""ASGI middleware that answers requests which the end of the server cancels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from calabash.model.errors import Reason
 from calabash.platform.http.server import Application, Message, Receive, Send
 
 _FAILURE = replies.Failure(
-    reason=str(Reason.POOL_DOWN), message="the pool is going down", hint="ask again when it is up: calabash up"
+    reason=str(Reason.POOL_DOWN),
+    message="the pool is shutting down",
+    hint="repeat the request when it is up: calabash up",
 )
 
 
-def told_when_cut_off(application: Application) -> Application:
-    """The application; a request that is cancelled before its answer began is answered with 503 and a failure."""
+def answer_when_cut_off(application: Application) -> Application:
+    """Wrap an application so that a request that is cancelled before its reply began gets status 503 and a failure."""
 
     async def ask(scope: Any, receive: Receive, send: Send) -> None:
         begun = scope["type"] != "http"

@@ -47,7 +47,7 @@ async def put_tenant(request: Asked, tenant: str) -> Named:
 @delete("/v1/tenants/{tenant:str}", status_code=200)
 async def delete_tenant(request: Asked, tenant: str) -> Named:
     who = caller_of(request).principal
-    await work(request, operations_of(request).settle)  # what has just ended is in the way no more
+    await work(request, operations_of(request).settle)  # allocations that have ended must not block the deletion
     await work(request, operations_of(request).changes.delete_tenant, who, tenant)
     return Named(name=tenant)
 

@@ -1,4 +1,4 @@
-"""Backups of a pool's database, and back: the file, the pool's lock, and the audit log that goes on after it."""
+"""Create and restore backups of a pool's database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SQLITE = "sqlite"
 
 
 def create_backup(url: str, target: Path) -> BackupFacts:
-    """Write the database to a new file that its owner alone may read. The pool may run. Raises CalabashError."""
+    """Write the database to a new file with mode 0600. The pool may run. Raises CalabashError."""
     path = _path(url)
     if path is not None and not path.exists():
         raise CalabashError(f"there is no database {path}", reason=Reason.NOT_FOUND, hint="name another one with --db")
@@ -34,9 +34,9 @@ def create_backup(url: str, target: Path) -> BackupFacts:
             facts = write_backup(database, file, at_s=SystemClock().now_s())
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, target)  # never over a file that is there
+        os.link(temporary, target)  # fails if the target exists
     except FileExistsError:
-        raise CalabashError(f"{target} is there already", reason=Reason.CONFLICT, hint="name a new file") from None
+        raise CalabashError(f"{target} already exists", reason=Reason.CONFLICT, hint="name a new file") from None
     except OSError as error:
         raise CalabashError(
             f"{target} cannot be written: {error.strerror}",
@@ -50,9 +50,9 @@ def create_backup(url: str, target: Path) -> BackupFacts:
 
 
 def restore_pool(home: Path, url: str, source: Path, *, by: str) -> tuple[BackupFacts, str]:
-    """Put a backup in the place of the database of a pool that is down; all or nothing.
+    """Replace the database of a stopped pool with a backup, completely or not at all.
 
-    What was restored, and what is wrong with the chain of its audit log: "" when nothing is. Raises CalabashError:
+    Return facts of the backup, and the first error in the chain of its audit log ("" if there is none). Raises CalabashError:
     POOL_RUNNING, BAD_FILE, STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL, CONFLICT.
     """
     with own_home(home):
@@ -78,7 +78,7 @@ def _restored_file(source: Path, path: Path) -> None:
             restore_backup(source, database)
         finally:
             database.close()
-        open_store(f"{SQLITE}:///{built}").close()  # brought up to date before it takes its place
+        open_store(f"{SQLITE}:///{built}").close()  # migrates the schema before the file is put in place
         _settled(path)
         replace_file(path, built)
     finally:
@@ -87,7 +87,7 @@ def _restored_file(source: Path, path: Path) -> None:
 
 
 def _settled(path: Path) -> None:
-    """What a pool that was killed has left in the companions of its database goes into it, as far as it can be read."""
+    """Merge the -wal and -shm files that a killed pool has left into its database; skip a database that cannot be read."""
     if path.exists():
         database = Database(f"{SQLITE}:///{path}")
         with contextlib.suppress(CalabashError):
@@ -96,14 +96,14 @@ def _settled(path: Path) -> None:
 
 
 def _audited(home: Path, url: str, facts: BackupFacts, *, by: str) -> str:
-    """The log ends where the backup did, and goes on with a line about that; what is wrong with its chain."""
+    """Set the audit log's head to that of the backup, add a line about the restore, and return the first error of the chain."""
     store = open_store(url)
     try:
         write_head(home, store.audit.end())
         trail = AuditTrail(home, store.audit, SystemClock())
         wrong = trail.verify()[1]
         trail.start()
-        with contextlib.suppress(CalabashError):  # what was restored stays restored
+        with contextlib.suppress(CalabashError):  # an unwritable audit line does not undo the restore
             line = AuditLine(at=0.0, user=by, action="restore", target=f"{facts.rows} rows of {facts.written_at:.0f}")
             trail.add(line).result(timeout=30)
         trail.stop()
@@ -113,7 +113,7 @@ def _audited(home: Path, url: str, facts: BackupFacts, *, by: str) -> str:
 
 
 def _path(url: str) -> Path | None:
-    """The file of a database of SQLite. Raises CalabashError for what is no URL."""
+    """Return the file of an SQLite database; None for another database. Raises CalabashError for an invalid URL."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

@@ -1,7 +1,7 @@
-"""The pool's home on disk: who may open what, set explicitly whatever the umask is and whoever made it before.
+"""Home directory of a pool: its lock, its files and their modes, which are set regardless of umask and of their creator.
 
-Others may pass through the home (0711) to the socket and to their slots, and read nothing: a file that can be opened can
-be locked, and a lock on the journal would stop every grant.
+Other users may traverse the home (0711) to the socket and to their slots, and read nothing else: a file that can be opened
+can be locked, and a lock on the journal would stop all allocations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRIVATE = (LOCK_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-
 
 
 def require_room(home: Path) -> None:
-    """Raise DISK_FULL if the disk of the home, or of the directory that it will be made in, has too little room."""
+    """Raise DISK_FULL if the disk of the home, or of its nearest existing parent, has less than FREE_BYTES_MIN free."""
     place = home
     while not place.exists():
         place = place.parent
@@ -40,7 +40,7 @@ def require_room(home: Path) -> None:
 
 @contextmanager
 def own_home(home: Path) -> Iterator[None]:
-    """Make and tighten the home, and hold its lock. Raises POOL_RUNNING with the pid of whoever holds it."""
+    """Create the home, set its modes and hold its lock. Raises POOL_RUNNING with the pid of the process that holds the lock."""
     with disk_full_is_a_reason(f"cannot make {home}"):
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
         tighten(home)
@@ -64,7 +64,7 @@ def own_home(home: Path) -> Iterator[None]:
 
 
 def open_log(home: Path) -> BinaryIO:
-    """Make the home and open its log for appending. Raises CalabashError when the home belongs to another user."""
+    """Create the home and open its log for appending. Raises CalabashError if the home belongs to another user."""
     with disk_full_is_a_reason(f"cannot make {home}"):
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
         require_own(home)
@@ -73,7 +73,7 @@ def open_log(home: Path) -> BinaryIO:
 
 
 def require_own(home: Path) -> None:
-    """Raise CalabashError when the directory, or the link that the home is, belongs to another user."""
+    """Raise NOT_PERMITTED if the home, or the symbolic link that it is, belongs to another user."""
     for status in (home.lstat(), home.stat()):
         if status.st_uid != os.geteuid():
             raise CalabashError(
@@ -84,7 +84,7 @@ def require_own(home: Path) -> None:
 
 
 def tighten(home: Path) -> None:
-    """Modes of everything that is the pool's own. Raises CalabashError when the home is somebody else's."""
+    """Set the modes of the home and of the pool's files. Raises NOT_PERMITTED if the home belongs to another user."""
     require_own(home)
     home.chmod(0o711)
     for name in (*_PRIVATE, SETTINGS_FILE):

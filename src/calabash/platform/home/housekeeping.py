@@ -1,4 +1,4 @@
-"""A thread that keeps the pool's own files small: the past in the journal, the log. It also ends what nobody keeps."""
+"""Background thread that trims the journal and the log, and calls the pool's periodic check."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from calabash.model.errors import CalabashError
 from calabash.platform.home.logs import keep_small
 
 PERIOD_S = 30.0
-LOOK_S = 1.0
-PAUSE_S = 0.1  # between two batches, so that grants come first
+CHECK_S = 1.0
+PAUSE_S = 0.1  # pause between two batches, so that allocations come first
 SETTLED_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 class Housekeeper:
-    """Trims what is beyond the bounds, a batch at a time. ``look`` is called every second or so; ``learned`` is a module that
-    is imported once nobody waits for the start any more."""
+    """Thread that trims a pool's journal and log to their limits.
+
+    Args:
+        kept: limits of the journal.
+        check: called every CHECK_S seconds.
+        preload: name of a module to import SETTLED_S seconds after the start, so that no request waits for the import.
+    """
 
     def __init__(
         self,
@@ -34,11 +39,11 @@ class Housekeeper:
         clock: Clock,
         kept: Retention,
         log_file: Path,
-        look: Callable[[], object] = lambda: None,
-        learned: str = "",
+        check: Callable[[], object] = lambda: None,
+        preload: str = "",
     ) -> None:
-        self._look = look
-        self._learned = learned
+        self._check = check
+        self._preload = preload
         self._store = store
         self._clock = clock
         self._kept = kept
@@ -54,23 +59,23 @@ class Housekeeper:
         self._thread.join(timeout=5)
 
     def _waited(self, period_s: float) -> bool:
-        """Whether it goes on after that time."""
+        """Wait and call the check every CHECK_S seconds; return False if the thread is to end."""
         end_s = time.monotonic() + period_s
         while time.monotonic() < end_s:
-            if self._stop.wait(LOOK_S):
+            if self._stop.wait(CHECK_S):
                 return False
             try:
-                self._look()
+                self._check()
             except Exception:
-                log.exception("a look at what is kept failed once and goes on")
+                log.exception("the periodic check failed and will be repeated")
         return True
 
     def _run(self) -> None:
-        # What is needed only after some hundred requests: importing it must not fall into a request, and not into the start.
+        # The module is needed only after some hundred requests; importing it must delay neither the start nor a request.
         if self._stop.wait(SETTLED_S):
             return
-        if self._learned:
-            importlib.import_module(self._learned)
+        if self._preload:
+            importlib.import_module(self._preload)
         while self._waited(PERIOD_S):
             keep_small(self._log_file)
             try:
@@ -79,4 +84,4 @@ class Housekeeper:
             except CalabashError as error:
                 log.warning("the journal cannot be trimmed now", error=error.message)
             except Exception:
-                log.exception("housekeeping failed once and goes on")
+                log.exception("housekeeping failed and will be repeated")

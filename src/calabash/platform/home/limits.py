@@ -1,4 +1,4 @@
-"""Bounds that an administrator may change: of fair use, and of how much of the past is kept."""
+"""Settings of request limits per user and tenant, and of retention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Days = Annotated[float, Meta(gt=0, le=36_500)]
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What one user, or all of one tenant, may take of the pool's attention. Administrators are bound by connections only."""
+    """Request limits of one user or tenant. Administrators are limited in connections only."""
 
     waiting: Count = 1000
     waiting_of_tenant: Count = 5000
@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the journal keeps of the past."""
+    """Retention of the journal: greatest number and age in days of each kind of record."""
 
     allocations: Count = Retention.allocations
     allocation_days: Days = Retention.allocation_days

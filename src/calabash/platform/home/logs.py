@@ -1,8 +1,8 @@
-"""The pool's log: bounded in rate per kind and user, and in size.
+"""The pool's log, limited in rate per event and user, and in size.
 
-What any user can cause can be caused ten thousand times a second, so of each kind of line and each user a few are
-written per period, and then one that says how many were left out. A log that has grown large is set aside once, as
-``pool.log.1``; the one before it goes.
+A user may cause a log line ten thousand times a second. So at most LINES_MAX lines of one event and user are written in each
+PERIOD_S; the next line after that has the number of dropped ones. A log beyond LOG_BYTES_MAX is renamed to ``pool.log.1``,
+which replaces the previous one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STARTING = "starting"  # the event of a line that reports a step of the pool's s
 
 
 class RateLimit:
-    """A structlog processor that drops what comes too often."""
+    """Structlog processor that drops lines beyond LINES_MAX per event and user in PERIOD_S seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,8 +46,8 @@ class RateLimit:
             self._since_s, self._counts = now_s, {}
             if left_out:
                 some = sorted(left_out.items(), key=lambda item: -item[1])[:5]
-                told = ", ".join(f"{n} of {kind!r}" + (f" for uid {uid}" if uid else "") for (kind, uid), n in some)
-                line["left_out"] = f"{sum(left_out.values())} lines in the last {PERIOD_S:g}s: {told}"
+                summary = ", ".join(f"{n} of {kind!r}" + (f" for uid {uid}" if uid else "") for (kind, uid), n in some)
+                line["left_out"] = f"{sum(left_out.values())} lines in the last {PERIOD_S:g}s: {summary}"
         key = (str(line.get("event", ""))[:80], str(line.get("uid", "")))
         if key not in self._counts and len(self._counts) >= KINDS_MAX:
             key = ("(others)", "")
@@ -58,7 +58,7 @@ class RateLimit:
 
 
 def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
-    """A structlog processor that renders mentions: the log is the administrator's."""
+    """Structlog processor that renders mentions with their names: only administrators read the log."""
     for key, value in line.items():
         if isinstance(value, str):
             line[key] = unmarked(value)
@@ -66,7 +66,7 @@ def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
 
 
 class _Forward(logging.Handler):
-    """What libraries log goes the same way."""
+    """Handler that forwards log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raised = {"exc_info": record.exc_info} if record.exc_info else {}
@@ -95,7 +95,7 @@ def configure() -> None:
 
 
 def keep_small(path: Path, *, most: int = LOG_BYTES_MAX) -> bool:
-    """Set the log aside when it is large and really is what this process writes to; whether it was."""
+    """Rotate the log if it has ``most`` bytes or more and is this process's standard error; return True if it was rotated."""
     try:
         there, ours = path.stat(), os.fstat(2)
         if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < most:

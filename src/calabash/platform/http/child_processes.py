@@ -1,4 +1,4 @@
-"""Processes that are kept beside a pool: how one is ended, and when one that died is started again."""
+"""Child processes of a pool: end one, and compute the pause before one is restarted."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import subprocess
 import time
 
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
-LIVED_S = 60.0  # whoever lived for so long did not die of how it was started
+LIVED_S = 60.0  # a process that lived for so long did not fail at its start
 END_S = 5.0
 
 
 class RestartPause:
-    """Seconds before a process that died is started again: they double while it keeps dying."""
+    """Pause before a child process is restarted: doubles while the process ends within LIVED_S seconds of its start."""
 
     def __init__(self) -> None:
         self._pause_s = PAUSE_S
         self._begun_s = 0.0
 
     def begun(self) -> None:
-        """The process is started now."""
+        """Record that the process is started now."""
         self._begun_s = time.monotonic()
 
     def after_death(self) -> float:
-        """How long to wait now."""
+        """Return the seconds to wait before the restart; call once after each end."""
         if time.monotonic() - self._begun_s > LIVED_S:
             self._pause_s = PAUSE_S
         pause_s, self._pause_s = self._pause_s, min(PAUSE_S_MAX, 2 * self._pause_s)
@@ -30,7 +30,7 @@ class RestartPause:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Close its input and end it, in the end by SIGKILL; it is gone then."""
+    """Close the standard input of a process and end it: SIGTERM, after END_S seconds SIGKILL. Returns when it has ended."""
     if process.stdin:
         process.stdin.close()
     process.terminate()

@@ -1,9 +1,9 @@
-"""The process that serves the console and the API over TCP: started at the first connection, started again when it dies.
+"""Supervisor of the gateway, the process that serves the console and the API over TCP.
 
-Theory of operation. The pool binds the TCP socket and never reads from it. When somebody connects, the gateway is started
-and takes the socket over; while it lives the pool does not look. It is told what to do on its standard input, which stays
-open: that it ends tells the gateway that the pool is gone, SIGKILL included. A gateway that dies is started at the next
-connection, after a pause that doubles while it keeps dying.
+Theory of operation. The pool binds the TCP socket and never reads from it. At the first connection it starts the gateway, which
+inherits the socket; while the gateway runs, the pool does not poll the socket. The gateway reads its order from standard input,
+which stays open: its end tells the gateway that the pool has ended, even by SIGKILL. A gateway that dies is restarted at the
+next connection, after a pause that doubles while it keeps dying.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = structlog.get_logger(__name__)
 
 
 class GatewayKeeper:
-    """The gateway of one pool.
+    """Thread that starts and restarts the gateway of one pool.
 
     Args:
-        listener: what listens on TCP.
-        order: what the gateway is told.
+        listener: listening TCP socket; the gateway inherits it.
+        order: order that is written to the gateway's standard input.
     """
 
     def __init__(self, listener: socket.socket, order: GatewayOrder) -> None:
@@ -48,16 +48,16 @@ class GatewayKeeper:
 
     @property
     def pid(self) -> int:
-        """Of the gateway, 0 while there is none."""
+        """Return the process ID of the gateway; 0 if it does not run."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else 0
 
     def start(self) -> None:
-        """From now on whoever connects is served."""
+        """Start the thread; the gateway is started at the first connection."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the gateway."""
+        """End the thread and the gateway."""
         os.close(self._woken)
         self._thread.join()
         os.close(self._wake)
@@ -84,9 +84,14 @@ class GatewayKeeper:
                 return
 
     def _until(self, descriptor: int | None, *, within_s: float | None = None) -> bool:
-        """Wait for the descriptor or the time; False when the pool goes down."""
+        """Wait until the descriptor is readable or the time is over; return False if the supervisor is to stop.
+
+        Args:
+            descriptor: None: wait for the time only.
+            within_s: seconds; None: no limit.
+        """
         poll = select.poll()
-        poll.register(self._wake, 0)  # its other end being closed is what is waited for
+        poll.register(self._wake, 0)  # no events: poll reports when its other end is closed
         if descriptor is not None:
             poll.register(descriptor, select.POLLIN)
         ready = poll.poll(None if within_s is None else within_s * 1000)
@@ -98,7 +103,7 @@ class GatewayKeeper:
             inherit=AUTHORITIES,
             stdin=subprocess.PIPE,
             pass_fds=(self._listener.fileno(),),
-            new_session=True,  # what is typed at the pool's terminal is not for it
+            new_session=True,  # no terminal signals: Ctrl-C ends the pool only
         )
         assert process.stdin is not None
         self._process = process
@@ -106,15 +111,16 @@ class GatewayKeeper:
             process.stdin.write(msgspec.json.encode(self._order) + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has died already, which is seen
+            pass  # it has ended; the caller waits on its pidfd
         log.info("the gateway is started", pid=process.pid)
         return process
 
 
 class ConsoleDoor:
-    """The TCP socket of one pool, and the gateway behind it. A socket that cannot be had is told, and the pool is up without.
+    """TCP socket of one pool, and its gateway.
 
-    Raises CalabashError for settings that cannot be meant.
+    If the address cannot be bound, sets ``failure`` and logs a warning, and the pool runs without a console. Raises
+    CalabashError for invalid settings.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:
@@ -142,7 +148,11 @@ class ConsoleDoor:
             self.listener.close()
 
     def serve(self, pool_socket: str, *, credential: str) -> None:
-        """Have the gateway started at the first connection; it may connect to ``pool_socket``, and others may not."""
+        """Start the supervisor of the gateway, and give only the gateway's user access to ``pool_socket``.
+
+        Args:
+            credential: secret of the gateway's token.
+        """
         assert self.listener is not None
         user = self._settings.user if os.geteuid() == 0 else 0
         if user:
@@ -159,8 +169,11 @@ class ConsoleDoor:
 
 
 def checked(console: ConsoleSettings) -> ConsoleSettings:
-    """The settings, if they can be. Raises CalabashError for an address without TLS that others can reach, for no
-    address, and for a provider of identities that cannot be meant or whose secret others can read."""
+    """Return the settings after validation.
+
+    Raises CalabashError for an invalid address, for one that other machines reach without TLS, for invalid settings of an
+    identity provider, and for a secret file that other users can read.
+    """
     host, _ = checked_listen(console.listen)
     if bool(console.key) and not console.certificate:
         raise CalabashError("[console] has a key and no certificate", reason=Reason.BAD_FILE, hint="name both")
@@ -179,7 +192,7 @@ def _loopback(host: str) -> bool:
 
 
 def listening_tcp(listen: str) -> socket.socket:
-    """A socket that listens there. Raises OSError."""
+    """Return a socket that listens on HOST:PORT. Raises OSError."""
     host, _, port = listen.rpartition(":")
     found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(found[0], socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -194,12 +207,12 @@ def listening_tcp(listen: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket, *, tls: bool) -> str:
-    """Where a browser finds it."""
+    """Return the URL of the console for a browser on this machine."""
     host, port = listener.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
 def gateway_socket(home: Path) -> Path:
-    """The socket on which the pool answers the gateway."""
+    """Return the path of the Unix socket on which the pool serves the gateway."""
     return home / SOCKET_FILE

@@ -1,12 +1,12 @@
-"""Whose turn it is on the one thread that serves everybody.
+"""Per-user rate limit of work on the event loop.
 
-Theory of operation. A thousand connections of one user that open or hang up in the same moment would all be worked on
-before anybody else's next step. So of each user at most ``AT_ONCE`` pieces of work begin per ``PERIOD_S``; the others wait
-in a line of that user alone. Whoever has nothing waiting begins at once.
+Theory of operation. A thousand connections of one user that open or close at the same moment would delay all other users. So at
+most ``AT_ONCE`` pieces of work of each user begin per ``PERIOD_S`` seconds; the rest waits in a queue of that user. Work of a
+user without a queue begins at once.
 
-A user who sends a crowd of requests asks meanwhile how things stand. What only reads therefore has a line of its own, which
-goes first in all but one place of each period. Opening and closing a connection costs a tenth of a request, so
-``CONNECTIONS_AT_ONCE`` of these begin per period: a question on a new connection does not wait long for those of the crowd.
+Requests that only read have a second queue per user, which is served first except for one piece of work per period, so that a
+user who sends many requests can still query their state. Opening or closing a connection costs a tenth of a request, so
+``CONNECTIONS_AT_ONCE`` of these begin per period.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECTIONS_AT_ONCE = 16
 PERIOD_S = 0.005
 
 
-class _Line:
+class _UserQueue:
     """Waiting work of one user."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class _Line:
     def add(self, work: Callable[[], None], *, reads: bool) -> None:
         (self._reads if reads else self._others).append(work)
 
-    def next(self, most: int) -> list[Callable[[], None]]:
-        """Take what begins now: reads first, but one of the others at least."""
+    def take(self, most: int) -> list[Callable[[], None]]:
+        """Remove and return up to ``most`` pieces of work: reads first, but at least one that is not a read."""
         found: list[Callable[[], None]] = []
         while self and len(found) < most:
             others_first = not self._reads or (bool(self._others) and len(found) == most - 1)
@@ -42,32 +42,37 @@ class _Line:
         return found
 
 
-class Turns:
-    """Used by the serving thread alone."""
+class PerUserPacer:
+    """Per-user rate limit of one kind of work; not safe for threads.
+
+    Args:
+        at_once: pieces of work of one user that begin per period.
+        period_s: length of a period in seconds.
+    """
 
     def __init__(self, *, at_once: int = AT_ONCE, period_s: float = PERIOD_S) -> None:
         self._at_once = at_once
         self._period_s = period_s
         self._begun: Counter[Hashable] = Counter()  # in this period
-        self._lines: dict[Hashable, _Line] = {}
+        self._lines: dict[Hashable, _UserQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, uid: Hashable, work: Callable[[], None], *, reads: bool = False) -> None:
-        """Do it now, or when it is that user's turn again.
+        """Call ``work`` now, or in a later period if the user has reached its limit.
 
         Args:
-            reads: the work changes nothing, and goes before work of the same user that does.
+            reads: the work only reads, and precedes other work of the same user.
         """
         if uid in self._lines or self._begun[uid] >= self._at_once:
-            self._lines.setdefault(uid, _Line()).add(work, reads=reads)
+            self._lines.setdefault(uid, _UserQueue()).add(work, reads=reads)
             return
         self._begun[uid] += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._period_s, self._next_period)
         work()
 
-    async def turn(self, uid: Hashable, *, reads: bool = False) -> None:
-        """Return when it is that user's turn."""
+    async def wait(self, uid: Hashable, *, reads: bool = False) -> None:
+        """Wait until the next piece of work of this user may begin."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begin(uid, lambda: None if mine.done() else mine.set_result(None), reads=reads)
         await mine
@@ -79,7 +84,7 @@ class Turns:
             return
         self._timer = asyncio.get_running_loop().call_later(self._period_s, self._next_period)
         for uid, line in list(self._lines.items()):
-            works = line.next(self._at_once)
+            works = line.take(self._at_once)
             self._begun[uid] += len(works)
             for work in works:
                 work()

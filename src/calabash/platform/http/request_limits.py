@@ -1,11 +1,10 @@
-"""One user's part of the API: connections, requests per second, work at a time, replies that nobody reads.
+"""Request limits per user: connections, requests per second, concurrent calls, and replies in buffers.
 
-Theory of operation. One thread serves everybody, so what a user costs is bounded before it is worked on. Connections
-beyond the bound are closed when they are accepted. Requests beyond the rate are not refused but begin later (a token
-bucket per user: who comes too fast waits for its own tokens only). At most ``WORK_AT_ONCE`` calls of one user that read,
-and as many that do not, are in the worker threads at a time, so that a question does not wait for a crowd of requests; and
-at most ``REPLIES_AT_ONCE`` replies of one user lie in buffers; a reply that is not read within ``REPLY_S`` ends its
-connection. Administrators are not slowed down, but their connections are counted too.
+Theory of operation. One thread serves all users, so the cost of a user is limited before its requests are processed.
+Connections beyond the limit are closed when they are accepted. Requests beyond the rate are delayed, not refused: each user has
+a token bucket. At most ``WORK_AT_ONCE`` calls of one user that read, and as many that do not, are in the worker threads at a
+time. At most ``REPLIES_AT_ONCE`` replies of one user are in buffers; a connection whose reply is not read within ``REPLY_S``
+seconds is closed. Requests of administrators are not delayed, but their connections are counted too.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from calabash.platform.home.limits import Limits
 WORK_AT_ONCE = 2
 REPLIES_AT_ONCE = 8
 REPLY_S = 10.0
-LOOK_S = 2.0  # how often it is found that who waits for a token has hung up
+HANGUP_CHECK_S = 2.0  # interval at which a delayed request is checked for a closed connection
 USERS_REMEMBERED = 1000
 
 
 @dataclass(slots=True)
 class _User:
-    """What one user has now."""
+    """Present use of the limits by one user; ``tokens`` are those of its bucket at time ``at_s``."""
 
     tokens: float
     at_s: float
@@ -38,10 +37,10 @@ class _User:
 
 
 class Fairness:
-    """The bounds at work; used by the serving thread alone.
+    """Request limits of all users; used by the event loop's thread only.
 
     Args:
-        exempt: whose requests are never slowed down.
+        exempt: returns True for the uid of a user whose requests are not delayed.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Fairness:
         self._users: dict[int | str, _User] = {}
 
     def connect(self, uid: int) -> bool:
-        """One more connection; False when it is one too many."""
+        """Count a new connection; return False if the user has reached its limit."""
         user = self._user(uid)
         if user.connections >= self._limits.connections:
             return False
@@ -61,30 +60,30 @@ class Fairness:
         return True
 
     def disconnect(self, uid: int) -> None:
-        """One connection less."""
+        """Count a closed connection."""
         self._user(uid).connections -= 1
         if len(self._users) > USERS_REMEMBERED:
             idle = [uid for uid, user in self._users.items() if not user.connections]
-            for gone in idle:
-                del self._users[gone]
+            for one in idle:
+                del self._users[one]
 
-    async def admit(self, uid: int, *, gone: Callable[[], bool]) -> bool:
-        """Return when the user's next request may begin; False when nobody waits for it any more.
+    async def admit(self, uid: int, *, hung_up: Callable[[], bool]) -> bool:
+        """Wait until the user's next request may begin; return False if its connection was closed meanwhile.
 
         Args:
-            gone: whether who asked has hung up; its token is the user's again.
+            hung_up: returns True if the connection was closed; the request's token is then returned to the bucket.
         """
         delay_s = self.delay_s(uid)
-        while delay_s > 0 and not gone():
-            await asyncio.sleep(min(delay_s, LOOK_S))
-            delay_s -= LOOK_S
-        if not gone():
+        while delay_s > 0 and not hung_up():
+            await asyncio.sleep(min(delay_s, HANGUP_CHECK_S))
+            delay_s -= HANGUP_CHECK_S
+        if not hung_up():
             return True
         self._user(uid).tokens += 1.0
         return False
 
     def delay_s(self, uid: int) -> float:
-        """Take a token; how long until it is there."""
+        """Take a token from the user's bucket; return the seconds until it is available."""
         if self._exempt(uid):
             return 0.0
         user, now_s = self._user(uid), self._clock()
@@ -95,10 +94,10 @@ class Fairness:
 
     @asynccontextmanager
     async def work(self, uid: int | str, *, reads: bool = False) -> AsyncIterator[None]:
-        """Room for one call in the worker threads.
+        """Hold one of the user's places in the worker threads; wait for it first.
 
         Args:
-            reads: the call changes nothing.
+            reads: the call only reads.
         """
         user = self._user(uid)
         async with user.reads if reads else user.work:
@@ -106,7 +105,7 @@ class Fairness:
 
     @asynccontextmanager
     async def reply(self, uid: int | str) -> AsyncIterator[None]:
-        """Room for one reply in the buffers."""
+        """Hold one of the user's places for replies in buffers; wait for it first."""
         async with self._user(uid).replies:
             yield
 

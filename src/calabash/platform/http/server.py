@@ -1,5 +1,6 @@
-"""HTTP/1.1 on a Unix socket whose other ends may mean harm: who connects is what the kernel says, and everything waits
-for a bounded time only.
+"""HTTP/1.1 server on Unix sockets for untrusted local clients.
+
+A client is identified by the kernel's peer credentials, and every wait for a client has a time limit.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from calabash.adapters.host.readable import readable
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.access.caller import Caller
-from calabash.platform.http.per_user_pacing import CONNECTIONS_AT_ONCE, Turns
+from calabash.platform.http.per_user_pacing import CONNECTIONS_AT_ONCE, PerUserPacer
 from calabash.platform.http.request_limits import REPLY_S, Fairness
 from calabash.transport.uvicorn_http11 import StrictProtocol
 
 HEADER_S = 10.0
 DATE_S = 1.0  # the resolution of the header Date
 ACCEPTED_AT_ONCE = 16
-WATCHED = "/v1/changes"  # it waits for what is to be told, and then tells little
+WATCHED = "/v1/changes"  # the change feed: waits long, and its replies are small
 DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
@@ -46,16 +47,14 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Listener(socket.socket):
-    """A listening socket that hands on only connections of users who have not too many already.
+    """Listening socket that refuses connections of users who have too many.
 
-    Whoever has too many is told so and hung up on here, which costs a hundredth of a connection that is served. At most
-    ``ACCEPTED_AT_ONCE`` are handed on in a row, so that those who are served already are not held up by a crowd at the
-    door.
+    A connection beyond the user's limit is answered 429 and closed here, which costs a hundredth of a served connection. At
+    most ``ACCEPTED_AT_ONCE`` connections are accepted in a row, so that many new connections do not delay requests.
 
-    The last ``descriptors_kept`` descriptors of the process are never a connection's: the kernel gives the smallest free
-    number, so a connection with a number above the rest is answered 503 and closed. Requests that are being served can
-    therefore always open what they need. Where even accepting fails, a descriptor that is held in reserve makes room for one
-    connection at a time.
+    The last ``descriptors_kept`` descriptors of the process are not used for connections: the kernel gives the smallest free
+    number, so a connection with a number above the rest is answered 503 and closed. Running requests can therefore always open
+    the files that they need. If accepting fails for lack of descriptors, a spare descriptor is closed to refuse one connection.
     """
 
     fairness: Fairness
@@ -64,7 +63,7 @@ class Listener(socket.socket):
     _numbers_end = sys.maxsize
 
     def keep_descriptors(self, kept: int) -> None:
-        """Keep so many of the descriptors that this process may open for other things than connections."""
+        """Reserve ``kept`` descriptors of this process for other uses than connections, and open the spare descriptor."""
         self._numbers_end = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - kept
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -98,7 +97,7 @@ class Listener(socket.socket):
         raise BlockingIOError
 
     def _refuse_one(self) -> bool:
-        """Answer one connection with the spare descriptor's number; False where no descriptor is kept in reserve."""
+        """Accept one connection in place of the spare descriptor, and refuse it; return False if there is no spare."""
         if self._spare < 0:
             return False
         os.close(self._spare)
@@ -107,7 +106,7 @@ class Listener(socket.socket):
             connection, _ = super().accept()
             _hang_up(connection, _OVERLOADED)
         finally:
-            with contextlib.suppress(OSError):  # another thread was faster; it is opened again at the next connection
+            with contextlib.suppress(OSError):  # another thread took the number; no spare until keep_descriptors
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return True
 
@@ -142,14 +141,14 @@ def _hang_up(connection: socket.socket, answer: bytes) -> None:
 
 
 class Protocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 that knows the process at the other end and does not wait for it for ever."""
+    """uvicorn's HTTP/1.1 protocol with the caller of the connection and with time limits."""
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
-    turns: Turns  # of connections
-    token_socket = ""  # where it is not enough to be a process of this machine
+    pacer: PerUserPacer  # of connections
+    token_socket = ""  # path of the socket whose requests need a token
     token_required = False
     caller: Caller | None = None
-    _patience: asyncio.TimerHandle | None = None
+    _header_timer: asyncio.TimerHandle | None = None
     _uid = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -157,11 +156,11 @@ class Protocol(StrictProtocol):
         connection = transport.get_extra_info("socket")
         self._uid = peer_of(connection).uid
         self.token_required = connection.getsockname() == self.token_socket
-        # Older Pythons begin to read after this call whatever is said in it, so reading is stopped right after that, before
-        # the first byte is looked for.
+        # Older Pythons begin to read after this call whatever it does, so reading is paused right after it, before the
+        # first byte is read.
         self.loop.call_soon(self._hold)
         self._wait_for_request()
-        self.turns.begin(self._uid, self._begin)
+        self.pacer.begin(self._uid, self._begin)
 
     def _hold(self) -> None:
         if self.caller is None:
@@ -171,8 +170,8 @@ class Protocol(StrictProtocol):
         if self.transport.is_closing():
             return
         try:
-            self.caller = asker_of(self.transport.get_extra_info("socket"))
-        except CalabashError:  # this process has run out of something, so nothing is known of the requesting process
+            self.caller = read_caller(self.transport.get_extra_info("socket"))
+        except CalabashError:  # out of descriptors: the requesting process cannot be identified
             self.transport.write(_OVERLOADED)
             self.transport.close()
             return
@@ -182,14 +181,14 @@ class Protocol(StrictProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self.turns.begin(self._uid, lambda: self._end(exc))
+        self.pacer.begin(self._uid, lambda: self._end(exc))
 
     def _end(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.fairness.disconnect(self._uid)
 
     def request_begun(self) -> None:
-        """The head of a request is there."""
+        """Stop the time limit for the head of a request, which has arrived."""
         self._stop_waiting()
 
     def on_response_complete(self) -> None:
@@ -197,7 +196,7 @@ class Protocol(StrictProtocol):
         self._wait_for_request()
 
     def hung_up(self) -> bool:
-        """Whether nobody is there any more to read a reply; found even where nothing is being read just now."""
+        """Return True if the client has closed the connection; works while reading is paused."""
         if self.transport.is_closing():
             return True
         poll = select.poll()
@@ -205,7 +204,7 @@ class Protocol(StrictProtocol):
         return any(event & select.POLLHUP for _, event in poll.poll(0))
 
     def drop(self) -> None:
-        """There is nobody to reply to."""
+        """Drop the connection and its request without a reply."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         self.abort()
@@ -214,47 +213,52 @@ class Protocol(StrictProtocol):
         return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Drop the connection with everything that is unsent."""
+        """Close the connection at once and discard unsent data."""
         self.transport.abort()
 
     def _wait_for_request(self) -> None:
         self._stop_waiting()
-        self._patience = self.loop.call_later(HEADER_S, self.abort)
+        self._header_timer = self.loop.call_later(HEADER_S, self.abort)
 
     def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
 def connection_of(scope: Any) -> Protocol:
-    """The connection that a request came on."""
+    """Return the connection of a request."""
     found: Protocol = scope["state"][_SCOPE_KEY]
     return found
 
 
-def asker_of(connection: socket.socket) -> Caller:
-    """Who connected, and as which process: its start time is read while the kernel still holds the process for us."""
+def read_caller(connection: socket.socket) -> Caller:
+    """Return the peer of a connection and its process.
+
+    The process is None if it has ended. Its start time is read while a pidfd proves that its number was not reused.
+    """
     peer = peer_of(connection)
     process = identify(peer.pid)
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
-    except OSError:  # an older kernel: what is entered is compared by start time alone
+    except OSError:  # kernel without SO_PEERPIDFD: processes are compared by start time only
         return Caller(peer=peer, process=process)
     (descriptor,) = struct.unpack("i", raw)
     try:
-        return Caller(peer=peer, process=None if readable(descriptor, 0) else process)  # readable: it has ended
+        return Caller(
+            peer=peer, process=None if readable(descriptor, 0) else process
+        )  # readable: the process has ended
     finally:
         os.close(descriptor)
 
 
-class Fair:
-    """The application behind the bounds of ``fairness``."""
+class LimitedApplication:
+    """ASGI application that delays and limits the requests of another one per user."""
 
-    def __init__(self, application: Application, fairness: Fairness, turns: Turns) -> None:
+    def __init__(self, application: Application, fairness: Fairness, pacer: PerUserPacer) -> None:
         self._application = application
         self._fairness = fairness
-        self._turns = turns
+        self._pacer = pacer
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -264,25 +268,23 @@ class Fair:
         assert connection.caller is not None
         uid: int | str = connection.caller.peer.uid
         connection.request_begun()
-        if connection.token_required:  # the gateway holds each token to its rate; here it stands for many users
+        if connection.token_required:  # the gateway, which serves many users, limits each token's rate
             uid = _shown_token(scope)
         else:
-            admitted = await self._fairness.admit(connection.caller.peer.uid, gone=connection.hung_up)
-            await self._turns.turn(connection.caller.peer.uid, reads=scope["method"] == "GET")
+            admitted = await self._fairness.admit(connection.caller.peer.uid, hung_up=connection.hung_up)
+            await self._pacer.wait(connection.caller.peer.uid, reads=scope["method"] == "GET")
             if not admitted or connection.hung_up():
                 connection.drop()
                 return
 
         async def send_read(message: Message) -> None:
-            """Give up on who does not read."""
+            """Send a message; abort the connection if the client does not read it within REPLY_S seconds."""
             try:
                 await asyncio.wait_for(send(message), REPLY_S)
             except TimeoutError:
                 connection.abort()
 
-        if (
-            scope["method"] == "GET" and scope["path"] != WATCHED
-        ):  # these replies can be large: they are not even made before there is room for one
+        if scope["method"] == "GET" and scope["path"] != WATCHED:  # large replies are made only when a buffer is free
             async with self._fairness.reply(uid):
                 await self._application(scope, receive, send_read)
                 await self._until_read(connection)
@@ -290,7 +292,7 @@ class Fair:
             await self._application(scope, receive, send_read)
 
     async def _until_read(self, connection: Protocol) -> None:
-        """Small replies are in the kernel's buffer at once; for others wait, and give up on who does not read."""
+        """Wait until the reply is in the kernel's buffer; abort the connection after REPLY_S seconds."""
         deadline = asyncio.get_running_loop().time() + REPLY_S
         while connection.unsent_bytes():
             if asyncio.get_running_loop().time() > deadline:
@@ -306,9 +308,9 @@ def _shown_token(scope: Any) -> str:
 
 
 class _EndingServer(uvicorn.Server):
-    """Says that it ends before it waits for requests that are under way, and sleeps until it is to end.
+    """uvicorn server that calls ``ending`` before it waits for running requests, and sleeps until it is to end.
 
-    uvicorn's own loop wakes up ten times a second to see whether it is to end.
+    The loop of uvicorn itself wakes up ten times a second.
     """
 
     ending: Callable[[], None] = staticmethod(lambda: None)
@@ -324,7 +326,7 @@ class _EndingServer(uvicorn.Server):
     def should_exit(self, value: bool) -> None:
         self._should_exit = value
         if value and self._loop is not None and self._exits is not None:
-            self._loop.call_soon_threadsafe(self._exits.set)  # from a handler of a signal, too
+            self._loop.call_soon_threadsafe(self._exits.set)  # also called by signal handlers
 
     async def main_loop(self) -> None:
         self._exits, self._loop = asyncio.Event(), asyncio.get_running_loop()
@@ -338,16 +340,16 @@ class _EndingServer(uvicorn.Server):
 
 
 def descriptors_kept() -> int:
-    """The descriptors that connections leave to everything else; small where few may be opened at all."""
+    """Return the number of descriptors that are not used for connections: at most a quarter of the process's limit."""
     return min(DESCRIPTORS_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class Server:
-    """Serves an application on its listeners until it is stopped or a signal comes.
+    """HTTP server of one pool; runs an application on its listeners until ``stop`` or a signal.
 
     Args:
-        token_socket: the path of the listener where every request must show a token.
-        ending: called when the server begins to end, so that who waits for news is answered.
+        token_socket: path of the listener whose requests need a token.
+        ending: called when the server begins to end, so that waiting requests are answered.
     """
 
     def __init__(
@@ -369,10 +371,10 @@ class Server:
             listener.keep_descriptors(descriptors_kept())
 
     def run(self, application: Application) -> None:
-        turns = Turns(at_once=CONNECTIONS_AT_ONCE)
-        bounds = {"fairness": self._fairness, "turns": turns, "token_socket": self._token_socket}
+        pacer = PerUserPacer(at_once=CONNECTIONS_AT_ONCE)
+        bounds = {"fairness": self._fairness, "pacer": pacer, "token_socket": self._token_socket}
         config = uvicorn.Config(
-            Fair(application, self._fairness, Turns()),
+            LimitedApplication(application, self._fairness, PerUserPacer()),
             http=type("PoolProtocol", (Protocol,), bounds),
             ws="none",
             lifespan="off",
@@ -391,7 +393,7 @@ class Server:
         self._server.run(sockets=list(self._listeners))
 
     def stop(self) -> None:
-        """Have ``run`` return, also one that has not begun."""
+        """Make ``run`` return, also if it has not begun."""
         self._stopped = True
         if self._server is not None:
             self._server.should_exit = True

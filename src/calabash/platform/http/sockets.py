@@ -1,4 +1,4 @@
-"""The Unix sockets that a pool is asked on."""
+"""Unix sockets of the pool's API."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def listening(path: Path, listener: socket.socket, *, mode: int = 0o666) -> None:
-    """Bind a socket of the pool's; everybody may ask it unless ``mode`` says otherwise.
+    """Bind a Unix socket and listen on it. Raises BAD_FILE if the path is not a socket.
 
-    We hold the lock, so a socket that is there belongs to a dead pool.
+    Replaces an existing socket: the caller holds the pool's lock, so that socket belongs to a pool that has ended.
     """
     if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
         raise CalabashError(f"{path} is not a socket", reason=Reason.BAD_FILE, hint="move it away")
     path.unlink(missing_ok=True)
     listener.bind(str(path))
-    path.chmod(mode)  # what they may do is decided by who they are
+    path.chmod(mode)  # permissions are checked per request
     listener.listen(1024)

@@ -1,1 +1,1 @@
-"""The stored objects of tenant networks, and who may change them."""
+"""Stored objects of tenant networks, and the permissions to change them."""

@@ -1,4 +1,4 @@
-"""Certificates of load balancers: a VPC's, shown without their keys, which are handed to a process of this machine alone."""
+"""Certificates of load balancers, stored per VPC. Their private keys are returned only to processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ PER_VPC_MAX = 64
 
 
 class CertificateBook:
-    """Safe for threads. Every method raises CalabashError where the principal may not or it cannot be."""
+    """Stored certificates of load balancers. Safe for threads.
+
+    Every method raises CalabashError if the principal lacks permission or the change is invalid.
+    """
 
     def __init__(self, tables: NetworkTables, book: NetworkBook, clock: Clock) -> None:
         self._tables, self._book, self._clock = tables, book, clock
 
-    def seen(self, who: Principal) -> list[shapes.CertificateView]:
-        """Those of VPCs that it sees."""
+    def visible_certificates(self, who: Principal) -> list[shapes.CertificateView]:
+        """Return the certificates of the VPCs that the principal may see."""
         kept, rights = self._book.state().kept, self._book.rights
         vpcs = {row.name for row in kept.values() if row.kind == NetworkKind.VPC and rights.sees(who, row)}
         return [
@@ -32,7 +35,7 @@ class CertificateBook:
         ]
 
     def put(self, who: Principal, name: str, order: shapes.CertificateOrder) -> str:
-        """Keep it, in the place of the one that had its name; whose it is."""
+        """Store a certificate, replacing one of the same name; return its tenant. Raises CalabashError."""
         check_path(name, 2, "certificate name")
         now_s = self._clock.now_s()
         with self._book.held() as state:
@@ -49,12 +52,12 @@ class CertificateBook:
         return tenant
 
     def delete(self, who: Principal, name: str) -> str:
-        """Forget it; whose it was."""
+        """Delete a certificate; return its tenant. Raises CONFLICT if a load balancer uses it, NOT_FOUND if there is none."""
         check_path(name, 2, "certificate name")
         with self._book.held() as state:
             tenant = self._book.rights.require_change(who, state.kept, NetworkKind.LOAD_BALANCER, name)
             for balancer in state.networks.of_vpc(vpc_of(name)).all(LoadBalancer).values():
-                if named(balancer) == name:
+                if certificate_name(balancer) == name:
                     raise CalabashError(
                         f"certificate {name} is used by lb {balancer.name}",
                         reason=Reason.CONFLICT,
@@ -65,7 +68,7 @@ class CertificateBook:
         return tenant
 
     def secret(self, who: Principal, name: str) -> shapes.CertificateSecret:
-        """With its key, for a process of this machine."""
+        """Return a certificate and its key to a process of this machine. Raises NOT_PERMITTED, NOT_FOUND."""
         self._book.rights.require_local(who, "read keys of certificates")
         found = next((one for one in self._tables.certificates() if one.name == name), None)
         if found is None:
@@ -73,23 +76,23 @@ class CertificateBook:
         return shapes.CertificateSecret(name=found.name, certificate=found.certificate, key=found.key)
 
     def require(self, who: Principal, balancer: LoadBalancer) -> None:
-        """That the certificate that it names is there. Raises NOT_FOUND."""
+        """Raise NOT_FOUND if the load balancer names a certificate that does not exist in its VPC, or may not be seen."""
         self._book.rights.require_change(who, self._book.state().kept, NetworkKind.LOAD_BALANCER, balancer.name)
         self.require_there(balancer)
 
     def require_there(self, balancer: LoadBalancer) -> None:
-        """The same of one that may be put. Raises NOT_FOUND."""
-        name = named(balancer)
+        """Raise NOT_FOUND if the load balancer names a certificate that does not exist in its VPC; checks no permission."""
+        name = certificate_name(balancer)
         if name and (vpc_of(name) != vpc_of(balancer.name) or all(o.name != name for o in self._tables.certificates())):
             raise CalabashError(
                 f"lb {balancer.name}: there is no certificate {name[:200]} in its VPC",
                 reason=Reason.NOT_FOUND,
-                hint=f"once the VPC is there: calabash certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
+                hint=f"when the VPC exists: calabash certificate put {vpc_of(balancer.name)}/NAME --cert FILE --key FILE",
             )
 
 
-def named(balancer: LoadBalancer) -> str:
-    """Its certificate's name, of its own VPC; "" for none."""
+def certificate_name(balancer: LoadBalancer) -> str:
+    """Return the full name VPC/NAME of a load balancer's certificate; "" if it has none."""
     if not balancer.certificate or "/" in balancer.certificate:
         return balancer.certificate
     return f"{vpc_of(balancer.name)}/{balancer.certificate}"

@@ -1,4 +1,4 @@
-"""What one change of the book of networks comes to: the rows that are written for it, and what it is called."""
+"""State of all tenant networks at one revision, and the rows to write for a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkState:
-    """All networks at one revision: as objects, and as they are kept."""
+    """All networks at one revision, as objects and as stored rows."""
 
     networks: Networks
     kept: Mapping[Key, StoredNetworkObject]
@@ -26,7 +26,7 @@ class NetworkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkDifference:
-    """What is to be written: objects that are new or another than before, and those that are gone."""
+    """Rows to write for a change: new and changed objects, and keys of removed ones."""
 
     puts: tuple[StoredNetworkObject, ...]
     removed: tuple[Key, ...]
@@ -37,7 +37,7 @@ class NetworkDifference:
 
 
 def read_state(stored: Iterable[StoredNetworkObject], revision: int) -> NetworkState:
-    """The state that is kept. Raises CalabashError where the database was changed to what is no book of networks."""
+    """Build the state from stored rows. Raises CalabashError if they are not valid networks."""
     rows = list(stored)
     items = (decode(NetworkKind(row.kind), row.name, row.spec) for row in rows)
     return NetworkState(
@@ -48,7 +48,11 @@ def read_state(stored: Iterable[StoredNetworkObject], revision: int) -> NetworkS
 
 
 def difference(before: NetworkState, after: Networks, applied: frozenset[Key]) -> NetworkDifference:
-    """From the one to the other. ``applied``: what a file has said, which it may take back."""
+    """Return the rows to write for the change from ``before`` to ``after``.
+
+    Args:
+        applied: keys of objects that an applied file declares; later files may prune them.
+    """
     changed, gone = after.changes_since(before.networks)
     return NetworkDifference(
         puts=tuple(_row(item, after, before.kept, applied) for item in changed),
@@ -73,15 +77,20 @@ def _row(
     )
 
 
-def merged(before: Mapping[str, Any], told: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
-    """A status as it was with what is told now; ``partial``: of its conditions alone. The time of a condition that holds as
-    before stays."""
+def merged(before: Mapping[str, Any], reported: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
+    """Return a status after a report.
+
+    A condition keeps its time if its value is unchanged. Conditions that are not reported are unchanged.
+
+    Args:
+        partial: the report has conditions only; generation and host are unchanged.
+    """
     known = {one["kind"]: one for one in before.get("conditions", ())}
-    for one in told["conditions"]:
+    for one in reported["conditions"]:
         old = known.get(one["kind"])
         since_s = old["since_s"] if old is not None and old["holds"] == one["holds"] else one["since_s"]
         known[one["kind"]] = {**one, "since_s": since_s}
-    whole = before if partial else told
+    whole = before if partial else reported
     return {
         "observed_generation": whole.get("observed_generation", 0),
         "conditions": [known[kind] for kind in ConditionKind if kind in known],

@@ -1,10 +1,12 @@
-"""The controller of the pool's networks as a process beside it, and in a network of namespaces who keeps the appliances of
-its gateway hosts: both run while ``network.toml`` is there. The keeper of fabrics for RDMA likewise, with ``fabric.toml``.
+"""Supervisor of the controllers of networks and fabrics, which run as child processes of the pool.
 
-Theory of operation. A thread looks at the files every second. When it comes, the processes are started; when it changes or
-goes, they are ended; one that dies is started again, after a pause that doubles while it keeps dying. They hold nothing
-that is not in the databases, so that ending them costs nothing. Their standard input stays open: that it ends
-tells them that the pool is gone, SIGKILL included.
+The network controller runs while ``network.toml`` exists; in a lab of namespaces also the controller of the appliances on its
+gateway hosts. The fabric controller runs while ``fabric.toml`` exists.
+
+Theory of operation. A thread checks the files every ``POLL_S`` seconds. When a file appears, its processes are started; when it
+changes or is removed, they are ended; a process that dies is restarted after a pause that doubles while it keeps dying. All
+state of the processes is in the databases, so ending them loses nothing. Their standard input stays open: its end tells them
+that the pool has ended, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from calabash.controllers.networks.settings import NETWORK_FILE, read_connection
 from calabash.model.errors import CalabashError
 from calabash.platform.http.child_processes import RestartPause, end
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 log = structlog.get_logger(__name__)
 
 
 class KeptProcess:
-    """A process that is to run.
+    """Child process that is restarted when it ends.
 
     Args:
-        what: it is called so in the log.
-        module: the module that it runs.
-        words: its arguments.
+        what: name of the process in the log.
+        module: Python module that it runs.
+        words: arguments of the module.
     """
 
     def __init__(self, what: str, module: str, *words: str) -> None:
@@ -44,8 +46,8 @@ class KeptProcess:
         self._due_s = 0.0
         self._pause = RestartPause()
 
-    def keep(self) -> None:
-        """Start it where it does not run, unless it died a moment ago."""
+    def ensure_running(self) -> None:
+        """Start the process if it does not run and the pause after its last end is over."""
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             if self._process.stdin:
@@ -61,7 +63,7 @@ class KeptProcess:
                 *self._words,
                 inherit=(*AUTHORITIES, *PACKAGES),
                 stdin=subprocess.PIPE,
-                new_session=True,  # what is typed at the pool's terminal is not for it
+                new_session=True,  # no terminal signals: Ctrl-C ends the pool only
             )
             log.info(f"the {self._what} is started", pid=self._process.pid)
 
@@ -73,10 +75,10 @@ class KeptProcess:
 
 
 class FollowedFile:
-    """Processes that run while a file is there, and as it says.
+    """Processes that run while a file exists.
 
     Args:
-        wanted: what is to run now; asked again when the file has changed.
+        wanted: returns the processes to run; called when the file has appeared or changed.
     """
 
     def __init__(self, path: Path, wanted: Callable[[], tuple[KeptProcess, ...]]) -> None:
@@ -84,15 +86,15 @@ class FollowedFile:
         self._known: tuple[int, int, int] | None = None
         self._kept: tuple[KeptProcess, ...] = ()
 
-    def look(self) -> None:
-        """Start what is to run and does not, end what is not to."""
+    def reconcile(self) -> None:
+        """End the processes if the file has changed, and start those that are to run."""
         file = self._mark()
         if file != self._known:
             self.end("its settings changed")
             self._kept = self._wanted() if file is not None else ()
         self._known = file
         for process in self._kept:
-            process.keep()
+            process.ensure_running()
 
     def end(self, why: str) -> None:
         for process in self._kept:
@@ -108,11 +110,11 @@ class FollowedFile:
 
 
 class NetworkKeeper:
-    """The network controller of one pool, what keeps appliances in a network of namespaces, and what keeps fabrics.
+    """Thread that runs the controllers of one pool.
 
     Args:
-        home: the pool's.
-        fabric: whether fabrics are kept while ``fabric.toml`` is there.
+        home: home directory of the pool.
+        fabric: run the fabric controller while ``fabric.toml`` exists.
     """
 
     def __init__(self, home: Path, *, fabric: bool = False) -> None:
@@ -129,24 +131,24 @@ class NetworkKeeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes; what is in OVN and on fabrics, and what runs on gateway hosts, stays as it is."""
+        """End the controllers; OVN, the fabrics and the gateway hosts keep their state."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             for file in self._files:
-                file.look()
-            self._stop.wait(LOOK_S)
+                file.reconcile()
+            self._stop.wait(POLL_S)
         for file in self._files:
             file.end("the pool ends")
 
     def _controllers(self) -> tuple[KeptProcess, ...]:
-        """As ``network.toml`` says; none where it says nothing that can be."""
+        """Return the controllers for ``network.toml``; none if the file is invalid."""
         try:
             connection = read_connection(self._home)
         except CalabashError as error:
-            log.warning("networks are not carried out", why=error.message)
+            log.warning("the network controller is not started: network.toml is invalid", why=error.message)
             return ()
         controller = KeptProcess("network controller", "calabash.controllers.networks", *self._common)
         if connection is None or not connection.lab:

@@ -1,7 +1,7 @@
-"""A file of objects on the book of networks: whose it may change, what it takes back, and what that comes to.
+"""Apply a file of network objects: check permissions and limits, prune, and return the changes.
 
-What is pruned is the narrowest that serves: objects that an earlier file has made, in VPCs that are documents of this one, and
-that it does not name. VPCs and uplinks are never pruned, nor what somebody has made by hand.
+Pruning removes objects that an earlier file created, in VPCs that this file declares, and that this file does not name. VPCs,
+uplinks and objects that were created without a file are never pruned.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ def apply_file(
     *,
     certified: Callable[[LoadBalancer], None] = lambda _: None,
 ) -> tuple[list[NetworkChange], int]:
-    """Make the objects what the file says, all of them or none; what became of each, and the revision then.
+    """Apply a file, completely or not at all; return the change of each object, and the new revision.
+
+    A dry run returns the same changes and writes nothing.
 
     Args:
-        certified: raises CalabashError where the certificate that a balancer names is not there.
+        certified: raises CalabashError if the certificate of a load balancer does not exist.
     """
     wanted = read_wanted(file.documents)
     named = frozenset((kind_of(one.item), one.item.name) for one in wanted)
@@ -71,7 +73,7 @@ def apply_file(
 
 
 def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[DesiredObject]:
-    """The nouns of documents. Raises CalabashError with the document's number."""
+    """Decode the objects of a file's documents. Raises CalabashError with the number of the invalid document."""
     found = []
     for number, document in enumerate(documents, start=1):
         place = f"document {number}"
@@ -82,7 +84,7 @@ def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[DesiredObje
 
 
 def with_place(place: str, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
-    """What the call returns; its CalabashError says where."""
+    """Call a function and return its result; put ``place`` before the message of its CalabashError."""
     try:
         return call(*given, **named)
     except CalabashError as error:
@@ -90,7 +92,7 @@ def with_place(place: str, call: Callable[Given, Answer], *given: Given.args, **
 
 
 def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.NetworkChanges:
-    """As the API tells them."""
+    """Return the API's view of the changes."""
     views = []
     for change in changes:
         before, after = specs_of(change)
@@ -101,7 +103,7 @@ def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.Net
 
 
 def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wanted: Iterable[DesiredObject]) -> Kept:
-    """What is kept, with the VPCs that the file brings along: what is in these may be said in the same file."""
+    """Return the stored rows and rows for new VPCs of the file, so that the file may have objects in these."""
     kept = dict(state.kept)
     for one in wanted:
         key = (str(NetworkKind.VPC), one.item.name)
@@ -114,7 +116,7 @@ def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wante
 def _counted(
     kept: Kept, changes: Iterable[NetworkChange]
 ) -> dict[str, tuple[Counter[NetworkKind], Counter[NetworkKind]]]:
-    """Of each tenant that gets new objects: how many of each kind, and how many go."""
+    """Return the numbers of added and removed objects by kind, for each tenant that gets new objects."""
     fresh: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
     gone: dict[str, Counter[NetworkKind]] = defaultdict(Counter)
     for change in changes:

@@ -1,8 +1,8 @@
-"""Who may see and change which object of a network.
+"""Permissions and limits of tenant networks.
 
-A VPC is a tenant's, and so is everything in it: who sees the tenant sees it, its members change it. Uplinks are the
-platform's; lines take a VLAN of the provider's network, which an administrator gives. Of a VPC that somebody does not see it
-learns nothing, but that a name is taken when it wants the same for its own.
+A VPC and its objects belong to a tenant: a principal who sees the tenant sees them, and members of the tenant change them.
+Uplinks belong to the platform. A dedicated line uses a VLAN of the provider's network, so only an administrator creates it. A
+principal learns of a VPC that it may not see only that its name is taken, when it wants to create one of the same name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kept = Mapping[Key, StoredNetworkObject]
 
 VPCS_PER_TENANT_MAX = 64
 OBJECTS_PER_TENANT_MAX = 10_000
-# Where whoever has found something wrong has said no more than what.
+# Hints for errors without one.
 _HINTS = {
     Reason.BAD_REQUEST: "see `calabash {kind} --help`",
     Reason.NOT_PERMITTED: "ask an administrator",
@@ -38,28 +38,28 @@ _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 
 
 def bounded(kind: str, name: str) -> bool:
-    """Whether it counts as a tenant's: not what the platform puts beside its objects."""
+    """Return True if the object counts towards its tenant's limits: objects that the platform creates itself do not."""
     return not is_reserved_name(name) and not (
         kind == NetworkKind.SECURITY_GROUP and name.endswith(f"/{DEFAULT_GROUP}")
     )
 
 
 class NetworkRights:
-    """The rules; methods named ``require`` raise CalabashError."""
+    """Permission checks of network objects; methods named ``require`` raise CalabashError."""
 
     def __init__(self, permission: Permission, people: Callable[[], People]) -> None:
         self._permission = permission
         self._people = people
 
     def platform(self, who: Principal) -> bool:
-        """Whether it changes what networks share."""
+        """Return True if the principal may change uplinks and other objects of the platform."""
         return is_allowed(who, Action.MANAGE_UPLINKS)
 
     def require_platform(self, who: Principal, what: str) -> None:
         self._permission.require(who, Action.MANAGE_UPLINKS, what)
 
     def require_local(self, who: Principal, what: str) -> None:
-        """Of processes of this machine, and administrators', alone."""
+        """Raise NOT_PERMITTED unless the principal is an administrator's process of this machine."""
         self.require_platform(who, what)
         self._permission.require_process(who, what)
 
@@ -69,34 +69,38 @@ class NetworkRights:
         return is_allowed(who, Action.SEE, tenant=kept.tenant)
 
     def found(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> StoredNetworkObject:
-        """The object. Raises NOT_FOUND where there is none, as far as it may know."""
+        """Return the object. Raises NOT_FOUND if there is none or the principal may not see it."""
         item = kept.get((kind, name))
         if item is None or not self.sees(who, item):
             raise missing(kind, name[:200])
         return item
 
     def tenant_for(self, who: Principal, wanted: str) -> str:
-        """Whose a new VPC is."""
+        """Return the tenant of a new VPC. Raises NOT_FOUND, NOT_PERMITTED."""
         tenant = self._permission.tenant(who, wanted)
         people = self._people()
         if tenant != who.own and tenant not in people.tenants and tenant not in people.users:
             raise missing("tenant", tenant)
-        self._permission.require(who, Action.MANAGE_NETWORKS, "make networks there", tenant=tenant)
+        self._permission.require(who, Action.MANAGE_NETWORKS, f"create networks in tenant {tenant}", tenant=tenant)
         return tenant
 
     def require_change(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> str:
-        """That it may put or remove that object; whose it is."""
+        """Return the tenant of an object that the principal may put or remove. Raises NOT_FOUND, NOT_PERMITTED."""
         tenant = ""
         if kind is not NetworkKind.UPLINK:
             vpc = self.found(who, kept, NetworkKind.VPC, vpc_of(name))
             tenant = vpc.tenant
             self._permission.require(who, Action.MANAGE_NETWORKS, "change its networks", tenant=tenant)
         if kind in _PLATFORMS:
-            self.require_platform(who, f"change a {kind}, which takes a part of the provider's network")
+            self.require_platform(who, f"change a {kind}, which uses the provider's network")
         return tenant
 
     def require_put(self, who: Principal, kept: Kept, wanted: NetworkObject, *, room: bool = True) -> None:
-        """That it may put this object there, which may be a new VPC; ``room``: and that there is room for it."""
+        """Raise CalabashError unless the principal may put this object, which may be a new VPC.
+
+        Args:
+            room: check the limits of the tenant too.
+        """
         kind, key = kind_of(wanted), (kind_of(wanted), wanted.name)
         if isinstance(wanted, Vpc):
             known = kept.get(key)
@@ -121,7 +125,12 @@ class NetworkRights:
         *,
         gone: Mapping[NetworkKind, int] = MappingProxyType({}),
     ) -> None:
-        """That a tenant may have so many more of each kind, while ``gone`` go; administrators are not bound."""
+        """Raise USER_LIMIT if new objects would exceed the tenant's limits. Administrators have no limits.
+
+        Args:
+            fresh: number of new objects by kind.
+            gone: number of objects by kind that the same change removes.
+        """
         if self.platform(who):
             return
         mine = Counter(i.kind for i in kept.values() if i.tenant == tenant and bounded(i.kind, i.name))
@@ -138,17 +147,17 @@ class NetworkRights:
             wanted, has = fresh.get(kind, 0), mine[kind] - gone.get(kind, 0)
             if wanted and has + wanted > most:
                 raise CalabashError(
-                    f"tenant {tenant} has {has} of kind {kind} and asks for {wanted} more, at most {most}",
+                    f"tenant {tenant} has {has} of kind {kind} and requests {wanted} more, at most {most}",
                     reason=Reason.USER_LIMIT,
                     hint="remove what is not needed, or ask an administrator:"
                     f" calabash tenant set {tenant} --networks {kind}={has + wanted}",
                 )
 
-    def told(self, who: Principal, kept: Kept, error: CalabashError, kind: str = "") -> CalabashError:
-        """The error without mentions of objects that the principal does not see; always with a hint.
+    def redacted_error(self, who: Principal, kept: Kept, error: CalabashError, kind: str = "") -> CalabashError:
+        """Return the error without names of objects that the principal may not see, and with a hint.
 
         Args:
-            kind: what it was about, "" for several.
+            kind: kind of the objects, for the hint; "" for several.
         """
         hint = error.hint or _HINTS.get(error.reason, "see `calabash {kind} list`").format(kind=kind or "net")
 

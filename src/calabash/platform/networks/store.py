@@ -1,9 +1,9 @@
-"""The book of networks of a pool: kept in its database, judged as one value, changed by those who may.
+"""Store of a pool's tenant networks: in memory and in the database, changed in transactions.
 
-Theory of operation. The state in memory is what the database has. A change is judged by the state, written in one transaction
-that moves the revision from that state's to the next, and only then is the new state the one in memory: whenever the process
-ends, all of a change is there or nothing. Where somebody else has moved the revision, the state is read anew and the change
-judged again. Who waits for a later revision is called after each change.
+Theory of operation. The state in memory is that of the database. A change is validated against the state and written in one
+transaction that raises the revision by one; only then does it replace the state in memory. So a change is stored completely or
+not at all. If another process has changed the revision, the state is loaded again and the change validated again. Waiting
+clients are notified after each change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Judge = Callable[[NetworkState], Networks]
 
 
 class NetworkBook:
-    """Safe for threads. Methods that somebody asks for raise CalabashError where that one may not or it cannot be."""
+    """Networks of all tenants. Safe for threads.
+
+    Methods with a principal raise CalabashError if it lacks permission or the change is invalid.
+    """
 
     def __init__(self, stored: NetworkTables, rights: NetworkRights) -> None:
         self._stored = stored
@@ -40,19 +43,19 @@ class NetworkBook:
         self.ending = False
 
     def state(self) -> NetworkState:
-        """All there is now."""
+        """Return the present state."""
         return self._state
 
-    # -- what somebody asks for --------------------------------------------------------------------------------
+    # -- changes of users ----------------------------------------------------------------------------------
 
     def put(
         self, who: Principal, wanted: NetworkObject, *, new: bool = False, generation: int = 0
     ) -> StoredNetworkObject:
-        """Create it or change it; the object with all that was allocated.
+        """Create or change an object; return it with the addresses that were allocated.
 
         Args:
-            new: raises CONFLICT when it is there and not the same.
-            generation: raises CONFLICT unless it has that one; 0: whatever it has.
+            new: raise CONFLICT if the object exists and differs.
+            generation: raise CONFLICT unless the object has this generation; 0: any.
         """
         key = (str(kind_of(wanted)), wanted.name)
 
@@ -63,13 +66,13 @@ class NetworkBook:
                 raise CalabashError(
                     f"{key[0]} {wanted.name} has generation {known.generation if known else 0}, not {generation}",
                     reason=Reason.CONFLICT,
-                    hint="look at it again",
+                    hint=f"read it again: calabash {key[0]} show {wanted.name}",
                 )
             wanted_here = self.owned(who, state, wanted)
             networks, _ = state.networks.put(wanted_here, platform=self.rights.platform(who))
             if new and known is not None and networks is not state.networks:
                 raise CalabashError(
-                    f"{key[0]} {wanted.name} is there already, and not the same",
+                    f"{key[0]} {wanted.name} exists already, and differs",
                     reason=Reason.CONFLICT,
                     hint=f"see `calabash {key[0]} show {wanted.name}`; `set` and `calabash net apply` change it",
                 )
@@ -78,7 +81,11 @@ class NetworkBook:
         return self.change(who, judged, kind=key[0]).kept[key]
 
     def remove(self, who: Principal, kind: NetworkKind, name: str, *, cascade: bool = False) -> StoredNetworkObject:
-        """Remove it, ``cascade`` with what is in it; as it was."""
+        """Remove an object and return it as it was.
+
+        Args:
+            cascade: remove the objects in it too.
+        """
         gone: list[StoredNetworkObject] = []
 
         def judged(state: NetworkState) -> Networks:
@@ -90,7 +97,7 @@ class NetworkBook:
         return gone[0]
 
     def usable_port(self, who: Principal, name: str) -> Port:
-        """The port, for a program of that principal's to join. Raises NOT_FOUND, NOT_PERMITTED."""
+        """Return a port that a program of the principal may use. Raises NOT_FOUND, NOT_PERMITTED."""
         state = self._state
         self.rights.found(who, state.kept, NetworkKind.PORT, name)
         self.rights.require_change(who, state.kept, NetworkKind.PORT, name)
@@ -99,7 +106,7 @@ class NetworkBook:
         return port
 
     def owned(self, who: Principal, state: NetworkState, wanted: NetworkObject) -> NetworkObject:
-        """A VPC with whom it belongs to: as it was, or for a new one as its maker is."""
+        """Return the object; a VPC without a tenant gets its previous one, or that of the principal if it is new."""
         if not isinstance(wanted, Vpc):
             return wanted
         known = state.kept.get((NetworkKind.VPC, wanted.name))
@@ -108,11 +115,14 @@ class NetworkBook:
         return wanted if known is not None else replace(wanted, tenant=self.rights.tenant_for(who, wanted.tenant))
 
     def change(self, who: Principal, judge: Judge, *, applied: Iterable[Key] = (), kind: str = "") -> NetworkState:
-        """Make the networks what ``judge`` makes of the state, and write that; the state then.
+        """Compute new networks from the state with ``judge``, store them, and return the new state.
+
+        If that fails because another process has changed the networks, loads the state and tries once more.
 
         Args:
-            applied: what a file says.
-            kind: what it is about, for hints; "" for several.
+            judge: returns the new networks; raises CalabashError if the change is invalid.
+            applied: keys of objects that an applied file declares.
+            kind: kind of the objects, for hints; "" for several.
         """
         try:
             with self._lock:
@@ -123,16 +133,16 @@ class NetworkBook:
                         raise
                 return self._write(judge(self._state), frozenset(applied))
         except CalabashError as error:
-            raise self.rights.told(who, self._state.kept, error, kind) from error
+            raise self.rights.redacted_error(who, self._state.kept, error, kind) from error
 
     @contextmanager
     def held(self) -> Iterator[NetworkState]:
-        """The state, which does not change while this lasts."""
+        """Hold the lock, so that the yielded state does not change."""
         with self._lock:
             yield self._state
 
     def require_none_of(self, tenant: str) -> None:
-        """Raises CONFLICT where a tenant has networks."""
+        """Raise CONFLICT if a tenant has networks."""
         for row in self._state.kept.values():
             if row.kind == NetworkKind.VPC and row.tenant == tenant:
                 raise CalabashError(
@@ -152,22 +162,22 @@ class NetworkBook:
             networks=replace(networks, revision=revision), kept=_kept(before.kept, found), revision=revision
         )
         self._changes.append((revision, frozenset(found.keys())))
-        self._tell()
+        self._notify()
         return self._state
 
     def _reload(self) -> bool:
-        """Whether somebody else has changed the networks where they are kept; then that is the state."""
+        """Load the state if another process has changed the database; return True if it was loaded."""
         if self._stored.revision() == self._state.revision:
             return False
         self._state = read_state(*self._stored.load())
         self._changes.clear()
-        self._tell()
+        self._notify()
         return True
 
-    # -- what the program that carries them out asks for -------------------------------------------------------
+    # -- controllers -------------------------------------------------------------------------------------------
 
     def since(self, revision: int) -> tuple[NetworkState, frozenset[Key] | None]:
-        """The state, and what has changed after that revision; None: that is not known any more."""
+        """Return the state and the keys of objects that changed after a revision; None if these are not kept any more."""
         with self._lock:
             state, changes = self._state, tuple(self._changes)
         if revision == state.revision:
@@ -177,12 +187,12 @@ class NetworkBook:
         return state, frozenset().union(*(keys for number, keys in changes if number > revision))
 
     def report(self, statuses: Mapping[Key, Mapping[str, Any]], partial: Collection[Key] = ()) -> int:
-        """Keep what is known of objects; how many of them are there. It moves no revision.
+        """Store reported statuses; return the number of objects that exist. Does not change the revision.
 
-        Of each object's conditions those of the kinds that are told are replaced; others, which somebody else tells, stay.
+        Replaces the reported kinds of conditions of each object; conditions that another program reports are unchanged.
 
         Args:
-            partial: those of which only conditions are told, and not what has been carried out, and where.
+            partial: keys of objects for which only conditions are reported, without generation and host.
         """
         with self._lock:
             before = self._state
@@ -199,28 +209,28 @@ class NetworkBook:
         return len(there)
 
     def end(self) -> None:
-        """Nobody waits for a later revision any more."""
+        """Notify all waiting clients that the server ends."""
         with self._lock:
             self.ending = True
             waiting = list(self._waiting.values())
-        for told in waiting:
-            told()
+        for notify in waiting:
+            notify()
 
     @contextmanager
-    def called(self, told: Callable[[], None]) -> Iterator[None]:
-        """While this lasts, ``told`` is called after each change, from whichever thread; it must not wait."""
+    def notifying(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Call ``notify`` after each change while the context lasts; it is called by any thread and must not block."""
         mark = object()
         with self._lock:
-            self._waiting[mark] = told
+            self._waiting[mark] = notify
         try:
             yield
         finally:
             with self._lock:
                 del self._waiting[mark]
 
-    def _tell(self) -> None:
-        for told in tuple(self._waiting.values()):
-            told()
+    def _notify(self) -> None:
+        for notify in tuple(self._waiting.values()):
+            notify()
 
 
 def _kept(before: Mapping[Key, StoredNetworkObject], found: NetworkDifference) -> Mapping[Key, StoredNetworkObject]:

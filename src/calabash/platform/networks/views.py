@@ -1,4 +1,4 @@
-"""What the API shows of networks: objects, what is known of them, and the book as a whole."""
+"""API views of tenant networks: pages of objects, single objects with their status, and snapshots."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _VALID = shapes.NetworkConditionView(kind=ConditionKind.VALID, holds=True, reaso
 def page(
     state: NetworkState, rights: NetworkRights, who: Principal, asked: shapes.NetworkPage
 ) -> shapes.NetworkObjectList:
-    """A part of the objects that are seen, by kind and name."""
+    """Return a page of the visible objects, ordered by kind and name."""
     kind, _, name = asked.after.partition(" ")
     after = (_ORDER.get(kind, -1), name)
-    tenants: dict[tuple[bool, str], bool] = {}  # one answer for all that is a tenant's
+    tenants: dict[tuple[bool, str], bool] = {}  # visibility by uplink or not, and tenant
 
     def seen(row: StoredNetworkObject) -> bool:
         key = (row.kind == NetworkKind.UPLINK, row.tenant)
@@ -50,7 +50,7 @@ def page(
 
 
 def shown(row: StoredNetworkObject) -> shapes.NetworkObjectView:
-    """One object, and what is known of it."""
+    """Return the view of one object with its status."""
     return shapes.NetworkObjectView(
         kind=NetworkKind(row.kind),
         name=row.name,
@@ -62,10 +62,10 @@ def shown(row: StoredNetworkObject) -> shapes.NetworkObjectView:
 
 
 def _status(kept: Mapping[str, Any]) -> shapes.NetworkStatusView:
-    """What was reported; that an object is kept says that it is valid."""
+    """Return the reported status, with condition ``valid`` if it is not reported: stored objects are valid."""
     try:
         status = msgspec.convert(kept, shapes.NetworkStatusView)
-    except msgspec.ValidationError:  # of an older or a newer program
+    except msgspec.ValidationError:  # reported by a program of another version
         status = shapes.NetworkStatusView()
     if any(condition.kind is ConditionKind.VALID for condition in status.conditions):
         return status
@@ -73,7 +73,7 @@ def _status(kept: Mapping[str, Any]) -> shapes.NetworkStatusView:
 
 
 def snapshot(state: NetworkState, changed: frozenset[Key] | None) -> shapes.NetworkSnapshot:
-    """The objects with those keys, None: all."""
+    """Return a snapshot of the objects with these keys; None: of all objects."""
     keys: Iterable[Key] = state.kept if changed is None else sorted(changed)
     return shapes.NetworkSnapshot(
         revision=state.revision,

@@ -1,4 +1,4 @@
-"""The parts of tenant networks, put together for a pool of whatever kind."""
+"""Create the services of tenant networks for a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.platform.tenancy.store import TenancyBook
 def networking(
     tables: NetworkTables, *, permission: Permission, tenancy: TenancyBook, changes: TenancyChanges, clock: Clock
 ) -> tuple[NetworkBook, CertificateBook]:
-    """The networks that are kept there; a tenant that has some is not deleted."""
+    """Return the stores of networks and certificates, and refuse to delete a tenant that has networks."""
     book = NetworkBook(tables, NetworkRights(permission, tenancy.people))
     changes.tenant_leaves = book.require_none_of
     return book, CertificateBook(tables, book, clock)

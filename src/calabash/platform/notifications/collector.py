@@ -1,7 +1,7 @@
-"""A thread that makes notices of what happens: of the journal's events, invoices, requests that wait, tokens that expire.
+"""Thread that creates notices from journal events, invoices, long waiting requests and expiring tokens.
 
-Nobody who does something has to think of notices: they are made of what was written anyway. A pool that was killed goes on
-after the event that it had looked at last. While nobody wants notices, nothing is read.
+Notices are created from stored records, so no other code has to create them. After a restart the thread continues after the
+last event that it has processed. It reads nothing while no notification is set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLong:
-    """A request that waits."""
+    """A waiting request; ``since_s`` is the time at which it was made."""
 
     id: AllocationId
     tenant: str
@@ -47,10 +47,10 @@ class WaitingLong:
 
 
 class NoticeCollector:
-    """One round a second, a longer one every half minute.
+    """Creates notices every PERIOD_S seconds; of tokens, waiting requests and invoices every SLOW_ROUNDS rounds.
 
     Args:
-        waiting: what waits now.
+        waiting: returns the waiting requests.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class NoticeCollector:
         self._stop.set()
         self._thread.join(timeout=5)
 
-    def round(self) -> None:
-        """Look once, where somebody wants to know."""
+    def collect(self) -> None:
+        """Create the notices of one round; does nothing if no notification is set."""
         if not self._book.any:
             return
         events = self._store.events(after=max(0, self._store.notices.cursor()), limit=EVENTS_AT_ONCE)
@@ -148,8 +148,8 @@ class NoticeCollector:
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
             try:
-                self.round()
+                self.collect()
             except CalabashError as error:
                 log.warning("notices cannot be collected now", error=error.message)
             except Exception:
-                log.exception("collecting notices failed once and goes on")
+                log.exception("collecting notices failed and will be repeated")

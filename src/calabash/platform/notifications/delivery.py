@@ -1,9 +1,9 @@
-"""Threads that carry notices to their receivers.
+"""Threads that deliver notices to their receivers.
 
-Theory of operation. A few threads take the first delivery of one receiver's line each, and no two the same line. A receiver
-that fails is left alone for a time that doubles, up to an hour, and everything behind it in its line with it; other lines go
-on. Each try ends within seconds, so that receivers that do not answer take a part of the threads for a part of the time.
-Nobody else waits for these threads, and they ask nothing while nothing waits.
+Theory of operation. Each receiver has a queue of deliveries. ``THREADS`` threads each take the first delivery of a queue, and
+never two of the same queue. After a failed try the whole queue of that receiver pauses for a time that doubles, up to
+``PAUSE_S_MAX``; other queues continue. Each try ends within seconds, so that unresponsive receivers cannot block all threads
+for long. Nothing else waits for these threads, and they do not query the database while no delivery waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calabash.model.notices import Delivery, Notification, NotificationState
 
 THREADS = 3
 PAUSE_S, PAUSE_S_MAX = 5.0, 3600.0
-LOOK_S = 30.0  # at the latest after that is looked again: the calendar may have been set
+POLL_S_MAX = 30.0  # longest wait for the time of a delivery: the clock may have been set
 STORE_PAUSE_S = 5.0
 STOP_S = 15.0
 
@@ -31,7 +31,7 @@ Head = tuple[Notification, NotificationState, Delivery]
 
 
 class Courier:
-    """Carries what the tables have. ``wake`` from any thread."""
+    """Delivers the stored notices. ``wake`` may be called from any thread."""
 
     def __init__(self, tables: NoticeTables, send: Send, clock: Clock) -> None:
         self._tables, self._send, self._clock = tables, send, clock
@@ -46,7 +46,7 @@ class Courier:
             thread.start()
 
     def stop(self) -> None:
-        """What is on its way is carried on by the next pool."""
+        """End the threads within STOP_S seconds; deliveries that are not done are left to the next start."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -54,13 +54,13 @@ class Courier:
             thread.join(timeout=STOP_S / THREADS)
 
     def wake(self) -> None:
-        """Something may be to be sent."""
+        """Wake the threads because a delivery may be due."""
         with self._news:
             self._said += 1
             self._news.notify_all()
 
-    def carry(self) -> bool:
-        """One try of one delivery; False when none may be tried now."""
+    def deliver_next(self) -> bool:
+        """Try one delivery; return False if none is due."""
         head = self._claimed()
         if head is None:
             return False
@@ -72,7 +72,7 @@ class Courier:
         return True
 
     def _claimed(self) -> Head | None:
-        """The first delivery of a line that nobody else is at; None where there is none."""
+        """Mark a queue as busy and return its first delivery; None if no free queue has a due delivery."""
         line = None
         heads = {(head[0].tenant, head[0].name) for head in self._heads()}
         with self._news:
@@ -81,7 +81,7 @@ class Courier:
                 return None
             self._busy.add(line)
         try:
-            # What was read before the line was taken may have been delivered since.
+            # Read again: the delivery may have been made before the queue was marked.
             found = next((head for head in self._heads() if (head[0].tenant, head[0].name) == line), None)
         except BaseException:
             self._leave(line)
@@ -116,14 +116,14 @@ class Courier:
         while not self._stopping:
             said = self._said
             try:
-                if self.carry():
+                if self.deliver_next():
                     continue
                 pause_s = self._pause_s()
             except CalabashError as error:
                 log.warning("notices cannot be sent now", error=error.message)
                 pause_s = STORE_PAUSE_S
             except Exception:
-                log.exception("sending a notice failed once and goes on")
+                log.exception("sending a notice failed and will be repeated")
                 pause_s = STORE_PAUSE_S
             with self._news:
                 if said == self._said and not self._stopping:
@@ -131,4 +131,4 @@ class Courier:
 
     def _pause_s(self) -> float | None:
         next_s = self._tables.next_s()
-        return None if next_s is None else max(0.2, min(LOOK_S, next_s - self._clock.now_s()))
+        return None if next_s is None else max(0.2, min(POLL_S_MAX, next_s - self._clock.now_s()))

@@ -1,4 +1,4 @@
-"""Notifications as people set them: whose they are, what may be set, and sending a test."""
+"""Notification rules: create, change and delete them with permission checks, and send test notices."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = structlog.get_logger(__name__)
 
 
 class NoticeBook:
-    """Safe for threads. Methods that somebody asks for raise CalabashError where that one may not or it cannot be.
+    """Notification rules of one pool. Safe for threads.
 
-    Args:
-        changed: called when a notification was set, or a notice posted.
+    Methods with a principal raise CalabashError if it lacks permission or the change is invalid. ``changed`` is called when a
+    rule was set or a notice was posted.
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class NoticeBook:
         self._rule = settings.rule()
         self._webhooks, self._mails = settings.webhooks(), settings.mails()
         self.changed: Callable[[], None] = lambda: None
-        self.any = bool(tables.notifications())  # whether anybody wants anything
+        self.any = bool(tables.notifications())  # whether there is any rule
 
-    def seen(self, who: Principal) -> list[shapes.NotificationView]:
-        """Those that one administers."""
+    def visible_rules(self, who: Principal) -> list[shapes.NotificationView]:
+        """Return the rules that the principal may manage."""
         found = self._tables.notifications()
         return [_shown(one, state) for one, state in found if is_allowed(who, Action.MANAGE_NOTICES, tenant=one.tenant)]
 
     def show(self, who: Principal, name: str, tenant: str | None) -> shapes.NotificationView:
-        """One of them."""
+        """Return one rule. Raises CalabashError."""
         return _shown(*self._find(name, self._place(who, tenant)))
 
     def put(
         self, who: Principal, name: str, tenant: str | None, order: shapes.NotificationOrder
     ) -> shapes.NotificationReply:
-        """Create a notification or change what is said; the secret of a webhook is in this reply only."""
+        """Create a rule or change the settings that are given. Only this reply has the secret of a webhook."""
         place = self._place(who, tenant)
         before = next((n for n, _ in self._tables.notifications() if (n.tenant, n.name) == (place, name)), None)
         require_presence("notification", name, exists=before is not None, new=order.new, command="notify")
@@ -88,7 +88,7 @@ class NoticeBook:
             created_at=before.created_at if before else self._clock.now_s(),
         )
         if self._tables.cursor() < 0 or not self.any:
-            self._tables.post((), cursor=self._tables.newest_event())  # what was before is not told
+            self._tables.post((), cursor=self._tables.newest_event())  # no notices of earlier events
         self._tables.put(made)
         self.any = True
         self.changed()
@@ -96,17 +96,17 @@ class NoticeBook:
         return shapes.NotificationReply(name=name, tenant=place, secret=secret if fresh else "")
 
     def delete(self, who: Principal, name: str, tenant: str | None) -> None:
-        """With what waits for its receiver."""
+        """Delete a rule and its waiting deliveries."""
         place = self._place(who, tenant)
         if not self._tables.delete(place, name):
             raise missing("notification", name)
         self.any = bool(self._tables.notifications())
 
     def test(self, who: Principal, name: str, tenant: str | None) -> shapes.NotificationTested:
-        """Send a notice at once, and say what came of it."""
+        """Send a test notice now and return whether it was delivered."""
         one, _ = self._find(name, self._place(who, tenant))
         now_s = self._clock.now_s()
-        message = f"{who.user} has sent this to see whether it arrives."
+        message = f"{who.user} has sent this test notice."
         notice = Notice(id="", kind=NoticeKind.TEST, at=now_s, tenant=one.tenant, about=name, message=message)
         number = f"msg_{secrets.token_hex(20)}"
         try:
@@ -116,29 +116,37 @@ class NoticeBook:
         return shapes.NotificationTested(name=name, passed=True, why="")
 
     def send(self, to: Notification, delivery: Delivery) -> None:
-        """One try. Raises CalabashError, RefusedForGoodError."""
+        """Try one delivery. Raises CalabashError, or RefusedForGoodError if it must not be repeated."""
         if to.channel is NoticeChannel.WEBHOOK:
             self._webhooks.send(to.target, to.secret, delivery, now_s=self._clock.now_s())
         elif self._mails is None:
-            raise CalabashError("no mail server is named", reason=Reason.UNREACHABLE, hint="see [notifications.mail]")
+            raise CalabashError(
+                "no mail server is configured", reason=Reason.UNREACHABLE, hint="see [notifications.mail]"
+            )
         else:
             self._mails.send(to.target, delivery)
 
     def post(self, notices: Sequence[Notice], *, cursor: int | None = None) -> None:
-        """Have them sent to whoever wants them. Never raises and never waits for a receiver."""
+        """Store deliveries of the notices to all matching rules. Never raises, and does not wait for receivers.
+
+        Args:
+            cursor: number of the last event that the notices cover; None: unchanged.
+        """
         if not self.any:
             return
         try:
             made = self._tables.post(notices, cursor=cursor)
         except CalabashError as error:
-            log.warning("a notice cannot be kept now", error=error.message)
+            log.warning("a notice cannot be stored now", error=error.message)
             return
         if made:
             self.changed()
 
     def _target(self, webhook: str, email: str) -> tuple[NoticeChannel, str]:
         if bool(webhook) == bool(email):
-            raise CalabashError("a notification goes to a web server or to a mail address", hint="give one of them")
+            raise CalabashError(
+                "a notification needs either a webhook or a mail address", hint="give exactly one of them"
+            )
         if email:
             domains = [domain.lower() for domain in self._settings.mail.domains]
             if domains and checked_address(email).rpartition("@")[2].lower() not in domains:
@@ -165,7 +173,11 @@ class NoticeBook:
         return NoticeChannel.WEBHOOK, webhook
 
     def _place(self, who: Principal, tenant: str | None) -> str:
-        """Whose notification is meant. Raises NOT_PERMITTED, NOT_FOUND."""
+        """Return the tenant of a rule; "" for the platform. Raises NOT_PERMITTED, NOT_FOUND.
+
+        Args:
+            tenant: None: the platform if the principal may manage its rules, else the only tenant whose rules it may manage.
+        """
         if tenant is None:
             mine = sorted({r.tenant for r in who.roles if is_allowed(who, Action.MANAGE_NOTICES, tenant=r.tenant)})
             tenant = "" if is_allowed(who, Action.MANAGE_NOTICES) or len(mine) != 1 else mine[0]

@@ -1,4 +1,4 @@
-"""How notices go out: the section ``[notifications]`` of ``pool.toml``."""
+"""Settings of notifications: the section ``[notifications]`` of ``pool.toml``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from calabash.transport.web.addresses import networks
 
 
 class MailSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Where mail is handed in; there is none while ``host`` is empty.
+    """Mail server for notices; no mail is sent if ``host`` is empty.
 
-    ``tls``: ``starttls``, ``tls``, or ``none`` for a server on this machine. ``password_file``: one that nobody else can read.
-    ``authority``: PEM file of whoever signs its certificate. ``domains``: where mail may go to; empty: anywhere.
+    Args:
+        tls: ``starttls``, ``tls``, or ``none`` for a server on this machine.
+        password_file: file with the password; other users must not be able to read it.
+        authority: PEM file of the authority that signs the server's certificate.
+        domains: domains of permitted receivers; empty: all.
     """
 
     host: Annotated[str, Meta(max_length=253)] = ""
@@ -30,9 +33,14 @@ class MailSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, fro
 
 
 class NotificationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """``allow``: networks beside the public ones that webhooks may be sent into, plain HTTP too. ``per_tenant``: how many
-    notifications one tenant has. ``waiting_minutes``: after that long a request that waits is told of; ``token_days``: that
-    long before a token expires."""
+    """The section ``[notifications]``.
+
+    Args:
+        allow: networks beside the public ones that webhooks may reach, also with plain HTTP.
+        per_tenant: greatest number of rules of one tenant.
+        waiting_minutes: time after which a waiting request causes a notice.
+        token_days: time before the end of a token at which it causes a notice.
+    """
 
     allow: list[str] = []
     per_tenant: Annotated[int, Meta(ge=1, le=1000)] = 20
@@ -41,15 +49,15 @@ class NotificationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     mail: MailSettings = MailSettings()
 
     def rule(self) -> AddressRule:
-        """Which addresses a webhook may be at. Raises CalabashError(BAD_FILE)."""
+        """Return the rule of permitted webhook addresses. Raises BAD_FILE."""
         return AddressRule(allowed=networks(self.allow))
 
     def webhooks(self) -> WebhookSender:
-        """What sends to web servers. Raises CalabashError(BAD_FILE)."""
+        """Return the sender of webhooks. Raises BAD_FILE."""
         return WebhookSender(WebClient(rule=self.rule(), bytes_max=64 << 10))
 
     def mails(self) -> MailSender | None:
-        """What sends mail; None where no server is named. Raises CalabashError(BAD_FILE)."""
+        """Return the sender of mail; None if no mail server is set. Raises BAD_FILE."""
         mail = self.mail
         if not mail.host:
             return None

@@ -1,4 +1,4 @@
-"""Everything that notices take, put together and started: the book of notifications, what collects, what carries."""
+"""Create and start the services of notifications: rules, collector and delivery threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def notifying(
     waiting: Callable[[], Iterable[WaitingLong]],
     clock: Clock,
 ) -> NoticeBook:
-    """The book of notifications; what it takes is stopped with the stack. Raises CalabashError(BAD_FILE)."""
+    """Start collection and delivery of notices, stop them with the stack, and return the rules. Raises BAD_FILE."""
     book = NoticeBook(store.notices, settings, permission=permission, tenancy=tenancy, clock=clock)
     courier = Courier(store.notices, book.send, clock)
     book.changed = courier.wake

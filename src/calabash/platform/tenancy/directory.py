@@ -1,4 +1,4 @@
-"""Who there is and who is what: the users, members and tenants of one moment, indexed for the questions of a request."""
+"""Immutable directory of tenants, projects, users and memberships, with the lookups of a request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, User
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """Never changed: a change makes another one.
+    """Directory of one moment; immutable.
 
     Args:
-        projects: by tenant and name. members: of each user.
+        tenants: by name.
+        projects: by tenant and name.
+        users: by name.
+        members: memberships of each user.
     """
 
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
@@ -22,19 +25,23 @@ class People:
     members: Mapping[str, tuple[Member, ...]] = field(default_factory=dict)
 
     def named(self, login: str) -> str:
-        """What the user with that account of this machine is called here."""
+        """Return the user name for an account of this machine."""
         for user in self.users.values():
             if user.login == login:
                 return user.name
-        # Somebody else has the name of this account: neither may be taken for the other.
+        # Another user has the name of this account, so it gets a name of its own.
         return f"{login}@local" if login in self.users else login
 
     def of_subject(self, subject: str) -> User | None:
-        """The user that an OIDC provider calls so."""
+        """Return the user with this OIDC subject; None if there is none."""
         return next((u for u in self.users.values() if subject and u.subject == subject), None)
 
     def roles(self, user: str, groups: Callable[[], frozenset[str]]) -> tuple[Member, ...]:
-        """All memberships of a user; ``groups`` are those of its account, asked for when it matters."""
+        """Return all memberships of a user, including those by groups of its account.
+
+        Args:
+            groups: returns the groups of the account; called only if a tenant has groups.
+        """
         listed = self.members.get(user, ())
         by_group = [t for t in self.tenants.values() if t.groups]
         if not by_group:
@@ -45,7 +52,7 @@ class People:
         return (*listed, *(Member(user=user, tenant=name, role=Role.MEMBER) for name in found))
 
     def of_tenant(self, name: str) -> list[Member]:
-        """Who is a member of a tenant; "" is the platform."""
+        """Return the memberships in a tenant; "" is the platform."""
         return [m for members in self.members.values() for m in members if m.tenant == name]
 
     def projects_of(self, tenant: str) -> list[Project]:
@@ -53,7 +60,7 @@ class People:
 
 
 def by_user(members: Iterable[Member]) -> dict[str, tuple[Member, ...]]:
-    """The index of ``People``."""
+    """Group memberships by user."""
     found: dict[str, tuple[Member, ...]] = {}
     for member in members:
         found[member.user] = (*found.get(member.user, ()), member)

@@ -1,4 +1,4 @@
-"""Whose allocations are, also of those that have ended: asked of the journal once, for it never changes."""
+"""Cache of the owners of allocations, which are read from the journal and never change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationOwner:
-    """On whose account, and by whom, an allocation was asked for."""
+    """Tenant and user that requested an allocation."""
 
     tenant: str
     uid: int
@@ -23,9 +23,11 @@ class AllocationOwner:
 
 
 class AllocationOwners:
-    """The owners of allocations, those looked up last. Safe for threads.
+    """Least-recently-used cache of the owners of allocations. Safe for threads.
 
-    A page of events names a thousand allocations, and is asked for again and again.
+    Args:
+        recorded: reads an allocation from the journal.
+        kept: greatest number of cached owners.
     """
 
     def __init__(self, recorded: Callable[[AllocationId], AllocationRecord | None], *, kept: int = KEPT) -> None:
@@ -34,8 +36,8 @@ class AllocationOwners:
         self._lock = threading.Lock()
         self._known: OrderedDict[AllocationId, AllocationOwner] = OrderedDict()
 
-    def of(self, allocation: AllocationId) -> AllocationOwner | None:
-        """None for what the journal does not know, or not yet. Raises CalabashError as the journal does."""
+    def owner_of(self, allocation: AllocationId) -> AllocationOwner | None:
+        """Return the owner of an allocation; None if the journal does not have it (yet). Raises CalabashError."""
         with self._lock:
             known = self._known.get(allocation)
             if known is not None:

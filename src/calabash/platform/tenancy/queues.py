@@ -1,7 +1,7 @@
-"""Tenants as queues, and what a tenant's requests may say. Pure.
+"""Derive queues from tenants and projects, and apply the limits of a tenant to its requests. Pure functions.
 
-A tenant's queue has its guarantee and limit; below it stand a queue for each project and one, ``default``, for requests that
-name none. What the projects leave of the guarantee is that queue's.
+A tenant's queue has its guarantee and limit. Its child queues are one for each project and ``default`` for requests without a
+project. The default queue is guaranteed what the projects leave of the tenant's guarantee.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ SHOWN_MAX = 8
 
 
 def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueRecord]:
-    """The queues of all tenants by name, but of those whose name an administrator has given to a queue before."""
+    """Return the queues of all tenants by name, except tenants whose name is that of an explicit queue.
+
+    Args:
+        explicit: names of the queues that an administrator has created.
+    """
     found: dict[str, QueueRecord] = {}
     for tenant in people.tenants.values():
         if tenant.name in explicit:
@@ -44,9 +48,9 @@ def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueR
 def queue_of(
     people: People, explicit: Collection[str], who: Principal, tenant: str, *, queue: str, project: str
 ) -> tuple[str, str]:
-    """The queue of a request on that tenant's account, and its project; "" for none.
+    """Return the queue and the project of a request for a tenant; project "" for none.
 
-    Raises NOT_FOUND for a project that is none. A queue that is nobody's here is the caller's to judge.
+    Raises NOT_FOUND for an unknown project. Does not check that a queue of no tenant exists and may be used.
     """
     if tenant not in people.tenants:
         if project:
@@ -66,20 +70,20 @@ def queue_of(
     return project_queue(tenant, named), named
 
 
-def within(request: GpuRequest, tenant: Tenant, devices: Sequence[Device]) -> GpuRequest:
-    """The request with the tenant's bounds in it. Raises NOT_PERMITTED with the numbers where it is past them."""
+def apply_tenant_limits(request: GpuRequest, tenant: Tenant, devices: Sequence[Device]) -> GpuRequest:
+    """Return the request with the tenant's run time limit and permitted models. Raises NOT_PERMITTED if it exceeds a limit."""
     least, most = tenant.priorities
     if not least <= request.priority <= most:
-        raise _past(tenant, f"asks with priority {least} to {most}, not {request.priority}", "leave --priority out")
+        raise _past(tenant, f"may request priority {least} to {most}, not {request.priority}", "leave --priority out")
     mode = request.mode or mode_for(request).name
     if tenant.modes and mode not in tenant.modes:
-        raise _past(tenant, f"may ask for mode {', '.join(tenant.modes)}, not {mode}", f"say --mode {tenant.modes[0]}")
+        raise _past(tenant, f"may request mode {', '.join(tenant.modes)}, not {mode}", f"use --mode {tenant.modes[0]}")
     if tenant.run_s_max:
         if request.run_time_s > tenant.run_s_max:
             raise _past(
                 tenant,
                 f"runs {tenant.run_s_max:g}s at most, not {request.run_time_s:g}s",
-                "split the work, or save it before the end and ask again",
+                "split the work, or save its state before the end and request again",
             )
         request = replace(request, run_time_s=request.run_time_s or tenant.run_s_max)
     if tenant.models:
@@ -104,7 +108,7 @@ def _only_models(request: GpuRequest, tenant: Tenant, devices: Sequence[Device])
 
 
 def _only_project(who: Principal, tenant: str) -> str:
-    """The project that it is a member of, where it is one of no more of the tenant than that."""
+    """Return the one project of the tenant in which the principal has a role; "" if there are more or it may use the tenant."""
     if access.is_allowed(who, access.Action.RUN, tenant=tenant):
         return ""
     found = {role.project for role in who.roles if role.tenant == tenant and role.project}

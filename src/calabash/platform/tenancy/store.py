@@ -1,4 +1,4 @@
-"""Tenants, projects, users and members of the pool: in memory as stored, so that a request asks no database."""
+"""Store of tenants, projects, users and memberships: in memory and in the database."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Prepared = Callable[[People], AbstractContextManager[None]]
 
 
 class TenancyBook:
-    """Safe for threads. Every change raises CalabashError where it cannot be; then nothing changes.
+    """Tenants, projects, users and memberships of one pool. Safe for threads.
 
-    ``prepare`` is asked before a change of tenants or projects is written, with what will be: it raises when that cannot
-    be, and takes back what it did when the body of its context raises.
+    An invalid change raises CalabashError and changes nothing. Before a change of tenants or projects is written, ``prepare``
+    is called with the new directory: it raises CalabashError if the change is impossible, and its context undoes its work if
+    writing fails.
     """
 
     def __init__(self, stored: TenancyTables) -> None:
@@ -35,14 +36,20 @@ class TenancyBook:
         )
 
     def people(self) -> People:
-        """Who there is now."""
+        """Return the present directory."""
         return self._people
 
     def adopt(
         self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[People], object]
     ) -> None:
-        """Somebody else may have changed them where they are kept: what is read is all that there is now, and is copied
-        while nobody here changes any. Memberships of those that are gone are gone from here, too."""
+        """Replace tenants and projects by those that another program manages, holding the lock.
+
+        Memberships in tenants and projects that are gone are dropped.
+
+        Args:
+            read: returns all tenants and projects.
+            copy: writes the new directory to this pool's tables.
+        """
         with self._lock:
             before = self._people
             tenants, projects = read()
@@ -57,7 +64,11 @@ class TenancyBook:
     # -- tenants and projects ----------------------------------------------------------------------------------
 
     def put_tenant(self, tenant: Tenant, *, members: list[str] | None = None) -> None:
-        """Create or change it; ``members`` replaces those of the whole tenant with role member."""
+        """Create or change a tenant. Raises CONFLICT.
+
+        Args:
+            members: users with role member in the whole tenant, in place of the present ones; None: unchanged.
+        """
         with self._lock:
             before = self._people
             if tenant.name in before.users:
@@ -74,7 +85,7 @@ class TenancyBook:
             self._reform(after, lambda: self._stored.put_tenant(tenant, members=named))
 
     def delete_tenant(self, name: str) -> None:
-        """With its projects and memberships."""
+        """Delete a tenant, its projects and memberships. Raises NOT_FOUND."""
         with self._lock:
             before = self._people
             if name not in before.tenants:
@@ -88,7 +99,7 @@ class TenancyBook:
             self._reform(after, lambda: self._stored.delete_tenant(name))
 
     def put_project(self, project: Project) -> None:
-        """Create or change it. The projects of a tenant are guaranteed no more than the tenant is."""
+        """Create or change a project. Raises NOT_FOUND, or CONFLICT if projects are guaranteed more than their tenant."""
         with self._lock:
             before = self._people
             tenant = before.tenants.get(project.tenant)
@@ -100,7 +111,7 @@ class TenancyBook:
             self._reform(after, lambda: self._stored.put_project(project))
 
     def delete_project(self, tenant: str, name: str) -> None:
-        """With its memberships."""
+        """Delete a project and its memberships. Raises NOT_FOUND."""
         with self._lock:
             before = self._people
             if (tenant, name) not in before.projects:
@@ -116,7 +127,7 @@ class TenancyBook:
     # -- people ------------------------------------------------------------------------------------------------
 
     def put_user(self, user: User) -> None:
-        """Create or change it; account and OIDC subject are one user's."""
+        """Create or change a user. Raises CONFLICT if a tenant has its name, or another user its account or OIDC subject."""
         with self._lock:
             before = self._people
             if user.name in before.tenants:
@@ -132,7 +143,7 @@ class TenancyBook:
             self._people = replace(before, users={**before.users, user.name: user})
 
     def delete_user(self, name: str) -> None:
-        """With its memberships and tokens."""
+        """Delete a user, its memberships and its stored tokens. Raises NOT_FOUND."""
         with self._lock:
             before = self._people
             if name not in before.users and name not in before.members:
@@ -145,7 +156,7 @@ class TenancyBook:
             )
 
     def put_member(self, member: Member) -> None:
-        """Give a user a role there, instead of the one it had."""
+        """Set the role of a user in a tenant or project. Raises NOT_FOUND."""
         with self._lock:
             before = self._people
             if member.tenant and member.tenant not in before.tenants:
@@ -157,7 +168,7 @@ class TenancyBook:
             self._people = replace(before, members=by_user([*left, member]))
 
     def delete_member(self, *, user: str, tenant: str, project: str) -> None:
-        """It is none there any more."""
+        """Delete the role of a user in a tenant or project. Raises NOT_FOUND."""
         with self._lock:
             before = self._people
             if not self._stored.delete_member(user=user, tenant=tenant, project=project):
@@ -175,7 +186,7 @@ def _is_there(member: Member, projects: Mapping[tuple[str, str], Project]) -> bo
 
 
 def missing(what: str, name: str) -> CalabashError:
-    """There is none of that name, as far as whoever asks may know."""
+    """Build the error for an object that does not exist or that the principal may not see."""
     return CalabashError(
         f"there is no {what} {name}", reason=Reason.NOT_FOUND, hint=f"see `calabash {_LISTED.get(what, what)} list`"
     )

@@ -1,4 +1,4 @@
-"""What the API shows of tenants, projects, users, tokens and quota, and to whom."""
+"""API views of tenants, projects, users, tokens and quota, restricted to what a principal may see."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from calabash.platform.tenancy.store import missing
 
 
 def tenants(people: People, who: Principal) -> list[Tenant]:
-    """Those that it may see, by name."""
+    """Return the tenants that the principal may see, by name."""
     seen = access.visible_tenants(who)
     return [t for name, t in sorted(people.tenants.items()) if seen is None or name in seen]
 
 
 def tenant(people: People, who: Principal, name: str) -> Tenant:
-    """One. Raises NOT_FOUND where there is none or it may not see it."""
+    """Return a tenant. Raises NOT_FOUND if there is none or the principal may not see it."""
     found = people.tenants.get(name)
     if found is None or not access.is_allowed(who, Action.SEE, tenant=name):
         raise missing("tenant", name)
@@ -60,14 +60,17 @@ def shown_project(found: Project) -> shapes.ProjectView:
 
 
 def users(people: People, who: Principal) -> list[shapes.UserView]:
-    """Everybody that it may know of: all for those who see the platform, else itself and the members of its tenants."""
+    """Return the visible users: all for a principal who sees the platform, else itself and the members of its tenants."""
     names = sorted({*people.users, *people.members, who.user} - {""})
     found = (user(people, who, name) for name in names)
     return [one for one in found if one is not None]
 
 
 def user(people: People, who: Principal, name: str) -> shapes.UserView | None:
-    """One; None where there is none that it may know of. Of others it is shown no more than name and roles."""
+    """Return a user; None if there is none or the principal may not see it.
+
+    Other fields than name and roles are left out unless the user is the principal or the principal sees the platform.
+    """
     known = people.users.get(name)
     seen = access.visible_tenants(who)
     mine = name == who.user
@@ -104,10 +107,10 @@ def shown_token(record: TokenRecord, now_s: float) -> shapes.TokenView:
 def quota(
     people: People, who: Principal, queues: Iterable[QueueView], spent: Callable[[str], Money | None]
 ) -> list[shapes.QuotaView]:
-    """Of every tenant that it may see, the tenant first and then its parts.
+    """Return the quota of each visible tenant, followed by that of its projects.
 
     Args:
-        spent: what a tenant's use of this month costs; None: not known.
+        spent: returns the cost of a tenant's usage in this month; None if it is unknown.
     """
     found = {q.name: q for q in queues}
     shown = []
@@ -138,7 +141,7 @@ def _quota(tenant: Tenant, project: str, queue: QueueView, *, spent: str = "") -
 
 
 def me(who: Principal) -> shapes.Me:
-    """Who asks, as it is told itself."""
+    """Return the principal's view of itself."""
     return shapes.Me(
         user=who.user,
         uid=who.uid,

@@ -15,7 +15,7 @@ from calabash.node.agent import NodeAgent
 from calabash.platform.access.permission import Permission
 from calabash.platform.home.limits import Limits
 from calabash.platform.tenancy.directory import People
-from calabash.platform.tenancy.queues import queue_of, within
+from calabash.platform.tenancy.queues import apply_tenant_limits, queue_of
 from calabash.platform.tenancy.store import TenancyBook
 from calabash.pool.queues import Queues
 from calabash.pool.requests.waiting_limit import OneByOne, WaitingLimit
@@ -72,7 +72,11 @@ class EntryBounds:
         request = wanted.request(tenant=tenant, queue=queue)
         self.require_ports(request, who)
         bounds = people.tenants.get(tenant)
-        return within(request, bounds, [state.device for state in self._agent.devices()]) if bounds else request
+        return (
+            apply_tenant_limits(request, bounds, [state.device for state in self._agent.devices()])
+            if bounds
+            else request
+        )
 
     @contextmanager
     def joining(self, request: GpuRequest, who: Principal) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calabash.platform.handlers.shutdown import told_when_cut_off
+from calabash.platform.handlers.shutdown import answer_when_cut_off
 
 
 async def _cut_off(*, begins: bool, scope: str = "http") -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ async def _cut_off(*, begins: bool, scope: str = "http") -> list[dict[str, Any]]
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asking = asyncio.ensure_future(told_when_cut_off(application)({"type": scope}, None, send))
+    asking = asyncio.ensure_future(answer_when_cut_off(application)({"type": scope}, None, send))
     await waits.wait()
     asking.cancel()
     try:

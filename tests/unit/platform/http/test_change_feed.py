@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from calabash.platform.http import change_feed as module
-from calabash.platform.http.change_feed import KEPT_MAX, Key, PoolChanges, Trace
+from calabash.platform.http.change_feed import KEPT_MAX, ChangeFeed, Key, Trace
 
 
 class Pool:
@@ -23,17 +23,17 @@ class Pool:
 
     def put(self, name: str, mark: object, *, tenant: str = "") -> None:
         self.things["allocations", name] = Trace(mark=mark, tenant=tenant)
-        self.now_s += module.LOOK_S
+        self.now_s += module.POLL_S
 
-    def changes(self) -> PoolChanges:
-        return PoolChanges(self.look, first=100, clock=lambda: self.now_s)
+    def changes(self) -> ChangeFeed:
+        return ChangeFeed(self.look, first=100, clock=lambda: self.now_s)
 
 
 def _everything(kind: str, trace: Trace) -> bool:
     return True
 
 
-def _run(test: Callable[[Pool, PoolChanges], Awaitable[None]]) -> None:
+def _run(test: Callable[[Pool, ChangeFeed], Awaitable[None]]) -> None:
     async def main() -> None:
         pool = Pool()
         await test(pool, pool.changes())
@@ -42,7 +42,7 @@ def _run(test: Callable[[Pool, PoolChanges], Awaitable[None]]) -> None:
 
 
 def test_what_was_there_before_is_not_told_and_what_changes_is_told_once_in_order() -> None:
-    async def test(pool: Pool, changes: PoolChanges) -> None:
+    async def test(pool: Pool, changes: ChangeFeed) -> None:
         pool.put("old", "running")
         begun = await changes.after(-1, wait_s=0, visible=_everything)
         pool.put("old", "ended")
@@ -50,7 +50,7 @@ def test_what_was_there_before_is_not_told_and_what_changes_is_told_once_in_orde
         told = await changes.after(begun.next, wait_s=0, visible=_everything)
         assert [(c.name, c.change) for c in told.items] == [("old", "changed"), ("new", "added")]
         del pool.things["allocations", "old"]
-        pool.now_s += module.LOOK_S
+        pool.now_s += module.POLL_S
         more = await changes.after(told.next, wait_s=0, visible=_everything)
         assert [(c.name, c.change) for c in more.items] == [("old", "removed")]
         assert (await changes.after(more.next, wait_s=0, visible=_everything)).items == []
@@ -59,7 +59,7 @@ def test_what_was_there_before_is_not_told_and_what_changes_is_told_once_in_orde
 
 
 def test_nobody_hears_of_what_it_may_not_see_and_does_not_hear_it_later_either() -> None:
-    async def test(pool: Pool, changes: PoolChanges) -> None:
+    async def test(pool: Pool, changes: ChangeFeed) -> None:
         begun = await changes.after(-1, wait_s=0, visible=_everything)
         pool.put("secret", "running", tenant="red")
         pool.put("mine", "running", tenant="blue")
@@ -75,7 +75,7 @@ def test_nobody_hears_of_what_it_may_not_see_and_does_not_hear_it_later_either()
 
 
 def test_the_pool_is_looked_at_once_for_all_who_ask_at_the_same_time() -> None:
-    async def test(pool: Pool, changes: PoolChanges) -> None:
+    async def test(pool: Pool, changes: ChangeFeed) -> None:
         await changes.after(-1, wait_s=0, visible=_everything)
         pool.put("new", "running")
         before = pool.looks
@@ -87,7 +87,7 @@ def test_the_pool_is_looked_at_once_for_all_who_ask_at_the_same_time() -> None:
 
 
 def test_who_waits_is_told_when_something_happens() -> None:
-    async def test(pool: Pool, changes: PoolChanges) -> None:
+    async def test(pool: Pool, changes: ChangeFeed) -> None:
         begun = await changes.after(-1, wait_s=0, visible=_everything)
         waiting = asyncio.ensure_future(changes.after(begun.next, wait_s=1e6, visible=_everything))
         await asyncio.sleep(0)
@@ -98,11 +98,11 @@ def test_who_waits_is_told_when_something_happens() -> None:
 
 
 def test_whoever_is_too_far_behind_or_comes_from_an_earlier_pool_reads_everything_again() -> None:
-    async def test(pool: Pool, changes: PoolChanges) -> None:
+    async def test(pool: Pool, changes: ChangeFeed) -> None:
         begun = await changes.after(-1, wait_s=0, visible=_everything)
         for number in range(KEPT_MAX + 1):
             pool.things["allocations", f"a{number}"] = Trace(mark=1)
-        pool.now_s += module.LOOK_S
+        pool.now_s += module.POLL_S
         told = await changes.after(begun.next, wait_s=0, visible=_everything)
         assert (told.reset, told.items, told.next) == (True, [], 100 + KEPT_MAX + 1)
         for foreign in (5, told.next + 1):

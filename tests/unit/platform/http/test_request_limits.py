@@ -36,8 +36,8 @@ def test_who_comes_too_fast_waits_for_its_own_tokens_only() -> None:
 
 def test_who_hangs_up_while_it_waits_for_its_token_gives_it_back() -> None:
     fair = fairness([0.0], requests_per_second=1, requests_at_once=1)
-    assert asyncio.run(fair.admit(EVE, gone=lambda: False))
-    assert not asyncio.run(fair.admit(EVE, gone=lambda: True))
+    assert asyncio.run(fair.admit(EVE, hung_up=lambda: False))
+    assert not asyncio.run(fair.admit(EVE, hung_up=lambda: True))
     assert fair.delay_s(EVE) == pytest.approx(1.0), "as if it had not asked"
 
 

@@ -120,7 +120,7 @@ def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkBook, monk
     monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))
     two = TEXT + "---\nkind: port\nname: red/a/web2\n"
     told = refused(Reason.USER_LIMIT, applied, networks, two)
-    assert told.message == "tenant vision has 0 of kind port and asks for 2 more, at most 1"
+    assert told.message == "tenant vision has 0 of kind port and requests 2 more, at most 1"
     applied(networks, TEXT)
     other = TEXT.replace("red/a/web1", "red/a/web9")
     assert "removed port red/a/web1" in applied(networks, other, prune=True), "one goes and one comes"

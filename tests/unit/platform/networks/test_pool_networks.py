@@ -19,7 +19,7 @@ from calabash.model.mentions import Mentioned, mention
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import decode
-from calabash.platform.handlers.networks import _later
+from calabash.platform.handlers.networks import _wait_for_change
 from calabash.platform.networks import rights
 from calabash.platform.networks.store import NetworkBook
 from calabash.platform.networks.views import shown, snapshot
@@ -158,12 +158,12 @@ def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: Net
     port, vpc = mention(Mentioned.NETWORK, "red/a/web1"), mention(Mentioned.NETWORK, "red")
     message, hint = f"10.9.0.1 is taken by port {port} of VPC {vpc}, asked red/a", f"see {vpc}"
     error = CalabashError(message, reason=Reason.CONFLICT, hint=hint)
-    told = networks.rights.told(EVE, networks.state().kept, error)
+    told = networks.rights.redacted_error(EVE, networks.state().kept, error)
     assert told.message == "10.9.0.1 is taken by port (another's) of VPC (another's), asked red/a"
     assert told.hint == "see (another's)"
-    assert str(networks.rights.told(ANN, networks.state().kept, error)) == str(error)
+    assert str(networks.rights.redacted_error(ANN, networks.state().kept, error)) == str(error)
     ranges = CalabashError("10.0.0.0/16 overlaps 10.0.1.0/24", reason=Reason.CONFLICT)
-    assert networks.rights.told(EVE, networks.state().kept, ranges).message == ranges.message
+    assert networks.rights.redacted_error(EVE, networks.state().kept, ranges).message == ranges.message
 
 
 def test_number_of_vpcs_of_a_tenant_is_limited(networks: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_limits_of_a_tenant_hold_for_concurrent_requests(store: Store, monkeypat
     networks_of_processes = [pool_networks(store), pool_networks(store)]  # like two processes with one database
     red(networks_of_processes[0])
     told = refused(Reason.USER_LIMIT, put, networks_of_processes[1], ANN, "vpc", "blue", cidrs=["10.0.0.0/16"])
-    assert told.message == "tenant vision has 1 of kind vpc and asks for 1 more, at most 1"
+    assert told.message == "tenant vision has 1 of kind vpc and requests 1 more, at most 1"
     assert told.hint.endswith("calabash tenant set vision --networks vpc=2")
 
     def many(number: int) -> int:
@@ -208,7 +208,7 @@ def test_create_and_update_with_an_outdated_generation_are_refused(networks: Net
     subnet = decode(NetworkKind.SUBNET, "red/a", {"cidrs": ["10.0.1.0/24"]})
     assert networks.put(ANN, subnet, new=True).generation == 1
     other = decode(NetworkKind.SUBNET, "red/a", {"cidrs": ["10.0.1.0/24"], "dhcp": True})
-    assert "is there already" in refused(Reason.CONFLICT, networks.put, ANN, other, new=True).message
+    assert "exists already" in refused(Reason.CONFLICT, networks.put, ANN, other, new=True).message
     assert networks.put(ANN, other, generation=1).generation == 2
     assert "has generation 2, not 1" in refused(Reason.CONFLICT, networks.put, ANN, subnet, generation=1).message
 
@@ -239,7 +239,7 @@ def test_snapshot_contains_changes_since_a_revision_or_everything_after_a_gap(
 def test_waiter_is_notified_of_changes_but_not_of_reports(networks: NetworkBook) -> None:
     red(networks)
     calls: list[int] = []
-    with networks.called(lambda: calls.append(networks.state().revision)):
+    with networks.notifying(lambda: calls.append(networks.state().revision)):
         put(networks, ANN, "port", "red/a/web1")
         networks.report({("port", "red/a/web1"): {"observed_generation": 1, "conditions": [], "host": "h1"}})
     put(networks, ANN, "port", "red/a/web2")
@@ -290,12 +290,12 @@ def test_conditions_of_two_reporters_are_merged_and_keep_their_times(networks: N
 
 def test_waiting_request_is_answered_when_the_server_ends(networks: NetworkBook) -> None:
     async def ended() -> bool:
-        waiting = asyncio.create_task(_later(networks, networks.state().revision, 3600.0))
+        waiting = asyncio.create_task(_wait_for_change(networks, networks.state().revision, 3600.0))
         await asyncio.sleep(0)  # let it start to wait
         assert not waiting.done()
         networks.end()
         await asyncio.wait_for(waiting, 60.0)
-        await _later(networks, networks.state().revision, 3600.0)  # later requests do not wait
+        await _wait_for_change(networks, networks.state().revision, 3600.0)  # later requests do not wait
         return True
 
     assert asyncio.run(ended())

@@ -79,7 +79,7 @@ class Notices:
         )
 
     def state(self, name: str = "hook") -> Any:
-        return next(view for view in self.book.seen(ROOT) if view.name == name)
+        return next(view for view in self.book.visible_rules(ROOT) if view.name == name)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_webhook_is_signed_so_that_its_receiver_can_verify_it(notices: Notices
     made = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     assert made.tenant == "vision"
     notices.post(1)
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
     ((headers, body),) = receiver.taken
     key = base64.b64decode(made.secret.removeprefix("whsec_"))
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -107,7 +107,7 @@ def test_a_webhook_is_signed_so_that_its_receiver_can_verify_it(notices: Notices
     assert int(headers["webhook-timestamp"]) == int(notices.clock.now_s())
     told = json.loads(body)
     assert (told["type"], told["data"]["tenant"], told["data"]["message"]) == ("budget", "vision", "notice 1")
-    assert not notices.courier.carry()
+    assert not notices.courier.deliver_next()
     assert notices.state().delivered == 1
 
 
@@ -115,7 +115,7 @@ def test_a_secret_is_shown_once_and_stands_in_no_text(notices: Notices, receiver
     secret = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret
     assert notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret == ""
     assert secret not in repr(notices.store.notices.notifications())
-    assert secret not in repr(notices.book.seen(ROOT))
+    assert secret not in repr(notices.book.visible_rules(ROOT))
     fresh = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url, new_secret=True)).secret
     assert fresh not in {"", secret}
 
@@ -127,17 +127,17 @@ def test_a_receiver_that_fails_is_tried_again_under_the_same_id_and_ever_less_of
     receiver.statuses = [503, 429]
     notices.post(1)
     for tries in range(2):
-        assert notices.courier.carry()
-        assert not notices.courier.carry()
+        assert notices.courier.deliver_next()
+        assert not notices.courier.deliver_next()
         notices.clock.advance(PAUSE_S * 2**tries)
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
     assert len({headers["webhook-id"] for headers, _ in receiver.taken}) == 1
     assert len({headers["webhook-timestamp"] for headers, _ in receiver.taken}) == 3
     assert (notices.state().delivered, notices.state().waiting) == (1, 0)
     receiver.statuses = [500] * 20
     notices.post(2)
     for _ in range(20):
-        assert notices.courier.carry()
+        assert notices.courier.deliver_next()
         notices.clock.advance(PAUSE_S_MAX)
     assert "status 500" in notices.state().last_error
 
@@ -148,8 +148,8 @@ def test_a_redirect_is_not_followed_and_a_refusal_is_final(notices: Notices, rec
     receiver.statuses = [status]
     notices.post(1)
     notices.post(2)
-    assert notices.courier.carry()
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
+    assert notices.courier.deliver_next()
     state = notices.state()
     assert (state.failed, state.delivered, state.waiting) == (1, 1, 0)
     assert len(receiver.taken) == 2
@@ -162,8 +162,8 @@ def test_who_dies_between_sending_and_noting_it_sends_again_under_the_same_id(st
     ((to, _, delivery),) = store.notices.heads(now_s=first.clock.now_s() + 1)
     first.book.send(to, delivery)  # and then it is killed
     second = Notices(store)
-    assert second.courier.carry()
-    assert not second.courier.carry()
+    assert second.courier.deliver_next()
+    assert not second.courier.deliver_next()
     assert len(receiver.taken) == 2
     assert len({headers["webhook-id"] for headers, _ in receiver.taken}) == 1
     assert second.state().delivered == 1
@@ -177,7 +177,7 @@ def test_a_receiver_that_never_answers_holds_up_nobody_else(notices: Notices, re
         notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
         for number in range(5):
             notices.post(number)
-        while notices.courier.carry():
+        while notices.courier.deliver_next():
             pass
     assert notices.state().delivered == 5
     assert (notices.state("dead").waiting, notices.state("dead").delivered) == (5, 0)
@@ -208,9 +208,9 @@ def test_threads_carry_what_is_posted_and_end_when_told(notices: Notices, receiv
 def test_each_tenant_sets_its_own_notifications_and_sees_no_others(notices: Notices, receiver: Receiver) -> None:
     notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     notices.book.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
-    assert [(v.tenant, v.name) for v in notices.book.seen(ROOT)] == [("", "hook"), ("vision", "hook")]
-    assert [v.tenant for v in notices.book.seen(TOM)] == ["vision"]
-    assert notices.book.seen(EVE) == notices.book.seen(MIA) == []
+    assert [(v.tenant, v.name) for v in notices.book.visible_rules(ROOT)] == [("", "hook"), ("vision", "hook")]
+    assert [v.tenant for v in notices.book.visible_rules(TOM)] == ["vision"]
+    assert notices.book.visible_rules(EVE) == notices.book.visible_rules(MIA) == []
     for who, tenant, reason in ((EVE, "vision", Reason.NOT_FOUND), (TOM, "", Reason.NOT_PERMITTED)):
         with pytest.raises(CalabashError) as failed:
             notices.book.show(who, "hook", tenant)
@@ -270,11 +270,11 @@ def test_what_happened_before_anybody_wanted_to_know_is_not_told(notices: Notice
     event = {"at": 1.0, "kind": "health", "reason": "lost", "device": "GPU-1", "message": "gone"}
     notices.store.add_events([event])
     notices.book.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
-    notices.collector.round()
+    notices.collector.collect()
     assert notices.state().waiting == 0
     notices.store.add_events([event, {**event, "reason": "healthy"}])
     for _ in range(3):
-        notices.collector.round()
+        notices.collector.collect()
     assert notices.state().waiting == 1
     ((_, _, delivery),) = notices.store.notices.heads(now_s=notices.clock.now_s())
     assert (delivery.notice.kind, delivery.notice.about) == (NoticeKind.DEVICE_FAILED, "GPU-1")
@@ -309,8 +309,8 @@ def test_a_slice_that_was_taken_back_is_told_to_its_tenant_and_one_that_ended_is
     notices.store.add_events(
         [{"at": notices.clock.now_s(), "kind": "released", "reason": reason, "allocation": "a1", "message": message}]
     )
-    notices.collector.round()
-    while notices.courier.carry():
+    notices.collector.collect()
+    while notices.courier.deliver_next():
         pass
     told = [json.loads(body) for _, body in receiver.taken]
     assert [(t["type"], t["data"]["tenant"], t["data"]["about"]) for t in told] == (
@@ -331,9 +331,9 @@ def test_requests_that_wait_long_and_tokens_that_expire_are_told_once(notices: N
         WaitingLong(id=AllocationId("a3"), tenant="speech", since_s=notices.clock.now_s() - 3600),
     ]
     for _ in range(61):
-        notices.collector.round()
+        notices.collector.collect()
     told = []
-    while notices.courier.carry():
+    while notices.courier.deliver_next():
         told.append(json.loads(receiver.taken[-1][1]))
     assert sorted((t["type"], t["data"]["tenant"]) for t in told) == [
         ("token-expires", "vision"),
@@ -402,7 +402,7 @@ def test_a_notice_is_mailed_and_known_again_by_its_message_id(store: Store, mail
     notices = Notices(store, NotificationSettings(mail=settings))
     notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
     notices.post(1)
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
     ((_, state),) = store.notices.notifications()
     assert (state.delivered, state.last_error) == (1, "")
     (envelope,) = box.mails
@@ -425,11 +425,11 @@ def test_a_mail_server_that_is_busy_is_tried_again_and_one_that_refuses_is_not(
     notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
     notices.post(1)
     box.refuse = "451 later"
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
     assert (notices.state("team").waiting, notices.state("team").failed) == (1, 0)
     notices.clock.advance(PAUSE_S)
     box.refuse = "550 nobody"
-    assert notices.courier.carry()
+    assert notices.courier.deliver_next()
     assert (notices.state("team").waiting, notices.state("team").failed) == (0, 1)
 
 
@@ -451,7 +451,7 @@ def test_a_mail_goes_over_tls_to_a_server_that_is_trusted_and_to_no_other(
         notices = Notices(store, NotificationSettings(mail=mail))
         notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
         notices.post(1)
-        assert notices.courier.carry()
+        assert notices.courier.deliver_next()
     finally:
         controller.stop()
     assert len(box.mails) == int(trusted)

@@ -32,7 +32,7 @@ class Journal:
 def test_it_is_asked_once_and_remembered() -> None:
     journal = Journal("a", "b")
     owners = AllocationOwners(journal)
-    found = [owners.of(AllocationId(name)) for name in ("a", "b", "a", "b")]
+    found = [owners.owner_of(AllocationId(name)) for name in ("a", "b", "a", "b")]
     assert found == [AllocationOwner(tenant="vision", uid=7, user="ann")] * 4
     assert journal.asked == ["a", "b"]
 
@@ -40,14 +40,14 @@ def test_it_is_asked_once_and_remembered() -> None:
 def test_what_is_not_known_yet_is_asked_for_again() -> None:
     journal = Journal()
     owners = AllocationOwners(journal)
-    assert owners.of(AllocationId("a")) is None
+    assert owners.owner_of(AllocationId("a")) is None
     journal.known.add("a")
-    assert owners.of(AllocationId("a")) is not None
+    assert owners.owner_of(AllocationId("a")) is not None
 
 
 def test_only_those_looked_up_last_are_remembered() -> None:
     journal = Journal("a", "b", "c")
     owners = AllocationOwners(journal, kept=2)
     for name in ("a", "b", "a", "c", "a", "b"):
-        owners.of(AllocationId(name))
+        owners.owner_of(AllocationId(name))
     assert journal.asked == ["a", "b", "c", "b"]
