@@ -66,7 +66,7 @@ class OrchidDriver:
     def reset(self, uuid: DeviceUuid) -> None:
         self._check(uuid)
 
-    def apart(self) -> AbstractContextManager[None]:
+    def released(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:

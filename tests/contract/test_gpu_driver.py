@@ -136,7 +136,7 @@ def test_driver_answers_after_a_temporary_release(bench: Bench) -> None:
     devices = bench.driver.devices()
     answers: list[DeviceReading] = []
     asking = threading.Thread(target=lambda: answers.append(bench.driver.read(devices[0].uuid)))
-    with bench.driver.apart():
+    with bench.driver.released():
         asking.start()
     asking.join(60)
     assert [answer.uuid for answer in answers] == [devices[0].uuid]

@@ -23,7 +23,7 @@ GIB = 1024
 
 
 def class_of(world: World, device: int = 0) -> Interval | None:
-    return Intervals(simulated_environment(world.state_file)).of(DeviceUuid(world.devices()[device]["uuid"]))
+    return Intervals(simulated_environment(world.state_file)).interval(DeviceUuid(world.devices()[device]["uuid"]))
 
 
 def set_class(world: World, number: int) -> None:

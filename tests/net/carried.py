@@ -1,4 +1,4 @@
-"""A book of networks carried out in a lab by the product's parts: rows by the northbound seam, appliances by their keepers."""
+"""A configuration of networks that the product carries out in a lab: rows by the northbound adapter, and appliances."""
 
 from __future__ import annotations
 

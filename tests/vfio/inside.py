@@ -174,7 +174,7 @@ machine = Machine(
     writer=writer,
     vfio=Vfio(tree, writer, load=lambda _: None, holders=holders, timeout_s=SHORT_S),
     functions=VirtualFunctions(tree, writer, timeout_s=SHORT_S),
-    accepts=lambda device: not device.bridge,
+    accepts=lambda device: not device.is_bridge,
 )
 
 
@@ -227,7 +227,7 @@ def agent() -> tuple[Inventory, PassthroughExecutor]:
 
 def without_iommu(parts: Emulated) -> None:
     load(parts, "vfio_pci", "vfio_iommu_type1")
-    report("no IOMMU", translates=tree.translates(), **refused(lambda: machine.vfio.bind(EDU)))
+    report("no IOMMU", translates=tree.has_iommu(), **refused(lambda: machine.vfio.bind(EDU)))
     kernel_says(f"devices/{EDU}/driver_override", "vfio-pci")
     report("the kernel without IOMMU", bind=kernel_says("drivers/vfio-pci/bind", EDU))
 

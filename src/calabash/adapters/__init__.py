@@ -1,6 +1,7 @@
-"""The outside world: one package per system, each with the real thing and what stands in for it.
+"""Access to systems outside the process: one package per system, with its real and its simulated implementation.
 
-What lives here: the only code that talks to drivers, databases, clocks and hosts, behind small protocols that speak
-in the nouns of ``model``. Each third-party client is imported in exactly one of these packages. What never lives
-here: a decision. Seams do not import each other.
+This is the only code that talks to drivers, databases, clocks and hosts. Each package offers small protocols in terms
+of
+``model``. Each third-party client is imported in exactly one of these packages. Adapters take no decisions and do not
+import each other.
 """

@@ -1,7 +1,8 @@
-"""Families of series, and Prometheus' text format (version 0.0.4) of them.
+"""Metric families and their encoding in Prometheus' text format, version 0.0.4.
 
-Written here and not with a library: with a thousand devices a scrape has thirty thousand series whose labels are the same
-few thousand sets again and again. Each set is written once for all families, which takes a quarter of the time.
+Written without a library for speed: with a thousand devices a scrape has thirty thousand series that share a few
+thousand
+sets of labels. Each set is encoded once for all families, which takes a quarter of the time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ _HELP_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """The observations with one set of values of the labels: ``counts`` up to each of ``bounds`` and above the one before, and
-    last those above all bounds; ``total`` is their sum."""
+    """Observations with one set of label values.
+
+    Args:
+        bounds: upper bounds of the buckets, ascending.
+        counts: observations of each bucket alone (not cumulated), and last those above all bounds.
+        total: sum of the observations.
+    """
 
     labels: tuple[str, ...]
     bounds: tuple[float, ...]
@@ -28,7 +34,7 @@ class Histogram:
 
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """One metric and its series: values of its labels, in their order, with the figure; of a histogram ``histograms``."""
+    """Metric and its series: label values in the order of ``labels``, with the value; for a histogram ``histograms``."""
 
     name: str
     help: str
@@ -42,7 +48,7 @@ class Family:
 
 
 def exposition(families: Iterable[Family]) -> bytes:
-    """The page. Families without series are named with their type all the same."""
+    """Return the text of the families; a family without series is listed with its help and type."""
     lines: list[str] = []
     written: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
     for family in families:

@@ -1,4 +1,4 @@
-"""``python -I -m calabash.pool.daemon``: builds the seams, starts the threads, serves, and stops in reverse.
+"""``python -I -m calabash.pool.daemon``: build the adapters, start the threads, serve, and stop in reverse order.
 
 It stays in the foreground. What cannot start says why in two lines on stderr, ``error [reason]: ...`` and
 ``hint: ...``, and ends with 1.

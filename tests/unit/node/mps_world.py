@@ -71,7 +71,7 @@ class Pretended(MpsControl):
             self.daemon.wait()
         return self.daemon
 
-    def culprit(self) -> int:
+    def faulting_client(self) -> int:
         by, self.by = self.by, 0
         return by
 

@@ -1,10 +1,12 @@
-"""CDI specs: files by which a container runtime learns what a device name means, written so that no runtime sees half.
+"""Specification files of the Container Device Interface (CDI), which tell a container runtime what a device name adds.
 
-What lives here: the edits as types (``edits``) and the files (``files``). What never lives here: which container gets what.
+``edits`` has the container edits as types, ``files`` writes, lists and removes the files. Which container gets which
+device is decided elsewhere.
 
-A runtime reads the directory when it is told that something in it changed. containerd's watcher heeds rename, remove and
-write, not create: hence a temporary file in the same directory and a rename, always. A name that was in force once is
-never given another meaning, for a runtime may have missed the change: callers use a fresh one each time.
+A runtime reads the directory when its file watcher reports a change. containerd's watcher reacts to rename, remove and
+write, but not to create. A spec is therefore always written to a temporary file in the same directory and renamed, so
+that no runtime reads half of it. Callers use a fresh device name each time and never give a name a second meaning,
+because a runtime may have missed a change.
 """
 
 from calabash.adapters.cdi.edits import ContainerEdits, DeviceNode, MountEdit

@@ -1,4 +1,7 @@
-"""What a device name adds to a container, and its form in a spec of CDI 0.5 to 0.7 (the lowest version that says it)."""
+"""Container edits of CDI devices, and their encoding as a spec of CDI 0.5 to 0.7.
+
+The spec states the lowest version that has all fields used.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _NAME_MAX = 253
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountEdit:
-    """A bind mount; both paths absolute."""
+    """Bind mount of an absolute host path at an absolute container path."""
 
     host_path: str
     container_path: str
@@ -26,8 +29,13 @@ class MountEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device node. Without ``type`` the runtime looks at ``host_path`` (or ``path``) itself when it starts the container.
-    ``permissions`` of the device control group, a subset of ``rwm``."""
+    """Device node that is made in a container.
+
+    Args:
+        host_path: path of the node on the host; "" for the same as ``path``.
+        type: "" lets the runtime read type and numbers from the host's node when it starts the container.
+        permissions: access in the device control group, a subset of ``rwm``.
+    """
 
     path: str
     host_path: str = ""
@@ -42,7 +50,10 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """Variables, mounts and device nodes of one device name; of two mounts or nodes at one path the later one counts."""
+    """Variables, mounts and device nodes that one device name adds to a container.
+
+    If two mounts or two nodes have the same path, the runtime uses the later one.
+    """
 
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[MountEdit, ...] = ()
@@ -51,21 +62,27 @@ class ContainerEdits:
 
 
 def spec(kind: str, devices: dict[str, ContainerEdits]) -> dict[str, Any]:
-    """The spec as JSON values. Raises CalabashError(BAD_REQUEST) for what no runtime would take."""
+    """Return the spec as JSON values.
+
+    Raises CalabashError(BAD_REQUEST) if a runtime would refuse the spec.
+    """
     vendor, _, cls = kind.partition("/")
     if not (_KIND_PART.fullmatch(vendor) and _KIND_PART.fullmatch(cls)) or len(kind) > _NAME_MAX:
-        raise _bad(f"{kind!r} is no vendor/class")
+        raise _bad(f"{kind!r} is not of the form vendor/class")
     if not devices:
-        raise _bad("a spec without devices")
+        raise _bad("the spec has no devices")
     for name in devices:
         if not _DEVICE.fullmatch(name) or len(name) > _NAME_MAX:
-            raise _bad(f"{name!r} is no device name")
+            raise _bad(f"{name!r} is not a device name")
     entries = [{"name": name, "containerEdits": _edits(name, edits)} for name, edits in devices.items()]
     return {"cdiVersion": _version(kind, devices), "kind": kind, "devices": entries}
 
 
 def _version(kind: str, devices: dict[str, ContainerEdits]) -> str:
-    """The lowest version that knows everything used: a runtime refuses what is newer than the version it is told."""
+    """Return the lowest CDI version that has all fields used.
+
+    A runtime refuses fields that are newer than the version that the spec states.
+    """
     if any(edits.additional_gids for edits in devices.values()):
         return "0.7.0"
     if "." in kind.partition("/")[2]:
@@ -90,16 +107,16 @@ def _edits(name: str, edits: ContainerEdits) -> dict[str, Any]:
         ]
     if edits.additional_gids:
         if any(not 0 < gid < 2**32 for gid in edits.additional_gids):
-            raise _bad(f"{name}: group ids {edits.additional_gids}")
+            raise _bad(f"{name}: group ids must be from 1 to 4294967295, not {edits.additional_gids}")
         out["additionalGids"] = list(edits.additional_gids)
     if not out:
-        raise _bad(f"device {name} changes nothing")
+        raise _bad(f"device {name} has no edits")
     return out
 
 
 def _variable(name: str, key: str, value: str) -> str:
     if not _VARIABLE.fullmatch(key) or "\0" in value:
-        raise _bad(f"{name}: variable {key!r}")
+        raise _bad(f"{name}: {key!r} is not a variable name, or its value has a zero byte")
     return f"{key}={value}"
 
 
@@ -109,30 +126,30 @@ def _node(name: str, node: DeviceNode) -> dict[str, Any]:
         out["hostPath"] = _path(name, node.host_path)
     if node.type:
         if not (0 <= node.major < 2**32 and 0 <= node.minor < 2**32):
-            raise _bad(f"{name}: device {node.major}:{node.minor}")
+            raise _bad(f"{name}: device number {node.major}:{node.minor} is out of range")
         out |= {"type": node.type, "major": node.major, "minor": node.minor}
     if not node.permissions or not _PERMISSIONS.fullmatch(node.permissions):
-        raise _bad(f"{name}: permissions {node.permissions!r}")
+        raise _bad(f"{name}: permissions {node.permissions!r} are not a subset of rwm")
     out["permissions"] = node.permissions
     for key, value in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
         if value is not None:
             if not 0 <= value < 2**32:
-                raise _bad(f"{name}: {key} {value}")
+                raise _bad(f"{name}: {key} {value} is out of range")
             out[key] = value
     return out
 
 
 def _path(name: str, path: str) -> str:
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise _bad(f"{name}: {path!r} is no absolute path")
+        raise _bad(f"{name}: {path!r} is not an absolute path without '..'")
     return path
 
 
 def _option(name: str, option: str) -> str:
     if not option or not option.isascii() or not option.isprintable():
-        raise _bad(f"{name}: mount option {option!r}")
+        raise _bad(f"{name}: mount option {option!r} is not printable ASCII")
     return option
 
 
 def _bad(what: str) -> CalabashError:
-    return CalabashError(f"not a CDI spec: {what}", reason=Reason.BAD_REQUEST, hint="this is a fault of the program")
+    return CalabashError(f"not a CDI spec: {what}", reason=Reason.BAD_REQUEST, hint="this is a bug in Calabash")

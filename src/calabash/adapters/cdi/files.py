@@ -1,4 +1,4 @@
-"""Spec files: written whole or not at all, found again, removed."""
+"""Write, list and remove CDI spec files; a file is replaced atomically."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """A spec that lies in the directory: ``name`` of the file without ``.json``, and the device names in it."""
+    """CDI spec file of a directory: file name without ``.json``, kind, and device names."""
 
     name: str
     kind: str
@@ -39,16 +39,21 @@ class SpecFile:
 
 
 def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, ContainerEdits]) -> None:
-    """Write ``directory/name.json``, in the place of what was there; the directory is made when it is missing.
+    """Write ``directory/name.json``, replacing an existing file; create the directory if it is missing.
 
-    For root alone, as container runtimes are: it names claims and slots of tenants. Not synced: after a restart of the
-    machine the directory is empty anyway.
-    Raises CalabashError: BAD_REQUEST for what is no spec, BAD_FILE when it cannot be written.
+    The file can be read by root only, because it names claims and slots of tenants. It is not synced to disk: the
+    directory
+    is empty after a restart of the machine anyway.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the spec is not valid, TOO_LARGE above SPEC_BYTES_MAX, BAD_FILE if the file cannot
+            be
+            written.
     """
     try:
         body = msgspec.json.encode(spec(kind, dict(devices)))
     except UnicodeEncodeError as error:
-        raise CalabashError(f"CDI spec {name}: a text that is no UTF-8", reason=Reason.BAD_REQUEST) from error
+        raise CalabashError(f"CDI spec {name}: a text is not valid Unicode", reason=Reason.BAD_REQUEST) from error
     if len(body) > SPEC_BYTES_MAX:
         raise CalabashError(f"CDI spec {name}: {len(body)} bytes, at most {SPEC_BYTES_MAX}", reason=Reason.TOO_LARGE)
     target = _target(directory, name)
@@ -70,7 +75,10 @@ def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, Cont
 
 
 def remove_spec(directory: Path, name: str) -> bool:
-    """Remove ``directory/name.json``. False when there is none."""
+    """Remove ``directory/name.json``; return False if the file does not exist.
+
+    Raises CalabashError(BAD_FILE) if it cannot be removed.
+    """
     try:
         _target(directory, name).unlink()
     except FileNotFoundError:
@@ -81,8 +89,11 @@ def remove_spec(directory: Path, name: str) -> bool:
 
 
 def list_specs(directory: Path, prefix: str = "") -> tuple[SpecFile, ...]:
-    """The specs whose file name begins with ``prefix``, by name. A file that is no spec has kind "" and no devices: it is
-    the caller's, by its name, to remove."""
+    """Return the specs whose file name begins with ``prefix``, ordered by name.
+
+    A file that is not a valid spec is returned with kind "" and without devices, so that the caller can remove it.
+    Raises CalabashError(BAD_FILE) if the directory cannot be read.
+    """
     found = []
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".json"))
@@ -98,8 +109,10 @@ def list_specs(directory: Path, prefix: str = "") -> tuple[SpecFile, ...]:
 
 
 def sweep_leftovers(directory: Path, prefix: str) -> int:
-    """Remove temporary files of writers that died, of names that begin with ``prefix``; how many there were. Only for who is
-    the sole writer of these names."""
+    """Remove temporary files that ended writers left behind; return their number.
+
+    Only files whose name begins with ``prefix`` are removed. The caller must be the only writer of such files.
+    """
     count = 0
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
@@ -123,7 +136,7 @@ def _read(directory: Path, name: str) -> SpecFile:
 
 def _target(directory: Path, name: str) -> Path:
     if not _FILE.fullmatch(name):
-        raise CalabashError(f"{name!r} is no name of a CDI spec file", reason=Reason.BAD_REQUEST)
+        raise CalabashError(f"{name!r} is not a valid name of a CDI spec file", reason=Reason.BAD_REQUEST)
     return directory / f"{name}.json"
 
 
@@ -131,5 +144,5 @@ def _unwritable(path: Path, error: OSError) -> CalabashError:
     return CalabashError(
         f"CDI spec {path}: {error.strerror}",
         reason=Reason.BAD_FILE,
-        hint="the agent needs the directory of dynamic CDI specs, /var/run/cdi, to write to",
+        hint="the agent must be able to write to the directory of dynamic CDI specs, /var/run/cdi",
     )

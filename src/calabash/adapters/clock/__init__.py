@@ -1,7 +1,6 @@
-"""Time: the system's clocks, and a virtual one that tests move by hand.
+"""Clocks: the system's, one that is steady against changes of the calendar, and a virtual one for tests.
 
-What lives here: the Clock protocol, ``SystemClock``, ``SteadyClock``, ``VirtualClock``. The pure core gets time as an
-argument; only daemons hold a Clock.
+The pure core gets time as an argument; only daemons hold a Clock.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: the calendar for people, the monotonic one for durations and for the pages shared with C."""
+    """Pair of clocks: the calendar for people, and the monotonic clock for durations and pages shared with C."""
 
     def now_s(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
         ...
 
     def monotonic_ns(self) -> int:
-        """CLOCK_MONOTONIC in nanoseconds, the same for all processes of the host."""
+        """Return CLOCK_MONOTONIC in nanoseconds, which is the same for all processes of the host."""
         ...
 
 
 class SystemClock:
-    """The clocks of the host."""
+    """Clocks of the host."""
 
     def now_s(self) -> float:
         return time.time()
@@ -33,13 +32,14 @@ class SystemClock:
 
 
 class SteadyClock:
-    """The calendar of another clock when this one was made, counted on by that clock's monotonic time.
+    """Calendar that is read once from another clock and advanced by that clock's monotonic time.
 
-    For durations between moments that are kept as calendar time: they stay right when somebody sets the calendar. The
-    calendar of this clock is then wrong by as much as was set, until it is made anew.
+    Durations between stored calendar times stay right when the system's calendar is set. The calendar of this clock is
+    then
+    wrong by the same amount until a new clock is made.
 
     Args:
-        start: ``start`` of an earlier one in the same boot of the machine, which this one goes on from; None: begin now.
+        start: ``start`` of an earlier SteadyClock of the same boot, which is continued; None to start now.
     """
 
     def __init__(self, clock: Clock, start: tuple[float, int] | None = None) -> None:
@@ -59,7 +59,7 @@ class SteadyClock:
 
 
 class VirtualClock:
-    """Stands still until it is told to advance."""
+    """Clock for tests that stands still until it is advanced."""
 
     def __init__(self, *, now_s: float = 1_700_000_000.0) -> None:
         self._start_s = now_s
@@ -76,5 +76,5 @@ class VirtualClock:
         self._elapsed_ns += int(seconds * 1e9)
 
     def set_calendar(self, seconds: float) -> None:
-        """Somebody sets the calendar forward, or back; the monotonic clock goes on."""
+        """Move the calendar forward, or back for negative seconds; the monotonic clock is unchanged."""
         self._start_s += seconds

@@ -1,4 +1,4 @@
-"""Invoices as documents for people: HTML and PDF, from what the API shows of them.
+"""Invoices as CSV, HTML and PDF documents, made from the API's view of them.
 
-What lives here: their layout, escaping, and fonts. Whatever a name holds, it is text in the document and nothing else.
+Layout, escaping and fonts are here. All names are written as plain text, never as markup or formulas.
 """

@@ -1,4 +1,4 @@
-"""The lines and the items of an invoice for spreadsheets."""
+"""Lines and items of an invoice as CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ LINE_FIELDS = (
     "discount_percent",
     "amount",
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # characters that begin a formula
 _NUMBER = re.compile(r"[+-]?[0-9]+([.][0-9]+)?")
 
 
-def invoice_csv(bill: InvoiceView) -> str:
-    """A row for each line, with a heading. Names that a spreadsheet would take for formulas have an apostrophe in front."""
+def invoice_csv(invoice: InvoiceView) -> str:
+    """Return the invoice's lines as CSV with a header row.
+
+    Texts that a spreadsheet would take for a formula are prefixed with an apostrophe.
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(LINE_FIELDS)
-    for line in bill.lines:
+    for line in invoice.lines:
         known = msgspec.to_builtins(line)
         rows.writerow([_plain(known[name]) for name in LINE_FIELDS])
     return text.getvalue()
@@ -70,7 +73,7 @@ ITEM_FIELDS = (
 
 
 def items_csv(items: Sequence[Mapping[str, Any]], *, time_zone: str) -> str:
-    """A row for each item of an invoice, with a heading; moments are ISO 8601 in the invoice's time zone."""
+    """Return the items of an invoice as CSV with a header row; times are ISO 8601 in the invoice's time zone."""
     zone, text = ZoneInfo(time_zone), io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(ITEM_FIELDS)

@@ -1,4 +1,4 @@
-"""An invoice as one HTML page without scripts or anything from elsewhere. Every text goes through ``escape``."""
+"""Invoice as one HTML page without scripts and external resources; every text is escaped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ tfoot tr:last-child *{font-weight:bold;border-bottom:3px double #1a1a1a}
 """
 
 
-def invoice_html(bill: InvoiceView) -> str:
-    """The page."""
-    shown = layout(bill)
+def invoice_html(invoice: InvoiceView) -> str:
+    shown = layout(invoice)
     seller = "<br>".join(escape(line) for line in shown.seller)
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in shown.facts)
     rows = "\n".join(f"<tr>{_cells('td', row)}</tr>" for row in shown.rows)

@@ -1,4 +1,4 @@
-"""What stands on an invoice, whatever it is written as: head, rows, sums."""
+"""Texts of an invoice (head, rows, sums) for all document formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _TITLES = {"reversal": "Reversal", "credit": "Credit note"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceLayout:
-    """The texts of an invoice. ``rows`` have a cell for each of ``HEADINGS``; ``sums`` are words and amounts."""
+    """Texts of an invoice.
+
+    ``rows`` have a cell for each of ``HEADINGS``; ``sums`` are pairs of a name and an amount.
+    """
 
     title: str
     seller: tuple[str, ...]
@@ -32,53 +35,53 @@ class InvoiceLayout:
     sums: tuple[tuple[str, str], ...]
 
 
-def layout(bill: InvoiceView) -> InvoiceLayout:
-    """The texts of that invoice or draft."""
-    zone = ZoneInfo(bill.time_zone)
-    first = datetime.fromtimestamp(bill.from_s, zone)
-    last = datetime.fromtimestamp(bill.to_s, zone) - timedelta(seconds=1)
-    facts = [("Tenant", bill.tenant), ("Period", f"{first:%Y-%m-%d} to {last:%Y-%m-%d} ({bill.time_zone})")]
-    if bill.state == "draft":
+def layout(invoice: InvoiceView) -> InvoiceLayout:
+    """Return the texts of an invoice or draft."""
+    zone = ZoneInfo(invoice.time_zone)
+    first = datetime.fromtimestamp(invoice.from_s, zone)
+    last = datetime.fromtimestamp(invoice.to_s, zone) - timedelta(seconds=1)
+    facts = [("Tenant", invoice.tenant), ("Period", f"{first:%Y-%m-%d} to {last:%Y-%m-%d} ({invoice.time_zone})")]
+    if invoice.state == "draft":
         facts.append(("State", "draft: not an invoice"))
-        if bill.counted_to_s:
-            counted_to = datetime.fromtimestamp(bill.counted_to_s, zone)
+        if invoice.counted_to_s:
+            counted_to = datetime.fromtimestamp(invoice.counted_to_s, zone)
             facts.append(("Usage counted up to", f"{counted_to:%Y-%m-%d %H:%M:%S}"))
     else:
-        facts.append(("Date", f"{datetime.fromtimestamp(bill.at, zone):%Y-%m-%d}"))
-    if bill.credits:
-        facts += [("Credits invoice", bill.credits), ("Reason", bill.reason)]
-    if bill.reverses:
-        facts.append(("Takes back", bill.reverses))
-    if bill.reversed_by:
-        facts.append(("Taken back by", bill.reversed_by))
-    if bill.seal:
-        facts.append(("Seal", bill.seal))
-    sums = [("Net", bill.net), *((f"{tax.name} {tax.percent} %", tax.amount) for tax in bill.taxes)]
+        facts.append(("Date", f"{datetime.fromtimestamp(invoice.at, zone):%Y-%m-%d}"))
+    if invoice.credits:
+        facts += [("Credits invoice", invoice.credits), ("Reason", invoice.reason)]
+    if invoice.reverses:
+        facts.append(("Takes back", invoice.reverses))
+    if invoice.reversed_by:
+        facts.append(("Taken back by", invoice.reversed_by))
+    if invoice.seal:
+        facts.append(("Seal", invoice.seal))
+    sums = [("Net", invoice.net), *((f"{tax.name} {tax.percent} %", tax.amount) for tax in invoice.taxes)]
     return InvoiceLayout(
-        title=_title(bill),
-        seller=tuple(bill.seller),
+        title=_title(invoice),
+        seller=tuple(invoice.seller),
         facts=tuple(facts),
-        rows=tuple(_row(line) for line in bill.lines),
-        sums=(*sums, (f"Total {bill.currency}".strip(), bill.total), *_due(bill)),
+        rows=tuple(_row(line) for line in invoice.lines),
+        sums=(*sums, (f"Total {invoice.currency}".strip(), invoice.total), *_due(invoice)),
     )
 
 
-def _due(bill: InvoiceView) -> list[tuple[str, str]]:
-    """The credit notes that an invoice is paid with, and what is left to pay; nothing without them."""
-    if not bill.settled:
+def _due(invoice: InvoiceView) -> list[tuple[str, str]]:
+    """Return the credit notes that settle the invoice and the amount due; [] without credit notes."""
+    if not invoice.settled:
         return []
-    parts = [(f"Credit note {one.number}, {one.reason}", _negative(one.amount)) for one in bill.settled]
-    return [*parts, (f"Amount due {bill.currency}".strip(), bill.due)]
+    parts = [(f"Credit note {one.number}, {one.reason}", _negative(one.amount)) for one in invoice.settled]
+    return [*parts, (f"Amount due {invoice.currency}".strip(), invoice.due)]
 
 
 def _negative(amount: str) -> str:
     return amount[1:] if amount.startswith("-") else f"-{amount}"
 
 
-def _title(bill: InvoiceView) -> str:
-    if bill.state == "draft":
-        return f"Draft for {bill.month}"
-    return f"{_TITLES.get(bill.kind, 'Invoice')} {bill.number}"
+def _title(invoice: InvoiceView) -> str:
+    if invoice.state == "draft":
+        return f"Draft for {invoice.month}"
+    return f"{_TITLES.get(invoice.kind, 'Invoice')} {invoice.number}"
 
 
 def _row(line: InvoiceLine) -> tuple[str, ...]:

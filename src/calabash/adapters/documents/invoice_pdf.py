@@ -1,8 +1,8 @@
-"""An invoice as PDF. What the standard fonts of every reader can show needs no font in the file; other letters are shown
-with a font of this machine, of which only the letters used are put in.
+"""Invoice as PDF.
 
-The file depends on the invoice, the fonts and the library alone: shown again, an invoice is the same file to the last byte, so
-that a tenant can compare it by its digest.
+Letters of the standard fonts need no font in the file. Other letters are shown with a font of this machine, of which a
+subset is embedded. The file depends on the invoice, the fonts and the library only: the same invoice gives the same
+bytes, so that a tenant can compare its digest.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ _WIDTHS = (24, 76, 26, 16, 22, 26)
 _LINE_MM = 5.5
 
 
-def invoice_pdf(bill: InvoiceView, *, font_places: tuple[Path, ...] = FONT_PLACES) -> bytes:
-    """The document. Raises CalabashError where a name has letters for which this machine has no font."""
-    shown = layout(bill)
+def invoice_pdf(invoice: InvoiceView, *, font_places: tuple[Path, ...] = FONT_PLACES) -> bytes:
+    """Return the PDF file.
+
+    Raises CalabashError(UNSUPPORTED) if no font of this machine has all letters of the invoice.
+    """
+    shown = layout(invoice)
     page = _Document(footer_text=shown.title)
     page.set_title(shown.title)
     page.set_creator("Calabash")
-    page.set_creation_date(datetime.fromtimestamp(bill.at, UTC))
+    page.set_creation_date(datetime.fromtimestamp(invoice.at, UTC))
     font = _font(page, shown, font_places)
     page.font = font
     page.add_page()
@@ -63,7 +66,7 @@ def invoice_pdf(bill: InvoiceView, *, font_places: tuple[Path, ...] = FONT_PLACE
 
 
 class _Document(FPDF):
-    """Pages with their numbers below."""
+    """A4 document with page numbers in the footer."""
 
     def __init__(self, *, footer_text: str) -> None:
         super().__init__(format="A4")

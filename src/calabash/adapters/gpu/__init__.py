@@ -1,7 +1,9 @@
-"""GPU drivers: what cards a machine has, what they do right now, and what happens to them.
+"""GPU drivers: the cards of a machine, their current state, and their events.
 
-What lives here: the protocol that every vendor's driver is seen through (``protocol``), the registry of vendors
-(``vendors``), NVIDIA over NVML (``nvidia``, the only importer of pynvml), and the keeper of simulated nodes
-(``sim``). A simulated node is driven by the same NVML module as a real one: only the library behind it differs.
-What never lives here: who gets which card.
+``protocol`` is the interface of every vendor's driver, ``vendors`` the registry of vendors, ``nvidia`` the
+implementation
+over NVML (the only importer of pynvml besides ``coherent_memory``), and ``sim`` manages simulated nodes. A simulated
+node
+is driven by the same NVML code as a real one; only the loaded library differs. Which request gets which card is decided
+elsewhere.
 """

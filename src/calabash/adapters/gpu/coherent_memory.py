@@ -1,4 +1,4 @@
-"""Whether the memory of cards is memory of the host as well: on GH200 and GB200, unless the driver keeps it to itself."""
+"""NUMA nodes of the host that are GPU memory: on GH200 and GB200, unless the driver does not expose it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pynvml
 
 
 def memory_nodes() -> list[int]:
-    """NUMA nodes of the host that are memory of cards; none where there is no driver or no such card."""
+    """Return the NUMA nodes of the host that are memory of cards; [] without a driver or such a card."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -1,8 +1,8 @@
-"""A thread that asks questions which may never be answered.
+"""Thread that makes driver calls with a deadline.
 
-A driver call cannot be interrupted: when a card hangs, so does the caller, inside the kernel. Therefore calls are made
-by a worker thread and waited for with a deadline. When the deadline passes, the worker is left where it is, and
-every further question fails at once until it comes back: a hung card costs one thread, never the daemon.
+A driver call cannot be interrupted: if a card hangs, the caller hangs inside the kernel. Calls are therefore made by a
+worker thread and waited for with a deadline. When the deadline passes, the worker stays in the call, and every further
+call fails at once until it returns: a hung card costs one thread and never blocks the daemon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Question(Generic[T]):
-    """One call and, later, its answer. A bare lock, which the answer releases, costs a tenth of an event."""
+    """Call and its later result. A bare lock, released with the result, costs a tenth of a threading.Event."""
 
     __slots__ = ("_unanswered", "answer", "call", "error")
 
@@ -42,12 +42,12 @@ class _Question(Generic[T]):
         return not self._unanswered.locked()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the answer, once; False when it has not come by then."""
+        """Wait for the result, once; return False if it has not come within ``timeout_s``."""
         return self._unanswered.acquire(timeout=timeout_s)
 
 
 class DeadlineThread:
-    """Runs calls one after the other in a thread of its own; ``ask`` gives up after a deadline."""
+    """Thread that runs calls one after the other; ``ask`` gives up after a deadline."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -63,7 +63,13 @@ class DeadlineThread:
             question.run()
 
     def ask(self, call: Callable[[], T], *, what: str, timeout_s: float) -> T:
-        """The call's answer or its error; TIMEOUT when it takes longer, or while an earlier call still hangs."""
+        """Run the call in the thread and return its result or raise its error.
+
+        Args:
+            what: name of the call in error messages.
+
+        Raises CalabashError(TIMEOUT) if the call takes longer than ``timeout_s`` or an earlier call still hangs.
+        """
         with self._lock:
             if self._stuck is not None and not self._stuck.is_done:
                 raise self._timeout(f"{what} was not tried: the driver has not answered an earlier call yet")
@@ -83,5 +89,5 @@ class DeadlineThread:
         return CalabashError(message, reason=Reason.TIMEOUT, hint="look at the kernel log; the card may need a reset")
 
     def close(self) -> None:
-        """Ends the thread once its present call returns; does not wait for one that hangs."""
+        """End the thread after its current call; do not wait for a call that hangs."""
         self._questions.put(None)

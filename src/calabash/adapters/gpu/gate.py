@@ -1,4 +1,4 @@
-"""A door that many go through at once, and that one may shut when nobody is inside."""
+"""Lock that many driver calls share and that a reset of the driver holds alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class DriverGate:
-    """Safe for threads; not reentrant."""
+    """Shared/exclusive lock for threads; not reentrant."""
 
     def __init__(self) -> None:
         self._moved = threading.Condition()
@@ -18,15 +18,15 @@ class DriverGate:
         self._shut = False
 
     def wait_open(self, within_s: float) -> bool:
-        """Wait outside until it is open; False when it is still shut by then."""
-        if not self._shut:  # ``inside`` asks again, under the lock
+        """Wait until no thread holds the lock exclusively; return False if that takes longer than ``within_s``."""
+        if not self._shut:  # ``shared`` checks again, under the lock
             return True
         with self._moved:
             return self._moved.wait_for(lambda: not self._shut, within_s)
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Be inside, as soon as it is open."""
+    def shared(self) -> Iterator[None]:
+        """Hold the lock shared; waits while it is held exclusively."""
         with self._moved:
             if self._shut:
                 self._moved.wait_for(lambda: not self._shut)
@@ -36,12 +36,17 @@ class DriverGate:
         finally:
             with self._moved:
                 self._inside -= 1
-                if self._shut:  # else nobody waits for this
+                if self._shut:  # else no thread waits for it
                     self._moved.notify_all()
 
     @contextmanager
-    def shut(self, within_s: float) -> Iterator[None]:
-        """Be alone. Raises TIMEOUT when somebody does not come out in time; then it is open again."""
+    def exclusive(self, within_s: float) -> Iterator[None]:
+        """Hold the lock exclusively.
+
+        Raises CalabashError: TIMEOUT if shared holders do not release it within ``within_s`` seconds (the lock is then
+        open
+        again), CONFLICT if it is already held exclusively.
+        """
         with self._moved:
             if self._shut:
                 raise CalabashError("the driver is being restarted already", reason=Reason.CONFLICT)

@@ -1,9 +1,10 @@
-"""What is asked of a driver whose cards can be cut into parts of their own (NVIDIA: MIG).
+"""Interface of drivers whose cards can be partitioned (NVIDIA: MIG).
 
-This is the optional half of ``protocol``: a driver that can do it has an attribute ``partitioning``, and
-``partitioning_of`` finds it. Which profiles a card has and where they may stand is always the driver's own word
-(``Device.mig``); what stands on it now is a ``CardLayout``. As in ``protocol`` every method answers from the driver, raises
-``CalabashError`` when it refuses, and returns within a bounded time.
+It is an optional part of ``protocol``: a driver that supports it has an attribute ``partitioning``, which
+``partitioning_of`` returns. The profiles of a card and their placements are the driver's (``Device.mig``); the current
+instances are a ``CardLayout``. As in ``protocol``, every method asks the driver, raises ``CalabashError`` if it
+refuses,
+and returns within a bounded time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from calabash.model.device import DeviceProcess, DeviceUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeInstance:
-    """A device that programs see: some compute slices of a GPU instance, and all of its memory."""
+    """MIG device that programs see: some compute slices of a GPU instance, and all of its memory."""
 
     id: int
     uuid: DeviceUuid
@@ -28,7 +29,7 @@ class ComputeInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInstance:
-    """A part of a card with memory, engines and compute slices of its own; ``start`` is its first memory slice."""
+    """Partition of a card with its own memory, engines and compute slices; ``start`` is its first memory slice."""
 
     id: int
     profile: str
@@ -37,74 +38,88 @@ class GpuInstance:
 
     @property
     def in_use(self) -> bool:
-        """Whether processes are on any of its parts."""
+        """True if any of its compute instances has processes."""
         return any(part.processes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """How a card is cut now; ``enabled``: whether it can be given out in parts only."""
+    """Current partitions of a card; ``enabled`` is True if the card is in MIG mode."""
 
     enabled: bool
     instances: tuple[GpuInstance, ...] = ()
 
     def at(self, profile: str, start: int) -> GpuInstance | None:
-        """The instance of this profile that begins at this memory slice."""
+        """Return the instance of this profile that begins at this memory slice; None if there is none."""
         return next((i for i in self.instances if (i.profile, i.start) == (profile, start)), None)
 
     def part(self, uuid: DeviceUuid) -> tuple[GpuInstance, ComputeInstance] | None:
-        """The part of this name, and the instance that it is of."""
+        """Return the compute instance with this UUID and its GPU instance; None if there is none."""
         return next(((i, part) for i in self.instances for part in i.parts if part.uuid == uuid), None)
 
     @property
     def uuids(self) -> frozenset[DeviceUuid]:
-        """The names of all parts."""
+        """UUIDs of all compute instances."""
         return frozenset(part.uuid for instance in self.instances for part in instance.parts)
 
 
 class Partitioning(Protocol):
-    """Cutting the cards of one driver."""
+    """Partitioning of the cards of one driver."""
 
     def layout(self, uuid: DeviceUuid) -> CardLayout:
-        """What stands on the card now, and the processes on each part that this process can see."""
+        """Return the current instances of the card, with the processes that this process can see."""
         ...
 
     def multiprocessors(self, uuid: DeviceUuid, part: DeviceUuid) -> int:
-        """How many a part of the card has; 0 where it does not tell."""
+        """Return the number of multiprocessors of a compute instance; 0 if the driver does not report it."""
         ...
 
     def enable(self, uuid: DeviceUuid, enabled: bool) -> None:
-        """Lets the card be cut, or be one card again. Raises CONFLICT while anything is on it; nothing is pending then."""
+        """Turn MIG mode of the card on or off.
+
+        Raises CalabashError(CONFLICT) while the card is in use; no change is left pending then.
+        """
         ...
 
     def create(self, uuid: DeviceUuid, profile: str, start: int) -> GpuInstance:
-        """A new instance, without parts yet. Raises NO_CAPACITY where its place is taken, BAD_REQUEST for no legal place."""
+        """Create a GPU instance without compute instances.
+
+        Raises CalabashError: NO_CAPACITY if its slices are taken, BAD_REQUEST if the placement is not legal.
+        """
         ...
 
     def create_part(self, uuid: DeviceUuid, instance: int, compute: int, start: int = -1) -> ComputeInstance:
-        """A part of an instance, of so many compute slices, from ``start`` on where the driver lets that be chosen (-1: where
-        it will). Raises NO_CAPACITY where fewer are free, or others are there."""
+        """Create a compute instance of ``compute`` slices in a GPU instance.
+
+        Args:
+            start: first slice, if the driver supports a choice; -1 lets the driver choose.
+
+        Raises CalabashError(NO_CAPACITY) if too few slices are free, or those at ``start`` are taken.
+        """
         ...
 
     def destroy_part(self, uuid: DeviceUuid, instance: int, part: int) -> None:
-        """Raises CONFLICT while a process is on it, NOT_FOUND when it is gone."""
+        """Destroy a compute instance. Raises CalabashError: CONFLICT while a process uses it, NOT_FOUND if it is gone."""
         ...
 
     def destroy(self, uuid: DeviceUuid, instance: int) -> None:
-        """Raises CONFLICT while it has parts, NOT_FOUND when it is gone."""
+        """Destroy a GPU instance.
+
+        Raises CalabashError: CONFLICT while it has compute instances, NOT_FOUND if it is gone.
+        """
         ...
 
 
 @runtime_checkable
 class PartitioningDriver(Protocol):
-    """A driver with the optional half."""
+    """Driver that supports partitioning."""
 
     @property
     def partitioning(self) -> Partitioning:
-        """The other half."""
+        """Partitioning of the driver's cards."""
         ...
 
 
 def partitioning_of(driver: GpuDriver) -> Partitioning | None:
-    """How a driver cuts its cards; None for one that cannot."""
+    """Return the driver's partitioning; None if it does not support it."""
     return driver.partitioning if isinstance(driver, PartitioningDriver) else None

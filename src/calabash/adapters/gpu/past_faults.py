@@ -1,7 +1,9 @@
-"""What a driver remembers of faults that nobody listened to when they happened.
+"""Faults that a driver has recorded, for faults that were reported while no process listened.
 
-This is an optional half of ``protocol``: a driver that can do it has an attribute ``past``, and ``past_faults`` asks it. A
-fault is told once to whoever listens; who ends before he has written it down has to find it here when he starts again.
+This is an optional part of ``protocol``: a driver that supports it has an attribute ``past``, and ``past_faults`` reads
+it.
+A driver reports a fault once to each listener. An agent that ends before it has stored a fault finds it here when it
+starts again.
 """
 
 from __future__ import annotations
@@ -14,26 +16,26 @@ from calabash.adapters.gpu.protocol import DeviceEvent, GpuDriver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastFault:
-    """What was reported of a card, and when, by this machine's clock."""
+    """Recorded fault of a card with its time, in seconds of this machine's clock."""
 
     event: DeviceEvent
     at_s: float
 
 
 class FaultMemory(Protocol):
-    """Where a driver's faults are written down."""
+    """Record of a driver's faults."""
 
     def faults(self) -> tuple[PastFault, ...]:
-        """The latest ones, oldest first; () where nothing is kept, or may be read. Raises CalabashError."""
+        """Return the latest faults, oldest first; () if nothing is recorded or may be read. Raises CalabashError."""
 
 
 @runtime_checkable
 class RememberingDriver(Protocol):
-    """A driver whose faults are written down."""
+    """Driver that records faults."""
 
     past: FaultMemory
 
 
 def past_faults(driver: GpuDriver) -> tuple[PastFault, ...]:
-    """What a driver remembers; () for one that remembers nothing."""
+    """Return the recorded faults of a driver; () for a driver that records none."""
     return driver.past.faults() if isinstance(driver, RememberingDriver) else ()

@@ -1,4 +1,4 @@
-"""Programs that come with a driver: where they are, and what they need to run."""
+"""Programs that come with a driver: their paths and the environment that they need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ HOST_DIRECTORIES = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin", "/bin
 
 
 def driver_program(name: str, environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path | None:
-    """The simulated one on a simulated node, else ours, else the host's, as we see it; None when there is none."""
+    """Return the path of a driver's program; None if there is none.
+
+    It is the simulated one on a simulated node, else this system's, else the host's.
+    """
     if SIM_ENVIRONMENT in environment:
         path = simulated_library_dir() / name
         return path if path.is_file() else None
@@ -24,8 +27,11 @@ def driver_program(name: str, environment: Mapping[str, str], files: DriverFiles
 def program_environment(
     program: Path, environment: Mapping[str, str], files: DriverFiles = OWN_FILES
 ) -> dict[str, str]:
-    """Return all variables of the program: a PATH that begins with its own directory, where the programs are that it starts,
-    and for a program of the host the host's libraries."""
+    """Return all variables of the program.
+
+    PATH begins with the program's own directory, which has the programs that it starts. For a program of the host,
+    LD_LIBRARY_PATH has the host's driver libraries.
+    """
     own = child_environment(LIBRARIES)
     own["PATH"] = f"{program.parent}:{own['PATH']}"
     if files.root is not None and program.is_relative_to(files.root) and files.libraries is not None:
@@ -34,7 +40,7 @@ def program_environment(
 
 
 def _on_host(name: str, root: Path | None) -> Path | None:
-    """What the links of distributions lead to, so that what it starts is found beside it."""
+    """Return the program of the host with its symbolic links resolved, so that it finds programs beside it."""
     if root is None:
         return None
     found = (follow(root, f"{directory}/{name}") for directory in HOST_DIRECTORIES)

@@ -1,8 +1,8 @@
-"""What the product asks of a GPU driver, in words that no vendor owns.
+"""Vendor-neutral interface of a GPU driver.
 
-A vendor is one module that implements ``GpuDriver`` and one line in a registry. Every method answers from the driver
-at the moment of the call, raises ``CalabashError`` when the driver refuses, and returns or raises within a bounded
-time even when the driver hangs: a daemon that asks a dying card must go on serving the others.
+A vendor is one module that implements ``GpuDriver`` and one line in the registry. Every method asks the driver at the
+moment of the call, raises ``CalabashError`` if the driver refuses, and returns or raises within a bounded time even if
+the driver hangs, so that a daemon with one failing card continues to serve the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_CALL_TIMEOUT_S = 5.0
 
 
 class EventKind(StrEnum):
-    """What a driver reports without being asked."""
+    """Kind of an event that a driver reports."""
 
     XID = "xid"
     ECC_SINGLE_BIT = "ecc_single_bit"
@@ -31,9 +31,11 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvent:
-    """Something that happened to a device; ``code`` is the vendor's own number (NVIDIA: the XID), 0 where none.
+    """Event of a device.
 
-    ``part``: the UUID of the part of it that it happened to (NVIDIA: a MIG device); "" for all of it.
+    Args:
+        code: the vendor's number (NVIDIA: the XID); 0 if there is none.
+        part: UUID of the partition concerned (NVIDIA: a MIG device); "" for the whole device.
     """
 
     uuid: DeviceUuid
@@ -44,13 +46,13 @@ class DeviceEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverOptions:
-    """How to open a driver.
+    """Options for opening a driver.
 
     Args:
-        sim_state: state file of a simulated node; None means this machine's own cards.
+        sim_state: state file of a simulated node; None for this machine's cards.
         library: the driver's management library, for a process whose own loader finds none.
-        files: the driver's files, for programs of it that are started.
-        call_timeout_s: longest time that one question may take before it is given up.
+        files: the driver's files, for the driver's programs that are started.
+        call_timeout_s: longest time of one call before it is given up.
     """
 
     sim_state: Path | None = None
@@ -61,46 +63,54 @@ class DriverOptions:
 
 @runtime_checkable
 class GpuDriver(Protocol):
-    """One vendor's driver on one machine. Methods may be called from any thread."""
+    """Driver of one vendor on one machine. Methods may be called from any thread."""
 
     @property
     def vendor(self) -> str:
-        """The vendor's name in the registry."""
+        """Name of the vendor in the registry."""
 
     def driver_version(self) -> str:
-        """The driver's own version text."""
+        """Return the driver's version as text."""
 
     def devices(self) -> tuple[Device, ...]:
-        """All cards in the driver's order; a lost card is listed with ``Health.LOST`` as long as it can be named."""
+        """Return all cards in the driver's order; a lost card has ``Health.LOST`` as long as its UUID is known."""
 
     def read(self, uuid: DeviceUuid) -> DeviceReading:
-        """Memory, utilisation, temperature, power, processes and errors of one card. Raises UNHEALTHY when lost."""
+        """Return memory, utilisation, temperature, power, processes and errors of a card.
+
+        Raises CalabashError(UNHEALTHY) if the card is lost.
+        """
 
     def processes(self, uuid: DeviceUuid) -> tuple[DeviceProcess, ...]:
-        """Processes that hold memory of the card and that this process can see, by ascending pid."""
+        """Return the processes that hold memory of the card and that this process can see, by ascending pid."""
 
     def utilization(self, uuid: DeviceUuid, after_us: int) -> tuple[ProcessUtilization, ...]:
-        """How much of the card's time each process had since ``after_us`` (0: lately); () where it is not told."""
+        """Return each process's share of the card's time since ``after_us`` (0: recently); () if it is not reported."""
 
     def compute_mode(self, uuid: DeviceUuid) -> ComputeMode:
-        """Which processes may use the card: any number, one at a time, or none."""
+        """Return which processes may use the card: any number, one at a time, or none."""
 
     def set_compute_mode(self, uuid: DeviceUuid, mode: ComputeMode) -> None:
-        """From now on these may; whoever is on it stays."""
+        """Set the compute mode; processes that use the card already are not affected."""
 
     def reset(self, uuid: DeviceUuid) -> None:
-        """Resets a card that nobody uses, and whatever is reset with it. Raises CalabashError: CONFLICT while it is in
-        use, NOT_PERMITTED, or UNHEALTHY when the driver cannot do it. Takes seconds."""
+        """Reset a card that is not in use, with the cards that are reset together with it; takes seconds.
 
-    def apart(self) -> AbstractContextManager[None]:
-        """A context in which this process has nothing of the driver open, so that a card can be taken from it; whoever has a
-        question waits meanwhile. Afterwards the driver lists what is there then. Raises TIMEOUT when a call hangs."""
+        Raises CalabashError: CONFLICT while it is in use, NOT_PERMITTED, UNHEALTHY if the driver cannot reset it.
+        """
+
+    def released(self) -> AbstractContextManager[None]:
+        """Context in which this process has no file of the driver open, so that a card can be detached.
+
+        Other calls wait meanwhile. Afterwards ``devices`` lists the cards that are then present.
+        Raises CalabashError(TIMEOUT) if a call hangs.
+        """
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
-        """Blocks until something happens to any card, at most ``timeout_s``; () when nothing did."""
+        """Wait for events of any card for at most ``timeout_s``; return () if there was none."""
 
     def close(self) -> None:
-        """Lets the driver go; safe to call again."""
+        """Close the driver; may be called again."""
 
 
 Opener: TypeAlias = Callable[[DriverOptions], GpuDriver]

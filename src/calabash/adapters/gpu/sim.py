@@ -1,7 +1,7 @@
-"""Simulated nodes on disk: ``<home>/sim/<name>/node.state``, kept by the native tool ``calabash-simctl``.
+"""Create, list, read and change simulated nodes: files ``<home>/sim/<name>/node.state``.
 
-This module names nodes, finds the tool, and turns its JSON into frozen values; what a node is and what can be done to
-it lives in the tool.
+The work is done by the native tool ``calabash-simctl``; this module names the files, finds the tool and decodes its
+JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATE_FILE = "node.state"
 
 
 class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has of one simulated card."""
+    """Memory and time of one process on one simulated card."""
 
     index: int
     alloc_bytes: int
@@ -41,7 +41,7 @@ class SimProcessDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a simulated node; ``pid`` is 0 when it is not visible from here."""
+    """Process of a simulated node; ``pid`` is 0 if it is not visible from this process's namespace."""
 
     pid: int
     owner_pid: int
@@ -51,7 +51,7 @@ class SimProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimXid(msgspec.Struct, frozen=True, kw_only=True):
-    """An XID of a card; ``instance``: the GPU instance that it was contained in, below 0 for none."""
+    """XID of a card; ``instance`` is the GPU instance that contained it, below 0 for none."""
 
     xid: int
     time_ns: int
@@ -59,7 +59,7 @@ class SimXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A simulated card with its books, which no real driver would show."""
+    """Simulated card with accounting that no real driver would show."""
 
     index: int
     uuid: DeviceUuid
@@ -90,7 +90,7 @@ class SimDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver function that programs called and the simulation does not serve, or a kernel that it does not know."""
+    """Driver function that programs called and the simulation does not implement, or a kernel that it does not know."""
 
     name: str
     kind: Literal["function", "kernel"]
@@ -98,7 +98,7 @@ class SimUnserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A simulated node as it is now."""
+    """State of a simulated node."""
 
     path: str
     name: str
@@ -112,7 +112,7 @@ class SimNode(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """Where a simulated node lives."""
+    """Name and state file of a simulated node."""
 
     name: str
     state: Path
@@ -126,7 +126,11 @@ def _tool() -> Path:
 
 
 def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Runs the tool; its own error line and hint become the CalabashError. ``environment``: further variables."""
+    """Run the tool and return its output; its error line and hint become the CalabashError.
+
+    Args:
+        environment: further variables.
+    """
     variables = child_environment() | dict(environment or {})
     try:
         done = run_program([str(_tool()), *arguments], timeout_s=_TOOL_TIMEOUT_S, environment=variables)
@@ -148,7 +152,7 @@ def _run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _reason(message: str) -> Reason:
-    """The tool tells people, not programs; these are the cases that programs treat differently."""
+    """Return the reason for a message of the tool, for the cases that programs treat differently."""
     for part, reason in (
         ("disk is full", Reason.DISK_FULL),
         ("No space left", Reason.DISK_FULL),
@@ -167,17 +171,20 @@ def _reason(message: str) -> Reason:
 
 
 def node_file(home: Path, name: str) -> NodeFile:
-    """Where the node of this name lives, whether it exists or not."""
+    """Return the file of the node with this name; the node need not exist.
+
+    Raises CalabashError(BAD_REQUEST) if the name is not valid.
+    """
     if _NAME.fullmatch(name) is None:
         raise CalabashError(
-            f"node name {name!r} is not usable",
-            hint="1 to 63 small letters, digits and '-', neither first nor last a '-'",
+            f"node name {name!r} is not valid",
+            hint="use 1 to 63 lower-case letters, digits and '-', with no '-' at either end",
         )
     return NodeFile(name=name, state=home.absolute() / "sim" / name / STATE_FILE)
 
 
 def find_node(home: Path, name: str) -> NodeFile:
-    """As ``node_file``; raises NOT_FOUND when there is no such node."""
+    """Return the file of an existing node. Raises CalabashError(NOT_FOUND) if there is none."""
     node = node_file(home, name)
     if not node.state.exists():
         known = ", ".join(n.name for n in list_nodes(home))
@@ -190,9 +197,9 @@ def find_node(home: Path, name: str) -> NodeFile:
 
 
 def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> NodeFile:
-    """Makes a node of these cards, like ``4xA100-40GB,2xT4``, with a root of its own beside the state file.
+    """Create a node with cards like ``4xA100-40GB,2xT4`` and a root directory beside its state file.
 
-    The same seed gives the same UUIDs.
+    The same seed gives the same UUIDs. Raises CalabashError: CONFLICT if the node exists, BAD_REQUEST, NOT_PERMITTED.
     """
     node = node_file(home, name)
     existed = node.state.parent.exists()
@@ -200,9 +207,9 @@ def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> No
         node.state.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CalabashError(
-            f"cannot make {node.state.parent}: {error.strerror}",
+            f"cannot create {node.state.parent}: {error.strerror}",
             reason=Reason.NOT_PERMITTED,
-            hint="set CALABASH_HOME to a directory of yours",
+            hint="set CALABASH_HOME to a directory that you own",
         ) from error
     try:
         _run(
@@ -223,38 +230,49 @@ def create_node(home: Path, name: str, gpus: str, seed: int | None = None) -> No
 
 
 def list_nodes(home: Path) -> tuple[NodeFile, ...]:
-    """All nodes of this home, by name."""
+    """Return all nodes of this home, by name."""
     files = sorted((home.absolute() / "sim").glob(f"*/{STATE_FILE}"))
     return tuple(NodeFile(name=f.parent.name, state=f) for f in files if _NAME.fullmatch(f.parent.name))
 
 
 def show_node(node: NodeFile, *, environment: Mapping[str, str] | None = None) -> SimNode:
-    """The node's cards, processes and books. ``environment``: further variables of the tool that reads them."""
+    """Return the state of the node: cards, processes and accounting.
+
+    Args:
+        environment: further variables of the tool.
+
+    Raises CalabashError(BAD_FILE) if the tool's output cannot be decoded, or with the tool's own reason.
+    """
     try:
         shown = _run("show", str(node.state), "--json", environment=environment)
         return msgspec.json.decode(shown, type=SimNode)
     except msgspec.MsgspecError as error:
-        raise CalabashError(f"calabash-simctl show answered nonsense: {error}", reason=Reason.BAD_FILE) from error
+        raise CalabashError(
+            f"cannot decode the output of calabash-simctl show: {error}", reason=Reason.BAD_FILE
+        ) from error
 
 
 def inject(node: NodeFile, gpu: str, what: str, value: str | None = None) -> None:
-    """Causes a fault on one card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
+    """Cause a fault on a card (index, UUID or ``all``): ``xid 79``, ``ecc-double``, ``lost``, ``slow 300%``, ..."""
     _run("inject", str(node.state), "--gpu", gpu, "--", what, *(() if value is None else (value,)))
 
 
 def reset_card(state: Path, gpu: str) -> None:
-    """Resets a card as the driver's own tool would. Raises CONFLICT while somebody uses it, UNHEALTHY when it is lost."""
+    """Reset a card as the driver's own tool would.
+
+    Raises CalabashError: CONFLICT while the card is in use, UNHEALTHY if it is lost.
+    """
     _run("reset", str(state), "--gpu", gpu)
 
 
 def destroy_node(node: NodeFile, *, force: bool = False) -> None:
-    """Removes the node; refused while processes use it, unless forced."""
+    """Remove the node. Raises CalabashError(CONFLICT) while processes use it, unless forced."""
     _run("destroy", str(node.state), *(("--force",) if force else ()))
     _remove_directory(node.state.parent)
 
 
 def _remove_directory(path: Path) -> None:
-    """Only when empty: what others put there stays."""
+    """Remove the directory if it is empty."""
     try:
         path.rmdir()
     except OSError:
@@ -262,5 +280,5 @@ def _remove_directory(path: Path) -> None:
 
 
 def environment(node: NodeFile, inherited: str = "") -> dict[str, str]:
-    """What a program needs in its environment to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
+    """Return the variables that a program needs to run on the node; ``inherited`` is its LD_LIBRARY_PATH so far."""
     return simulated_environment(node.state, inherited)

@@ -1,8 +1,9 @@
-"""The vendors we know, by name, and how one more is added without touching any of them.
+"""Registry of GPU vendors.
 
-A vendor is an ``Opener``: a function from ``DriverOptions`` to a ``GpuDriver``. Ours are named here and imported
-only when opened. Others come from installed packages through the entry point group ``calabash.gpu_vendors``, or from
-the caller's own mapping, which wins over both.
+A vendor is an ``Opener``: a function from ``DriverOptions`` to a ``GpuDriver``. Built-in vendors are named here and
+imported only when opened. Others come from installed packages through the entry point group ``calabash.gpu_vendors``,
+or
+from the caller's own mapping, which takes precedence over both.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def _load(target: str) -> Opener:
 
 
 def vendor_names(extra: Mapping[str, Opener] | None = None) -> tuple[str, ...]:
-    """Names that ``open_driver`` accepts, sorted."""
+    """Return the names that ``open_driver`` accepts, sorted."""
     installed = (point.name for point in entry_points(group=ENTRY_POINT_GROUP))
     return tuple(sorted({*_OURS, *installed, *(extra or {})}))
 
 
 def find_opener(name: str, extra: Mapping[str, Opener] | None = None) -> Opener:
-    """The vendor's opener. Raises NOT_FOUND, naming the known ones."""
+    """Return the vendor's opener. Raises CalabashError(NOT_FOUND) with the known names."""
     if extra is not None and name in extra:
         return extra[name]
     if name in _OURS:
@@ -52,14 +53,14 @@ def open_driver(
     options: DriverOptions | None = None,
     extra: Mapping[str, Opener] | None = None,
 ) -> GpuDriver:
-    """Opens one vendor's driver; the caller closes it."""
+    """Open one vendor's driver; the caller closes it."""
     return find_opener(name, extra)(options or DriverOptions())
 
 
 def open_present(
     options: DriverOptions | None = None, extra: Mapping[str, Opener] | None = None
 ) -> tuple[GpuDriver, ...]:
-    """Opens every known vendor whose driver is on this machine; those that are absent are left out."""
+    """Open the drivers of all known vendors that have one on this machine."""
     drivers = []
     for name in vendor_names(extra):
         try:

@@ -1,5 +1,6 @@
-"""The host's kernel: processes and their identity, leases (file locks), peer credentials, durable files, disk space.
+"""Access to the host's kernel: processes, file locks, control groups, mounts, PCI devices, durable files and disk
+space.
 
-What lives here: narrow questions to Linux through /proc, flock, pidfd and fsync. A process is named by its pid
-*and* its start time, because pids are used again. Nothing here knows of devices or allocations.
+The modules use /proc, flock, pidfd, fsync and sysfs. A process is named by its pid and its start time, because pids are
+used again. Nothing here knows of devices to allocate or of allocations.
 """

@@ -1,4 +1,4 @@
-"""Becoming an account of this machine: its user, its groups, and an environment that has nothing of whoever started it."""
+"""Change this process to an account of the machine: its user, its groups, and a clean environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalAccount:
-    """An entry of the passwd database."""
+    """Entry of the passwd database."""
 
     name: str
     uid: int
@@ -27,7 +27,7 @@ class LocalAccount:
 
 
 def account_of(uid: int) -> LocalAccount:
-    """Raises NOT_FOUND for a number that no account has."""
+    """Return the account of a user ID. Raises CalabashError(NOT_FOUND) if no account has it."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -41,7 +41,7 @@ def account_of(uid: int) -> LocalAccount:
 
 
 def clean_environment(account: LocalAccount) -> dict[str, str]:
-    """What a login would have, and nothing else."""
+    """Return the environment of a login of the account, without any variable of this process."""
     return {
         "HOME": account.home,
         "USER": account.name,
@@ -53,9 +53,11 @@ def clean_environment(account: LocalAccount) -> dict[str, str]:
 
 
 def become_account(account: LocalAccount) -> None:
-    """Make this process the account's for good, with all of its groups; no program that it starts can have other rights.
+    """Change user and groups of this process to those of the account, irrevocably.
 
-    Raises CalabashError when the kernel does not let it. A process that is the account's already keeps its groups.
+    Programs that it starts cannot gain other rights. A process that has the account's user already keeps its groups.
+
+    Raises CalabashError(NOT_PERMITTED) if the kernel refuses, and for root.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -65,16 +67,16 @@ def become_account(account: LocalAccount) -> None:
             os.initgroups(account.name, account.gid)
             os.setresgid(account.gid, account.gid, account.gid)
             os.setresuid(account.uid, account.uid, account.uid)
-            close_memory()  # until it is the program, it is the product's
+            close_memory()  # protected until it executes the program
     except OSError as error:
         raise _refused(account, error) from None
     if os.getresuid() != (account.uid,) * 3 or account.uid == 0:
-        raise _refused(account, PermissionError(1, "it would have rights of somebody else"))
+        raise _refused(account, PermissionError(1, "it would have rights of another user"))
 
 
 def _refused(account: LocalAccount, error: OSError) -> CalabashError:
     return CalabashError(
         f"cannot become account {account.name}: {error.strerror}",
         reason=Reason.NOT_PERMITTED,
-        hint="a pool of root can run programs as others, another one only as its own user",
+        hint="only a pool that runs as root can run programs as other users",
     )

@@ -1,4 +1,4 @@
-"""Access to files for one more user while they stay somebody else's (POSIX access control lists)."""
+"""POSIX access control lists that give one further user access to a file of another owner."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ _MODE = 0o7777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may do what with a file; ``acl`` as the kernel keeps it, empty where the mode says everything."""
+    """Mode and access control list of a file; ``acl`` is in the kernel's format, empty if there is none."""
 
     mode: int
     acl: bytes = b""
 
 
 def share_with(descriptor: int, uid: int, *, owner: int = READ_WRITE, user: int = READ_WRITE) -> None:
-    """Give these rights to the owner and to one user, and none to anybody else. Raises OSError.
+    """Give these rights to the owner and to one user, and none to all others. Raises OSError.
 
-    The user can neither change the mode nor take a lease: those are the owner's.
+    The user can neither change the mode nor take a lease, which only the owner can.
     """
     os.setxattr(descriptor, _XATTR, _list_for(uid, owner=owner, user=user))
 
 
 def make_immutable(path: Path) -> None:
-    """Set the immutable attribute of a file or directory: only a process with CAP_LINUX_IMMUTABLE in the initial user
-    namespace can. Raises OSError."""
+    """Set the immutable attribute of a file or directory. Raises OSError.
+
+    Only a process with CAP_LINUX_IMMUTABLE in the initial user namespace may do so.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         flags = bytearray(8)  # the kernel reads and writes the first four bytes
@@ -49,7 +51,7 @@ def make_immutable(path: Path) -> None:
 
 
 def access_of(path: str | Path) -> Access:
-    """What is in force. Raises OSError."""
+    """Return mode and list of a file. Raises OSError."""
     mode = os.stat(path, follow_symlinks=False).st_mode & _MODE
     try:
         return Access(mode=mode, acl=os.getxattr(path, _XATTR, follow_symlinks=False))
@@ -60,7 +62,7 @@ def access_of(path: str | Path) -> Access:
 
 
 def access_for(uid: int, before: Access) -> Access:
-    """Read and write for the owner and this user, nothing for anybody else."""
+    """Return the access that lets the owner and this user read and write, and no other user."""
     special = before.mode & 0o7000
     if uid == 0:
         return Access(mode=special | 0o600)
@@ -68,7 +70,7 @@ def access_for(uid: int, before: Access) -> Access:
 
 
 def set_access(path: str | Path, access: Access) -> None:
-    """Put it in force; never more than the old or the new access on the way. Raises OSError."""
+    """Set mode and list of a file; never more than the old or the new access meanwhile. Raises OSError."""
     if access.acl:
         os.setxattr(path, _XATTR, access.acl, follow_symlinks=False)
         return

@@ -1,4 +1,4 @@
-"""Programs that get as little of the machine as they need: the words for ``calabash-enclose``, which starts them."""
+"""Command line of ``calabash-enclose``, which starts a program with a restricted view of the machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PLAIN_NODES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enclosure:
-    """What a program is left.
+    """Restrictions of a program.
 
     Args:
-        root: an empty directory where its own root is built; None: it keeps the machine's, and its network.
+        root: an empty directory where its root is built; None to keep the machine's root and network.
         sees: files and directories that it may read.
-        writes: those that it may also write, as far as their modes allow; device nodes are among these.
-        user: as whom it runs; None: as we do.
-        environment: its variables, all of them.
+        writes: files and directories that it may also write, as far as their modes allow; device nodes are among these.
+        user: user ID that it runs as; None for that of this process.
+        environment: all its variables.
     """
 
     root: Path | None = None
@@ -30,7 +30,7 @@ class Enclosure:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, launcher: Path, program: Sequence[str], *, go: int) -> list[str]:
-        """The command line that starts the program once a byte has arrived on the descriptor ``go``."""
+        """Return the command line that starts the program once a byte has arrived on the descriptor ``go``."""
         words = [str(launcher), "--go", str(go)]
         if self.root is not None:
             words += ["--root", str(self.root)]
@@ -41,5 +41,7 @@ class Enclosure:
         return [*words, "--", *program]
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of the launcher. It hands the program's variables on; every user reads a command line."""
+        """Return the environment of the launcher, which passes the program's variables on; a command line is
+        world-readable.
+        """
         return {_HANDED_ON + name: value for name, value in self.environment.items()}

@@ -1,8 +1,8 @@
-"""The calendar as it was at earlier moments of this boot of the machine.
+"""History of changes of the calendar since the machine was booted.
 
-The kernel says when a process started by a clock that counts from the boot. Other programs, such as the kubelet, write
-moments down by the calendar as it was then. To compare the two after somebody has set the calendar, this keeps at which
-moments the calendar was set, and by how much; also in a file, for the process that comes after this one.
+The kernel reports start times of processes on a clock that counts from the boot. Other programs, such as the kubelet,
+record times of the calendar at that moment. To compare the two after the calendar was set, this module records when it
+was set and by how much, also in a file for the next process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from calabash.adapters.host.files import write_durably
 from calabash.adapters.host.processes import Process
 from calabash.model.errors import CalabashError
 
-STEP_S = 0.1  # a smaller change is that of a clock that is slowly adjusted
+STEP_S = 0.1  # seconds; a smaller change comes from gradual adjustment of the clock
 STEPS_MAX = 256
 
 log = structlog.get_logger(__name__)
 
 
 class _Steps(msgspec.Struct, frozen=True):
-    """``booted``: pairs of a moment, in seconds since the boot, and the time of the boot by the calendar from then on."""
+    """Recorded steps: pairs of seconds since the boot and the calendar time of the boot from then on."""
 
     boot: str
     booted: list[tuple[float, float]]
 
 
 class CalendarSteps:
-    """See the module's description. ``observe`` is called again and again, by one thread; the rest by any.
+    """Calendar at earlier moments of this boot. One thread calls ``observe`` periodically; any thread the rest.
 
     Args:
-        file: where the steps are kept; None: nowhere.
-        boot: which boot of the machine this is; "": not known, then nothing is read from the file.
+        file: where the steps are stored; None to store nothing.
+        boot: ID of this boot of the machine; "" if unknown: the file is not read.
         now_s: the calendar, seconds since 1970.
         since_boot_s: seconds since the boot.
     """
@@ -63,7 +63,7 @@ class CalendarSteps:
             self._write()
 
     def observe(self) -> None:
-        """Note whether the calendar has been set since the last call."""
+        """Record a step if the calendar has been set since the last call."""
         at_s = self._since_boot_s()
         booted_s = self._now_s() - at_s
         if abs(booted_s - self._booted[-1][1]) < STEP_S:
@@ -72,13 +72,13 @@ class CalendarSteps:
         self._write()
 
     def calendar_s(self, since_boot_s: float) -> float:
-        """Return the time of a moment by the calendar as it was at that moment."""
+        """Return the calendar time of a moment, as the calendar was at that moment."""
         booted = self._booted
         place = bisect_right(booted, since_boot_s, key=lambda step: step[0])
         return booted[max(0, place - 1)][1] + since_boot_s
 
     def began_s(self, process: Process) -> float:
-        """Return when a process was started, by the calendar as it was then."""
+        """Return when a process was started, as the calendar was then."""
         return self.calendar_s(process.start_time / os.sysconf("SC_CLK_TCK"))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -91,15 +91,15 @@ class CalendarSteps:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.error("when the calendar was set is not known", file=str(self._file), error=str(error))
+            log.error("cannot read the recorded changes of the calendar", file=str(self._file), error=str(error))
             return []
         return found.booted if found.boot == self._boot else []
 
     def _write(self) -> None:
-        """A disk that takes nothing delays nobody: it is written with the next step."""
+        """Write the file; if that fails, it is written with the next step."""
         if self._file is None:
             return
         try:
             write_durably(self._file, msgspec.json.encode(_Steps(self._boot, self._booted)))
         except (OSError, CalabashError) as error:
-            log.error("that the calendar was set cannot be kept", file=str(self._file), error=str(error))
+            log.error("cannot store a change of the calendar", file=str(self._file), error=str(error))

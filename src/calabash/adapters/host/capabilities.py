@@ -1,4 +1,4 @@
-"""Rights of this process that it gives up for good, also as root, and whatever it starts."""
+"""Drop Linux capabilities of this process and its children irrevocably, also for root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3 = 0x20080522
 _NUMBERS_MAX = 64
 
-# Of its own files and processes, and of raw packets, which a port's switch judges; nothing of the machine's.
+# For its own files and processes, and raw packets, which the port's switch filters; none that affect the machine.
 OF_A_TENANT_ROOT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 31})
 """CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SETFCAP."""
 
@@ -21,12 +21,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def close_memory() -> None:
-    """Keep the memory of this process from other processes of its user, until it becomes another program. Raises OSError."""
+    """Protect this process's memory from other processes of its user until it executes a program. Raises OSError."""
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def bound(kept: Collection[int]) -> None:
-    """Whatever this process becomes or starts gets no other capability. It still has those that it has. Raises OSError."""
+    """Limit the capabilities that this process can gain or pass on to ``kept``. Raises OSError.
+
+    Capabilities that it has now are not removed.
+    """
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     with contextlib.suppress(OSError):  # a kernel without them
         _checked(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
@@ -36,7 +39,7 @@ def bound(kept: Collection[int]) -> None:
 
 
 def keep_only(kept: Collection[int]) -> None:
-    """Have no other capability from now on. Raises OSError."""
+    """Drop all capabilities of this process except ``kept``. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
     _checked(_libc.capget(header, data))

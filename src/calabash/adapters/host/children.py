@@ -65,7 +65,7 @@ _LAUNCHER = Path(__file__).with_name("launch.py")
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _UMASK = 0o022
 _USUAL_PRIORITY = "CALABASH_USUAL_PRIORITY"
-_TRUSTED = frozenset({"/usr/sbin", "/usr/bin", "/sbin", "/bin"})  # a machine where others write these has lost already
+_TRUSTED = frozenset({"/usr/sbin", "/usr/bin", "/sbin", "/bin"})  # assumed to be writable by root only
 _PATHS = frozenset({"LD_LIBRARY_PATH", PROGRAM_PATH})
 
 Stream = int | IO[bytes] | None
@@ -75,9 +75,12 @@ Stream = int | IO[bytes] | None
 
 
 def module_command(module: str, *arguments: str, urgent: bool = False) -> list[str]:
-    """Return the command line that runs a module of this product in an isolated interpreter; ``urgent``: see ``launch``.
+    """Return the command line that runs a module of this product in an isolated interpreter.
 
-    Raises RuntimeError when the path of this process's interpreter is not known.
+    Args:
+        urgent: True to raise its priority, see ``launch``.
+
+    Raises RuntimeError if the path of this process's interpreter is not known.
     """
     if not os.path.isabs(sys.executable or ""):
         raise RuntimeError(f"the interpreter {sys.executable!r} has no absolute path")
@@ -111,11 +114,11 @@ def start_module(
     """Start a module of this product.
 
     Args:
-        urgent: whether it starts before other processes where that is permitted; it then calls ``end_urgency``.
+        urgent: True to raise its priority if that is permitted; the module then calls ``end_urgency``.
         arguments: its arguments; paths must be absolute.
-        inherit: names of variables beyond BASIC that it gets as this process has them.
+        inherit: names of variables beyond BASIC that it inherits.
         environment: further variables.
-        new_session: whether it belongs to a session of its own, so that the terminal's signals do not reach it.
+        new_session: True to give it a session of its own, so that the terminal's signals do not reach it.
     """
     return subprocess.Popen(
         module_command(module, *arguments, urgent=urgent),
@@ -182,11 +185,12 @@ def _working_directory() -> str:
 
 
 def find_program(name: str, *, also: Iterable[str] = ()) -> Path | None:
-    """Return the absolute path of a program, None where it is not installed.
+    """Return the absolute path of a program; None if it is not installed.
 
-    Root's processes look in the directories of the system, ``also`` and those of CALABASH_PROGRAM_PATH. Of these, all but
-    the system's own count only where root alone can write the program and every directory above it. Processes of other
-    users look along their PATH first.
+    For root, the system's directories, ``also`` and CALABASH_PROGRAM_PATH are searched. Directories other than the
+    system's
+    count only if root alone can write the program and every directory above it. For other users, PATH is searched
+    first.
     """
     if "/" in name:
         raise ValueError(f"{name} is a path, not the name of a program")
@@ -198,7 +202,7 @@ def find_program(name: str, *, also: Iterable[str] = ()) -> Path | None:
 
 
 def require_program(name: str) -> Path:
-    """As :func:`find_program`. Raises FileNotFoundError."""
+    """Return the path of a program, as :func:`find_program`. Raises FileNotFoundError if it is not installed."""
     found = find_program(name)
     if found is None:
         raise FileNotFoundError(2, "not found in the directories of the system", name)
@@ -215,10 +219,10 @@ def start_program(
     pass_fds: Sequence[int] = (),
     new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program by its absolute path, or by its name as :func:`find_program` finds it.
+    """Start a program by its absolute path, or by its name as :func:`find_program` finds it. Raises OSError.
 
     Args:
-        environment: all its variables. Raises OSError.
+        environment: all its variables.
     """
     return subprocess.Popen(
         absolute(command),
@@ -268,7 +272,7 @@ def run_program(
 
 
 def become_program(command: Sequence[str], *, environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by a program that its user asked for; the working directory stays. Raises OSError."""
+    """Replace this process by a program that its user named; the working directory is kept. Raises OSError."""
     words = absolute(command)
     os.execve(words[0], words, environment)  # noqa: S606 - no shell is wanted
 
@@ -280,9 +284,10 @@ def absolute(command: Sequence[str]) -> list[str]:
 
 
 def root_alone_writes(path: Path) -> bool:
-    """Return True if only root can replace or change the file, or what the directory is named by.
+    """Return True if only root can replace or change the file, or any directory of its path.
 
-    A directory that everybody may write counts if it is sticky, as /tmp is: what is root's in there stays.
+    A directory that all users may write is accepted if it is sticky, as /tmp is: files of root in it cannot be
+    replaced.
     """
     try:
         real = path.resolve(strict=True)
@@ -297,7 +302,7 @@ def _roots(found: os.stat_result) -> bool:
 
 
 def _found(name: str, directories: Sequence[str]) -> Path | None:
-    """Return the first executable of that name; relative directories, the empty one among them, do not count."""
+    """Return the first executable of that name; relative directories and the empty one are skipped."""
     path = ":".join(directory for directory in directories if os.path.isabs(directory))
     found = shutil.which(name, path=path) if path else None
     return None if found is None else Path(found)

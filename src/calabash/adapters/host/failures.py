@@ -1,7 +1,8 @@
-"""Errors of the operating system as reasons.
+"""Translation of operating system errors to reasons.
 
-A call that failed because this process or the machine has run out of something says nothing about the object it was made for:
-it is neither a missing permission nor proof that a file, a group or a process is gone.
+A call that failed because this process or the machine has run out of a resource says nothing about its object: the
+error
+is neither a missing permission nor proof that a file, a group or a process is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from calabash.model.errors import CalabashError, Reason
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REASONS = (
-    (EXHAUSTED, Reason.OVERLOADED, "ask again later; an administrator may raise the limit of open files of the pool"),
+    (EXHAUSTED, Reason.OVERLOADED, "try again later; an administrator may raise the limit of open files of the pool"),
     (FULL, Reason.DISK_FULL, "free some space; running programs are not affected"),
     (frozenset({errno.ENOENT, errno.ESRCH}), Reason.NOT_FOUND, ""),
     (frozenset({errno.EACCES, errno.EPERM}), Reason.NOT_PERMITTED, ""),
@@ -37,8 +38,8 @@ def failure(error: OSError, what: str, *, hint: str = "", full_hint: str = "") -
     return CalabashError(message, reason=Reason.HOST_FAILED, hint=hint or "see the kernel's log: dmesg")
 
 
-def require_told(error: OSError) -> None:
-    """Raise OVERLOADED for an error that says nothing about the object that was looked at; return for all others."""
+def raise_if_exhausted(error: OSError) -> None:
+    """Raise OVERLOADED for an error that says nothing about the object; return for all others."""
     if error.errno in EXHAUSTED:
         raise failure(error, "the state of this machine cannot be read") from error
 
@@ -51,4 +52,4 @@ def require_descriptor() -> None:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)

@@ -1,4 +1,4 @@
-"""Files whose changes the kernel reports (inotify), without a thread: the owner of a watch asks what has changed."""
+"""Watch files for modifications with inotify, without a thread: the owner polls for changes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class FileWatch:
-    """Some files. Not safe for threads; every call returns at once.
+    """Watched files. Not safe for threads; every call returns at once.
 
     Raises:
-        OSError: the kernel gives no watches, or this user has too many.
+        OSError: the kernel does not support watches, or this user has too many.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class FileWatch:
         self._paths: dict[int, Path] = {}
 
     def add(self, path: Path) -> None:
-        """Report every modification of a file from now on. Raises OSError."""
+        """Watch a file from now on. Raises OSError."""
         watch = _checked(_libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(_MODIFIED)))
         self._paths[watch] = path
 
     def changed(self) -> set[Path] | None:
-        """Return the files that were modified or removed since the last call; None: too many, and some may be missing."""
+        """Return the files that were modified or removed since the last call; None if events were lost."""
         found: set[Path] = set()
         complete = True
         while data := self._read():
@@ -54,7 +54,7 @@ class FileWatch:
             return b""
 
     def close(self) -> None:
-        """Report nothing more."""
+        """Stop watching."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

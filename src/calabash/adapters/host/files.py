@@ -1,7 +1,8 @@
-"""Durable files, leases and free space.
+"""Durable files, lease files and free disk space.
 
-A lease is an empty file: users hold a shared flock on it, inherited by their children, and the kernel drops it when
-the last of them is gone, however they went. Whoever gets the exclusive lock knows that nobody is left.
+A lease is an empty file: processes hold a shared flock on it, which their children inherit, and the kernel drops it
+when
+the last of them has ended in any way. A process that gets the exclusive lock knows that no holder is left.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SECRET_BYTES_MAX = 4096
 
 
 def lock_exclusive(path: Path) -> int | None:
-    """A descriptor that holds the file exclusively, created when missing; None when somebody else holds it."""
+    """Lock a file exclusively, creating it if it is missing; return its descriptor, or None if it is locked."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,15 +31,15 @@ def lock_exclusive(path: Path) -> int | None:
 
 
 class Lease:
-    """The pool's own view of a lease file; open as long as the slot lives."""
+    """The pool's view of a lease file; open as long as the slot exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.void = False  # whoever holds it has no right to it any more
+        self.void = False  # True: its holders have no right to it any more
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def held(self) -> bool:
-        """Whether any process still uses it."""
+        """Return True if any process holds the lease."""
         if self.void:
             return False
         if not self.try_take():
@@ -47,7 +48,7 @@ class Lease:
         return False
 
     def try_take(self) -> bool:
-        """Hold it exclusively, so that nobody can begin to use what is about to be removed; False when it is in use."""
+        """Lock the lease exclusively, so that no process can begin to use it; return False if it is in use."""
         if self.void:
             return True
         try:
@@ -63,7 +64,7 @@ class Lease:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were added to or removed from a directory survive a power cut."""
+    """Make added and removed names of a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -72,18 +73,18 @@ def sync_directory(path: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file of ours as a whole; it survives a power cut and nobody else can read it. Raises OSError."""
+    """Replace a file of this user as a whole, durably and with mode 0600. Raises OSError."""
     _replace(path, content, durably=True)
     sync_directory(path.parent)
 
 
 def write_ahead(path: Path, content: bytes) -> None:
-    """The same, but for the power cut: that is ``settle``'s, later and together with what else is synced. Raises OSError."""
+    """Replace a file as ``write_durably`` does, but not durably until ``settle`` is called. Raises OSError."""
     _replace(path, content, durably=False)
 
 
 def settle(path: Path) -> None:
-    """A file that was written ahead, and its name, survive a power cut from now on. Raises OSError."""
+    """Make a file of ``write_ahead`` and its name durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
@@ -108,14 +109,14 @@ def _replace(path: Path, content: bytes, *, durably: bool) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that an ordinary user can still write on the file system of ``path``."""
+    """Return the bytes that an ordinary user can still write on the file system of ``path``."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 
 
 @contextmanager
 def disk_full_is_a_reason(what: str) -> Iterator[None]:
-    """An OSError for want of space becomes CalabashError(DISK_FULL)."""
+    """Context that turns an OSError for lack of space into CalabashError(DISK_FULL)."""
     try:
         yield
     except OSError as error:
@@ -125,13 +126,13 @@ def disk_full_is_a_reason(what: str) -> Iterator[None]:
 
 
 def private_text(path: str) -> str:
-    """A secret in a file of its own, without blanks around it. Raises BAD_FILE for one that others can read."""
+    """Return the secret in a file without surrounding blanks. Raises BAD_FILE if other users can read the file."""
     try:
         with open(path, "rb") as source:
             open_to = os.fstat(source.fileno()).st_mode & 0o077
             secret = source.read(SECRET_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CalabashError(f"the secret in {path} cannot be read: {cause(error)}", reason=Reason.BAD_FILE) from None
+        raise CalabashError(f"cannot read the secret in {path}: {cause(error)}", reason=Reason.BAD_FILE) from None
     if open_to or not secret:
         raise CalabashError(
             f"{path} {'can be read by others' if open_to else 'is empty'}",

@@ -1,11 +1,12 @@
 """Start a module of this package: ``python -I launch.py [--search DIRECTORY]... MODULE [ARGUMENT]...``.
 
-An isolated interpreter (``-I``) ignores ``PYTHON*`` variables, the working directory and the user's own site directory. It
+An isolated interpreter (``-I``) ignores ``PYTHON*`` variables, the working directory and the user's site directory. It
 therefore finds neither a package that was named by ``PYTHONPATH`` nor one that was installed for one user. This program
-loads the package from the directory that contains this file, wherever the interpreter would look for it, and appends the
-directories after ``--search`` to the search path of everything else. With ``--urgent`` it raises its own priority first, where
-that is permitted: the module ends this with ``children.end_urgency`` before it starts threads or processes. It imports only the
-standard library.
+loads the package from the directory that contains this file and appends the directories after ``--search`` to the
+search
+path of everything else. With ``--urgent`` it raises its own priority first, where that is permitted; the module ends
+this
+with ``children.end_urgency`` before it starts threads or processes. Only the standard library is imported.
 """
 
 import importlib.util
@@ -30,7 +31,7 @@ def _load_package() -> None:
 
 
 def _raise_priority() -> None:
-    """Go before other processes; the usual priority stands in the environment until ``children.end_urgency``."""
+    """Raise the priority; the usual one is kept in the environment for ``children.end_urgency``."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, min(usual, -15))

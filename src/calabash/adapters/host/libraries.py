@@ -1,5 +1,7 @@
-"""Libraries of a system whose root is somewhere below our own, as the agent's image sees its host: found by that system's
-cache of the loader (``ld.so.cache``), read strictly, and in directories that are named. Links are followed inside that root.
+"""Find libraries of a system that is mounted below this root, as a container sees its host.
+
+They are looked up in that system's loader cache (``ld.so.cache``), which is read strictly, and in given directories.
+Symbolic links are followed inside that root.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NAME_BYTES_MAX = 4096
 
 
 def cached_libraries(content: bytes, machine: str = "") -> dict[str, list[str]]:
-    """Names and paths of a loader's cache, those for this kind of machine; what is no cache has none."""
+    """Return names and paths of a loader cache for this kind of machine; {} if the content is not a cache."""
     start = content.find(_MAGIC)
     if start < 0 or len(content) - start < _HEADER.size:
         return {}
@@ -45,7 +47,7 @@ def _string(content: bytes, offset: int) -> str:
 
 
 def follow(root: Path, path: str) -> Path | None:
-    """The file that ``path`` means inside ``root``, links and ``..`` included; None when there is none or it never ends."""
+    """Return the file that ``path`` means inside ``root``, with links and ``..`` resolved; None if there is none."""
     left = list(reversed(PurePosixPath(path).parts))
     at: list[str] = []
     links = 0
@@ -69,7 +71,7 @@ def follow(root: Path, path: str) -> Path | None:
 
 
 def libraries_named(root: Path, name: str, directories: Iterable[str]) -> Iterator[Path]:
-    """Files of that name in a system, best first: where its loader would take it from, then in those directories."""
+    """Yield the files of that name in a system: first those of its loader cache, then those in the directories."""
     try:
         with (root / CACHE).open("rb") as file:
             cached = cached_libraries(file.read(CACHE_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""Where a process writes its log: standard error, whose disk may be full."""
+"""Stream for log lines: standard error, ignoring write errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO, cast
 
 
 class LogStream:
-    """Standard error as a logger writes to it. A line that cannot be written is lost: no thread may end for want of a log."""
+    """Standard error for a logger. A line that cannot be written is dropped, so that a full disk ends no thread."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -21,5 +21,5 @@ class LogStream:
 
 
 def log_stream() -> TextIO:
-    """As structlog's factories take it: they write and flush, nothing else."""
+    """Return the stream in the type that structlog's factories take; they only write and flush."""
     return cast("TextIO", LogStream())

@@ -1,4 +1,4 @@
-"""Memory of this machine."""
+"""Physical memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from calabash.model.units import MIB
 
 
 def memory_mib() -> int:
-    """All that it has."""
+    """Return the size of the physical memory in MiB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB

@@ -1,4 +1,4 @@
-"""Mounts of this process: what is mounted where, mounting and unmounting."""
+"""List mounts of this process, mount and unmount file systems, and enter a mount namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """One line of mountinfo: where it is mounted, which part of the file system, its kind, and its device (``major:minor``)."""
+    """Line of mountinfo: mount point, root inside the file system, file system type, and device (``major:minor``)."""
 
     directory: Path
     root: str
@@ -28,7 +28,7 @@ class Mounted:
 
 
 def mounts(text: bytes | None = None) -> list[Mounted]:
-    """Everything that is mounted, in order of mounting."""
+    """Return all mounts in order of mounting."""
     if text is None:
         text = Path("/proc/self/mountinfo").read_bytes()
     found = []
@@ -53,7 +53,7 @@ def _plain(field: bytes) -> bytes:
 
 
 def mount(source: str, directory: Path, kind: str, options: str) -> None:
-    """Mount a file system; words of ``options`` that are no flags are its own. Raises OSError."""
+    """Mount a file system; words of ``options`` that are not mount flags are passed to it. Raises OSError."""
     words = [word for word in options.split(",") if word]
     flags = sum(_FLAGS.get(word, 0) for word in words)
     data = ",".join(word for word in words if word not in _FLAGS)
@@ -63,7 +63,7 @@ def mount(source: str, directory: Path, kind: str, options: str) -> None:
 
 
 def unmount(directory: Path) -> None:
-    """Take a mount away now, whoever still has a file of it open. Raises OSError when nothing is mounted there."""
+    """Unmount a directory at once, also if files of it are open. Raises OSError if nothing is mounted there."""
     if _libc.umount2(os.fsencode(directory), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
         raise _failure(directory)
 
@@ -74,7 +74,7 @@ def _failure(directory: Path) -> OSError:
 
 
 def enter_mount_namespace(pid: int) -> None:
-    """See the file systems as process ``pid`` does from now on; only in a process with one thread. Raises OSError."""
+    """Enter the mount namespace of process ``pid``; only in a process with one thread. Raises OSError."""
     descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(descriptor, _CLONE_NEWNS) != 0:

@@ -1,6 +1,6 @@
-"""The components of a path as the kernel walks them, each with its own owner and mode.
+"""Components of a path in the order in which the kernel walks them, each with its status.
 
-Nothing that is slow to import is needed here: the client imports it before it connects to the system pool.
+Imports nothing slow, because the client imports it before it connects to the system pool.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LINKS_MAX = 40  # as many as the kernel follows
 
 
 def walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield each directory and each symbolic link on the way to an absolute path, from ``/`` on, and what the path leads to.
+    """Yield each directory and symbolic link on the way to an absolute path, from ``/`` on, and its target.
 
     Symbolic links are followed one at a time, as each may lead through directories of its own.
 

@@ -1,4 +1,4 @@
-"""Which of many processes have ended: the kernel is asked once for all of them, not once for each."""
+"""Watch many processes for their end with one system call for all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calabash.adapters.host.processes import Process, alive
 
 
 class Endings:
-    """Processes that are watched. From one thread at a time."""
+    """Watched processes; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -17,7 +17,7 @@ class Endings:
         self._ended: set[Process] = set()
 
     def watch(self, process: Process) -> None:
-        """From now on it is known when it has ended; for one that has ended already, at once."""
+        """Watch a process; one that has ended already is reported as ended at once."""
         if process in self._descriptors or process in self._ended:
             return
         try:
@@ -25,7 +25,7 @@ class Endings:
         except OSError:
             self._ended.add(process)
             return
-        # The descriptor pins the process; only now does the comparison of start times mean anything.
+        # Only now that the descriptor pins the process is the comparison of start times conclusive.
         if not alive(process):
             os.close(descriptor)
             self._ended.add(process)
@@ -33,25 +33,25 @@ class Endings:
         self._descriptors[process] = descriptor
         self._poll.register(descriptor, select.POLLIN)
 
-    def forget(self, process: Process) -> None:
-        """It is of no concern any more."""
+    def unwatch(self, process: Process) -> None:
+        """Stop watching the process."""
         self._ended.discard(process)
         descriptor = self._descriptors.pop(process, None)
         if descriptor is not None:
             self._poll.unregister(descriptor)
             os.close(descriptor)
 
-    def look(self) -> None:
-        """Ask the kernel."""
+    def poll(self) -> None:
+        """Ask the kernel which processes have ended."""
         ready = {descriptor for descriptor, _ in self._poll.poll(0)}
         for process in [p for p, descriptor in self._descriptors.items() if descriptor in ready]:
-            self.forget(process)
+            self.unwatch(process)
             self._ended.add(process)
 
     def ended(self, process: Process) -> bool:
-        """Whether it had ended at the last look."""
+        """Return True if the process had ended at the last poll."""
         return process in self._ended
 
     def close(self) -> None:
         for process in list(self._descriptors):
-            self.forget(process)
+            self.unwatch(process)

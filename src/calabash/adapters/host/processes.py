@@ -1,4 +1,4 @@
-"""Processes by pid and start time; signals that cannot hit a stranger."""
+"""Processes identified by pid and start time: list, inspect and signal them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from stat import S_IFMT, S_ISBLK, S_ISCHR
 from typing import TypeVar
 
-from calabash.adapters.host.failures import require_descriptor, require_told
+from calabash.adapters.host.failures import raise_if_exhausted, require_descriptor
 
 _PROC = Path("/proc")
 
@@ -25,7 +25,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process that cannot be confused with a later one; ``start_time`` is field 22 of its stat, in clock ticks."""
+    """Process identity that a later process with the same pid does not share.
+
+    ``start_time`` is field 22 of /proc/<pid>/stat, in clock ticks since the boot.
+    """
 
     pid: int
     start_time: int
@@ -33,7 +36,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerPid:
-    """A pid and the inode of the PID namespace that it is one of."""
+    """Pid in a PID namespace, with the inode of the namespace."""
 
     namespace: int
     pid: int
@@ -41,7 +44,7 @@ class InnerPid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is at the other end of a Unix socket, as the kernel says; pid 0 when it is in a foreign namespace."""
+    """Credentials of the process at the other end of a Unix socket; pid 0 if it is in a foreign namespace."""
 
     pid: int
     uid: int
@@ -60,16 +63,16 @@ def users_of_processes() -> set[int]:
 
 
 def _pids() -> list[int]:
-    """All that there are, in no order; what is done with one may find it gone."""
+    """Return all pids, in no order; a process may end before it is examined."""
     return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit()]
 
 
 def start_time(pid: int) -> int:
-    """Start time of a live process, in clock ticks since boot; 0 when there is none or it is a zombie."""
+    """Return the start time of a live process in clock ticks since the boot; 0 if there is none or it is a zombie."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return 0
     # The name in parentheses may itself hold spaces and parentheses.
     fields = stat[stat.rfind(b")") + 2 :].split()
@@ -77,13 +80,13 @@ def start_time(pid: int) -> int:
 
 
 def identify(pid: int) -> Process | None:
-    """The live process of that pid, or None."""
+    """Return the live process with that pid, or None."""
     started = start_time(pid) if pid > 0 else 0
     return Process(pid=pid, start_time=started) if started else None
 
 
 def boot_id() -> str:
-    """Which start of the machine this is; "" when the kernel does not say."""
+    """Return the kernel's ID of this boot of the machine; "" if it is not known."""
     try:
         return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
     except OSError:
@@ -91,23 +94,23 @@ def boot_id() -> str:
 
 
 def began_s(process: Process) -> float:
-    """When it was started, in seconds since the epoch."""
+    """Return when the process was started, in seconds since the epoch."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return booted_s + process.start_time / os.sysconf("SC_CLK_TCK")
 
 
 def owner(process: Process) -> int:
-    """Effective uid of a process; -1 when it is gone."""
+    """Return the effective uid of a process; -1 if it is gone."""
     try:
         uid = (_PROC / str(process.pid)).stat().st_uid
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return -1
     return uid if alive(process) else -1
 
 
 def owner_and_group(process: Process) -> tuple[int, int]:
-    """Effective user and group of a process, whether it is dumpable or not. Raises OSError when it has ended."""
+    """Return effective user and group of a process, dumpable or not. Raises OSError if it has ended."""
     found = {}
     for line in (_PROC / str(process.pid) / "status").read_text().splitlines():
         name, _, values = line.partition(":")
@@ -117,38 +120,42 @@ def owner_and_group(process: Process) -> tuple[int, int]:
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process still runs."""
+    """Return True if this process, and not a later one with its pid, still runs."""
     return process.pid > 0 and start_time(process.pid) == process.start_time
 
 
 def command_name(process: Process) -> str:
-    """What the kernel calls its program, at most 15 characters and only such as can be printed; "" when it is gone."""
+    """Return the kernel's name of the process, at most 15 printable characters; "" if it is gone."""
     try:
         name = (_PROC / str(process.pid) / "comm").read_text(errors="replace").strip()
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return ""
     return "".join(c if c.isprintable() else "?" for c in name) if alive(process) else ""
 
 
 def parent_of(pid: int) -> int:
-    """Pid of the parent of a process; 0 when it is gone or its parent is not of this namespace."""
+    """Return the pid of a process's parent; 0 if it is gone or the parent is not in this namespace."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return 0
     return int(stat[stat.rfind(b")") + 2 :].split()[1])
 
 
 def children_of(pid: int) -> list[int]:
-    """Pids of the living processes that a process has started; one pass over /proc, for few kernels keep a list."""
+    """Return the pids of the live child processes; reads all of /proc, because few kernels have a list."""
     return sorted(child for child in _pids() if parent_of(child) == pid and start_time(child))
 
 
 def running(program: str, *variables: str, word: str = "") -> list[Process]:
-    """Processes of our own user that run a program of that name, with that word in their command and these NAME=VALUE in
-    the environment that they began with. One pass over /proc; another user's are none, whatever they call themselves."""
+    """Return the processes of this user that run a program of that name; reads all of /proc.
+
+    Args:
+        variables: NAME=VALUE pairs that must be in the environment with which the process began.
+        word: argument that must be in its command line; "" for any.
+    """
     found = []
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -163,11 +170,11 @@ def running(program: str, *variables: str, word: str = "") -> list[Process]:
 
 
 def namespace_pids(pid: int) -> tuple[int, ...]:
-    """The pids of a process from the reader's namespace inwards; () when it is gone."""
+    """Return the pids of a process from the reader's namespace inwards; () if it is gone."""
     try:
         text = (_PROC / str(pid) / "status").read_text()
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return ()
     for line in text.splitlines():
         if line.startswith("NSpid:"):
@@ -176,16 +183,16 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
 
 
 def pid_namespace(pid: int | None = None) -> int:
-    """Inode of the pid namespace of a process (our own by default); 0 when it cannot be seen."""
+    """Return the inode of a process's PID namespace (by default this process's); 0 if it cannot be read."""
     try:
         return (_PROC / ("self" if pid is None else str(pid)) / "ns" / "pid").stat().st_ino
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return 0
 
 
 def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
-    """Those of them that live, by what they call themselves in their own namespace."""
+    """Return the live ones of these processes by their pid in their own namespace."""
     found = {}
     for pid in pids:
         namespace, inner, process = pid_namespace(pid), namespace_pids(pid), identify(pid)
@@ -195,26 +202,30 @@ def by_inner_pid(pids: Iterable[int]) -> dict[InnerPid, Process]:
 
 
 def in_other_namespaces() -> dict[InnerPid, Process]:
-    """All that live in PID namespaces other than ours; one pass over /proc."""
+    """Return the live processes of other PID namespaces than this one; reads all of /proc."""
     ours = pid_namespace()
     return by_inner_pid(pid for pid in _pids() if pid_namespace(pid) not in {0, ours})
 
 
 def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Process], bool] = lambda _: True) -> bool:
-    """Signal exactly this process; False when it is gone or not ours, or not ``still`` what it is taken for, which is
-    asked when it can be nobody else any more."""
+    """Send a signal to exactly this process; return False if it is gone or may not be signalled.
+
+    Args:
+        still: further condition, checked when the process cannot be replaced by another any more; False prevents the
+            signal.
+    """
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return False
     try:
-        # The descriptor pins the process; only now does the comparison of start times mean anything.
+        # Only now that the descriptor pins the process is the comparison of start times conclusive.
         if not alive(process) or not still(process):
             return False
         signal.pidfd_send_signal(descriptor, number)
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return False
     finally:
         os.close(descriptor)
@@ -222,7 +233,7 @@ def send_signal(process: Process, number: signal.Signals, *, still: Callable[[Pr
 
 
 def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
-    """For each file the processes that have it open, by pid, as far as we may see; one pass over /proc for all."""
+    """Return for each file the processes that have it open, by pid, as far as visible; reads all of /proc once."""
     found: dict[Path, list[Process]] = {path: [] for path in paths}
     wanted: dict[tuple[int, int], Path] = {}
     for path in paths:
@@ -241,9 +252,9 @@ def holders(paths: Sequence[Path]) -> dict[Path, list[Process]]:
 
 
 def device_users(nodes: Sequence[Path]) -> dict[Path, list[Process]]:
-    """For each device file the processes that have that device open, under whatever name, as far as we may see.
+    """Return for each device file the processes that have the device open, as far as visible.
 
-    A container has device files of its own: what counts is which device they stand for. Plain files stand for themselves.
+    A container has device files of its own; what is compared is the device number. Plain files are compared by inode.
     """
     found: dict[Path, list[Process]] = {node: [] for node in nodes}
     wanted: dict[tuple[int, int, int], Path] = {}
@@ -268,11 +279,11 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has that file open, as far as we may see."""
+    """Return True if a process has that file open, as far as visible."""
     try:
         status = path.stat()
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return False
     return (status.st_dev, status.st_ino) in _open_files(pid, _file)
 
@@ -288,12 +299,12 @@ def _open_files(pid: int, key: Callable[[os.stat_result], Key]) -> set[Key]:
             with contextlib.suppress(OSError):
                 opened.add(key(descriptor.stat()))
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
     return opened
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Credentials of the process that connected."""
+    """Return the credentials of the process that connected."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", raw)
     return Peer(pid=pid, uid=uid, gid=gid)
@@ -301,9 +312,9 @@ def peer_of(connection: socket.socket) -> Peer:
 
 @functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """The login name, or the number; asked of the host once, because a name service may be slow."""
+    """Return the login name, or the number if there is none; cached, because a name service may be slow."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        require_descriptor()  # else "unknown" would be remembered of a user that is known
+        require_descriptor()  # else a known user would be cached as unknown
         return str(uid)

@@ -1,4 +1,4 @@
-"""Find what keeps other users of the machine from a file: the first component of its path whose mode shuts them out."""
+"""Find the first component of a file's path whose mode keeps other users from the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.adapters.host.path_walk import walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """A component of a path that users who neither own it nor are in its group cannot pass; ``needs`` as chmod has it."""
+    """Component of a path that users cannot pass who neither own it nor are in its group; ``needs`` is for chmod."""
 
     path: Path
     mode: int
@@ -30,11 +30,11 @@ class Barrier:
 def barrier_to_others(path: Path, *, execute: bool = False) -> Barrier | None:
     """Return the first component that keeps other users from reading the file; None if the modes let them.
 
-    What access control lists, mount options or security modules add is not seen.
+    Access control lists, mount options and security modules are not examined.
 
     Args:
         path: a file or a directory; a directory must be searchable only.
-        execute: the file must be executable, too.
+        execute: True if the file must be executable, too.
     """
     try:
         for at, found in walk(str(path)):

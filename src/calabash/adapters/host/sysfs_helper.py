@@ -1,7 +1,7 @@
-"""Writes to files of the kernel for whoever holds the other end of the pipe: one JSON line asks, one answers.
+"""Helper program that writes to files of the kernel: one JSON line is one write, answered by one JSON line.
 
-A program of its own (it imports nothing of ours): a write to sysfs may block inside the kernel for hours, and then neither
-signals nor time-outs reach its process. It ends when the pipe does.
+A separate program without imports of this package: a write to sysfs may block inside the kernel for hours, during which
+neither signals nor time-outs reach its process. It ends when its pipe is closed.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """``{"path": ..., "text": ...}`` -> ``{"errno": 0}``; one answer beforehand says that it listens."""
+    """Answer each ``{"path": ..., "text": ...}`` with ``{"errno": 0}``; one answer at the start says that it is ready."""
     sys.stdout.write('{"errno": 0}\n')
     sys.stdout.flush()
     for line in sys.stdin:

@@ -1,8 +1,9 @@
-"""Writes to the kernel's files that nobody is held up by.
+"""Write to files of the kernel with a deadline.
 
-Taking a device from its driver may block for as long as somebody has it open. Therefore a helper process writes, and is
-waited for with a deadline. When that passes, the helper is left where it is, its write goes on, and the next write gets
-a new one: what blocks costs a process, never a thread of the agent.
+Unbinding a device from its driver may block as long as a process has it open. A helper process therefore writes and is
+waited for with a deadline. When the deadline passes, the helper stays in its write, and the next write gets a new
+helper:
+a blocked write costs a process and never a thread of the agent.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ _BLOCKED_MAX = 16
 
 
 class BlockedError(OSError):
-    """The kernel has not taken a write in time; it goes on, and may still succeed."""
+    """The kernel has not completed a write in time; the write continues and may still succeed."""
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__(errno.ETIMEDOUT, f"no answer within {timeout_s:g} s", str(path))
 
 
 def refused(error: OSError, what: str, meanings: Mapping[int, str] | None, *, otherwise: Reason) -> CalabashError:
-    """What the kernel's number means. ``meanings``: "cause; hint" by number; ``otherwise``: the reason, where it is not a
-    lack of rights."""
+    """Return the CalabashError for an error of the kernel.
+
+    Args:
+        meanings: "cause; hint" by error number.
+        otherwise: the reason unless the error is a missing permission.
+    """
     number = error.errno or 0
     cause, _, hint = (meanings or {}).get(number, f"{os.strerror(number)}; see `dmesg`").partition("; ")
     name = errno.errorcode.get(number, str(number))
@@ -46,26 +51,29 @@ def refused(error: OSError, what: str, meanings: Mapping[int, str] | None, *, ot
 
 
 class KernelWriter(Protocol):
-    """Whoever writes to files of the kernel."""
+    """Writer of the kernel's files."""
 
     def write(self, path: Path, text: str, *, timeout_s: float) -> None:
-        """Write it as a whole. Raises OSError with the kernel's number, BlockedError when it takes longer."""
+        """Write the text in one system call. Raises OSError with the kernel's number, BlockedError after ``timeout_s``."""
         ...
 
 
 class HelperWriter:
-    """``KernelWriter`` by a helper process, started with the first write. One write at a time; from any thread."""
+    """Implementation of ``KernelWriter`` by a helper process, started with the first write.
+
+    One write runs at a time; callable from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._helper: subprocess.Popen[bytes] | None = None
-        self._left: list[subprocess.Popen[bytes]] = []  # blocked ones, reaped when they have ended
+        self._left: list[subprocess.Popen[bytes]] = []  # blocked helpers, reaped when they have ended
 
     def write(self, path: Path, text: str, *, timeout_s: float) -> None:
         with self._lock:
             self._left = [helper for helper in self._left if helper.poll() is None]
             if len(self._left) >= _BLOCKED_MAX:
-                raise BlockedError(path, 0.0)  # nothing that is tried now would end
+                raise BlockedError(path, 0.0)  # a further write would block too
             helper = self._helper
             if helper is None or helper.poll() is not None:
                 helper = self._start()
@@ -77,13 +85,13 @@ class HelperWriter:
             raise OSError(number, os.strerror(number), str(path))
 
     def blocked(self) -> int:
-        """How many writes are still going on inside the kernel."""
+        """Return the number of writes that are blocked inside the kernel."""
         with self._lock:
             self._left = [helper for helper in self._left if helper.poll() is None]
             return len(self._left)
 
     def close(self) -> None:
-        """Let the helper end; those that are blocked end when the kernel lets them."""
+        """End the helper; blocked helpers end when the kernel completes their writes."""
         with self._lock:
             helper, self._helper = self._helper, None
             if helper is not None:
@@ -109,7 +117,7 @@ class HelperWriter:
         self._left.append(helper)
 
     def _ask(self, helper: subprocess.Popen[bytes], question: Mapping[str, str], timeout_s: float) -> int | None:
-        """The kernel's number, 0 when all is well; None when there is no answer in time."""
+        """Return the kernel's error number, 0 for success; None if there is no answer in time."""
         assert helper.stdin is not None
         try:
             helper.stdin.write(json.dumps(question).encode() + b"\n")

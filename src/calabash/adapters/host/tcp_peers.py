@@ -1,4 +1,4 @@
-"""The local user at the other end of a TCP connection within this machine, as the kernel's socket diagnosis tells it."""
+"""Local user at the other end of a TCP connection within this machine, from the kernel's socket diagnosis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WAIT_S = 1.0
 
 
 def local_peer(connection: socket.socket, address: str) -> str:
-    """Return whom a connection counts for: the local user at its other end, or the address of another machine."""
+    """Return the party to which a connection is attributed: the local user, or the address of another machine."""
     uid = local_uid(connection)
     return address if uid is None else f"user {uid}"
 
@@ -37,7 +37,7 @@ def local_uid(connection: socket.socket) -> int | None:
     if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY or len(answer) < _UID_AT + 8:
         return None
     uid, inode = struct.unpack_from("=II", answer, _UID_AT)
-    return int(uid) if inode else None  # a socket without an inode has been closed: its owner is not told
+    return int(uid) if inode else None  # a socket without an inode has been closed: its owner is not reported
 
 
 def _packed(connection: socket.socket, address: str) -> bytes:

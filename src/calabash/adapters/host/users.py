@@ -1,4 +1,4 @@
-"""Users and groups as the host's name service knows them."""
+"""Groups of users from the host's name service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.adapters.host.failures import require_descriptor
 
 
 def user_groups(uid: int) -> frozenset[str]:
-    """Names of all groups that a user is in by the passwd and group databases; numbers for groups without a name."""
+    """Return the names of all groups of a user; numbers for groups without a name."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:

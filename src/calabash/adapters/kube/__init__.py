@@ -1,8 +1,8 @@
-"""The API server: narrow objects, a client, and caches that are kept by list and watch.
+"""Access to the Kubernetes API server: object types, a client, and caches kept by list and watch.
 
-What lives here: the shapes of the objects that the product uses (``objects``, ``groups``, ``resources``), the questions and
-orders to an API server (``protocol``), the client (``client`` over ``transport``, credentials in ``config``), the API
-server in memory that tests use (``memory``), and ``Mirror``. What never lives here: what an object means for a placement.
+``objects`` has the fields of objects that the product uses, ``protocol`` the interface of a client, ``http`` the client
+over
+HTTP with its credentials, and ``mirror`` the caches. The meaning of an object for placement is decided elsewhere.
 """
 
 from calabash.adapters.kube.errors import Expired, KubeError, UnreadableObject, is_final, status_of

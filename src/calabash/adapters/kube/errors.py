@@ -1,4 +1,4 @@
-"""What the API server refused, in the product's error style."""
+"""Errors of calls to the API server, with reasons and hints."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from calabash.model.errors import CalabashError, Reason
 
 _TEXT_MAX = 1024
 _REASONS = {400: Reason.BAD_REQUEST, 415: Reason.BAD_REQUEST, 422: Reason.BAD_REQUEST, 413: Reason.TOO_LARGE}
-_RETRIED = frozenset((408, 425, 429))  # client errors that say "later"
+_RETRIED = frozenset((408, 425, 429))  # client errors that may pass
 _REASONS |= {401: Reason.NOT_PERMITTED, 403: Reason.NOT_PERMITTED, 404: Reason.NOT_FOUND, 409: Reason.CONFLICT}
 _HINTS = {
-    Reason.NOT_PERMITTED: "the service account lacks this right: look at the chart's RBAC, or `kubectl auth can-i`",
-    Reason.API_DOWN: "the API server is away or overloaded; it is tried again",
-    Reason.CONFLICT: "it has been changed meanwhile; read it again",
-    Reason.NOT_FOUND: "it is gone, or its kind is not installed (charts/calabash/crds)",
+    Reason.NOT_PERMITTED: "the service account lacks this right: see the chart's RBAC, or `kubectl auth can-i`",
+    Reason.API_DOWN: "the API server is not reachable or overloaded; the call is retried",
+    Reason.CONFLICT: "the object was changed meanwhile; read it again",
+    Reason.NOT_FOUND: "the object is gone, or its kind is not installed (charts/calabash/crds)",
 }
 
 
 class KubeError(CalabashError):
-    """A call to the API server that failed.
+    """Failed call to the API server.
 
     Args:
-        message: what was asked and what was answered.
+        message: the call and the answer.
         reason: NOT_FOUND, CONFLICT, NOT_PERMITTED, BAD_REQUEST, TOO_LARGE or API_DOWN.
-        status: the HTTP status, 0 when there was no answer.
-        cause: the API server's own word ("AlreadyExists", "Conflict", ...), "" when it said none.
-        retry_after_s: how long it asked to be left alone.
+        status: the HTTP status; 0 if there was no answer.
+        cause: the API server's reason ("AlreadyExists", "Conflict", ...); "" if it gave none.
+        retry_after_s: time after which the API server asks to retry.
     """
 
     def __init__(
@@ -39,38 +39,41 @@ class KubeError(CalabashError):
 
 
 def is_final(error: CalabashError) -> bool:
-    """Return True if the API server would refuse the same call again: it is not down, busy, nor of another version."""
+    """Return True if the API server would refuse the same call again.
+
+    False for errors that may pass: the API server is down or busy, the object was changed, or is missing.
+    """
     return error.reason not in (Reason.API_DOWN, Reason.CONFLICT, Reason.NOT_FOUND)
 
 
 def status_of(error: CalabashError) -> int:
-    """Return the HTTP status of the answer; 0 where there was none."""
+    """Return the HTTP status of the answer; 0 if there was none."""
     return error.status if isinstance(error, KubeError) else 0
 
 
 class Expired(KubeError):  # noqa: N818 - the word of the API server
-    """The resource version is older than what the API server remembers: list again."""
+    """The resource version is older than the API server's history: list again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.CONFLICT, status=410, cause="Expired")
 
 
 class UnreadableObject(KubeError):  # noqa: N818 - what it is about
-    """An object has a shape that the type of its kind does not allow. Asking again gives the same answer."""
+    """An object's shape is not allowed by the type of its kind. The same call gives the same error."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.BAD_REQUEST)
 
 
 class AnswerTooLarge(KubeError):  # noqa: N818 - what it is about
-    """The answer has more bytes than the caller takes. A list can be read in smaller pages."""
+    """The answer exceeds the caller's limit of bytes. A list can be read in smaller pages."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.TOO_LARGE)
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One of the reasons within a refusal."""
+    """Cause within a refusal."""
 
     reason: str = ""
     message: str = ""
@@ -78,14 +81,14 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """More of a refusal."""
+    """Details of a refusal."""
 
     causes: tuple[StatusCause, ...] = ()
     retry_after_seconds: int = 0
 
 
 class StatusReply(msgspec.Struct, frozen=True):
-    """The ``Status`` object that the API server answers with when it refuses."""
+    """``Status`` object with which the API server refuses a call."""
 
     message: str = ""
     reason: str = ""
@@ -97,7 +100,7 @@ _DECODER = msgspec.json.Decoder(StatusReply)
 
 
 def read_status(body: bytes) -> StatusReply:
-    """The refusal in a body; anything else is taken for its text."""
+    """Return the refusal in a body; a body that is not JSON is taken as the message."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -105,7 +108,12 @@ def read_status(body: bytes) -> StatusReply:
 
 
 def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: float = 0.0) -> KubeError:
-    """The error that a refusal means; ``asked`` is the call in words ("PATCH pods default/a")."""
+    """Return the error for a refusal.
+
+    Args:
+        asked: the call, like "PATCH pods default/a".
+        retry_after_s: value of the Retry-After header.
+    """
     said = reply.message[:_TEXT_MAX] or f"HTTP status {status}"
     if status == 410 or reply.reason == "Expired":
         return Expired(f"{asked}: {said}")
@@ -114,7 +122,7 @@ def error_for(asked: str, status: int, reply: StatusReply, *, retry_after_s: flo
     other = Reason.BAD_REQUEST if 400 <= status < 500 and status not in _RETRIED else Reason.API_DOWN
     reason = _REASONS.get(status, other)
     if reply.details is not None and any(cause.field == "metadata.uid" for cause in reply.details.causes):
-        reason = Reason.CONFLICT  # it is another object of that name
+        reason = Reason.CONFLICT  # another object has that name now
     return KubeError(
         f"{asked}: {said}",
         reason=reason,

@@ -152,7 +152,7 @@ class DeviceAdministration:
             wanted,
             self._parts.inventory.settings,
             sharers=sharers,
-            interval_of=lambda: intervals.of(device.uuid),
+            interval_of=lambda: intervals.interval(device.uuid),
         )
         self._parts.inventory.health.note(device.uuid, **wanted.entry_fields())
         self._parts.events.emit(

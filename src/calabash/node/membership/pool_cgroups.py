@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from calabash.adapters.host.cgroups.groups import Cgroup, CgroupHierarchy, group_of
-from calabash.adapters.host.failures import failure, require_told
+from calabash.adapters.host.failures import failure, raise_if_exhausted
 from calabash.adapters.host.file_watch import FileWatch
 from calabash.adapters.host.processes import Process, alive, identify, parent_of
 from calabash.model.allocation import AllocationRecord
@@ -61,7 +61,7 @@ class KernelMembership(GroupMembership):
             self._watch = self._watch or FileWatch()
             self._watch.add(path)
         except OSError as error:
-            require_told(error)
+            raise_if_exhausted(error)
             self._unwatched.add(allocation)
         else:
             self._watched[path] = allocation

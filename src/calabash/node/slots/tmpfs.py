@@ -18,7 +18,7 @@ from pathlib import Path
 
 from calabash.adapters.host.acl import READ, READ_WRITE, SEARCH, make_immutable, share_with
 from calabash.adapters.host.cgroups.marks import can_mark
-from calabash.adapters.host.failures import failure, require_told
+from calabash.adapters.host.failures import failure, raise_if_exhausted
 from calabash.adapters.host.mounts import mount, unmount
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError
@@ -57,7 +57,7 @@ class TmpfsSlots(SlotPages):
         try:
             make_immutable(self.path(_PROBE))
         except OSError as error:
-            require_told(error)
+            raise_if_exhausted(error)
             return False
         return can_mark()
 

@@ -43,7 +43,7 @@ OTHERS = {
     ("node/ports/entering_process.py", "os.execvpe"): "the program behind a door, as its user",
     ("cli/run/become.py", "os.execvpe"): "calabash run becomes the program",
     ("pool/jobs/program.py", "os.execvpe"): "a job becomes the program, as its account",
-    ("sim/runner.py", "import multiprocessing"): "workers of a simulation, with PYTHONSAFEPATH; sim knows no seams",
+    ("sim/runner.py", "import multiprocessing"): "workers of a simulation; sim imports no adapters",
 }
 
 

@@ -52,13 +52,13 @@ def test_end_of_a_member_is_seen_at_the_next_read_and_affects_no_other(family: t
     for process in (parent, child, Process(pid=child.pid, start_time=1)):
         endings.watch(process)
     assert endings.ended(Process(pid=child.pid, start_time=1))  # another process has that pid
-    endings.look()
+    endings.poll()
     assert not endings.ended(child)
     descriptor = os.pidfd_open(child.pid)
     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     assert readable(descriptor, 60)
     os.close(descriptor)
-    endings.look()
+    endings.poll()
     assert endings.ended(child)
     assert not endings.ended(parent)
     endings.close()

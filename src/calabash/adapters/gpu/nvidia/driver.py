@@ -1,9 +1,8 @@
-"""NVIDIA cards through NVML, the driver's own library: real ones, or those of a simulated node.
+"""NVIDIA driver over NVML, for real cards and for those of a simulated node.
 
-A simulated node differs in one thing, the library that answers: it is loaded by its absolute path before pynvml asks
-for ``libnvidia-ml.so.1``, so that the dynamic linker finds that name loaded already. NVML is one per process; so is,
-therefore, the node: opening a second one while the first is open is refused. Calls go through ``DeadlineThread``, so
-that none of them can hang its caller.
+For a simulated node, the simulated library is loaded by its absolute path before pynvml asks for ``libnvidia-ml.so.1``;
+the dynamic linker then finds that name loaded already. A process has one NVML and therefore one node: opening a second
+node while the first is open is refused. Calls go through ``DeadlineThread``, so that none of them can block its caller.
 """
 
 from __future__ import annotations
@@ -44,29 +43,32 @@ from calabash.model.errors import CalabashError, Reason
 
 _LIBRARY = "libnvidia-ml.so.1"
 _WAIT_MARGIN_S = 5.0
-_QUIET_S = 10.0  # a call that has not come back by then does not come back
-_WAIT_SLICE_S = 0.2  # a closing driver waits no longer than this for its event thread
+_QUIET_S = 10.0  # a call that has not returned by then is taken for hung
+_WAIT_SLICE_S = 0.2  # a closing driver waits at most this long for its event thread
 _EVENTS_MAX = 256
-_NODE = ""  # the thread of questions that are not about one card
+_NODE = ""  # key of the thread for calls that are not about one card
 _CARD_THREADS_MAX = 64
 
 T = TypeVar("T")
 
 
 class _Library:
-    """NVML of this process: one library for life, and one node for as long as a driver is open."""
+    """NVML library of this process: loaded once, with one node while any driver is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._simulated: bool | None = None  # which library is loaded
         self._node = ""
         self._drivers = 0
-        self.gate = DriverGate()  # nobody calls NVML while it is shut
+        self.gate = DriverGate()  # held exclusively while NVML is shut down
 
     @contextmanager
-    def away(self) -> Iterator[None]:
-        """Nobody in this process has the driver open meanwhile; whoever has a question waits. Raises TIMEOUT."""
-        with self.gate.shut(_QUIET_S), self._lock:
+    def unloaded(self) -> Iterator[None]:
+        """Context in which NVML is shut down in this process; other calls wait.
+
+        Raises CalabashError(TIMEOUT) if a call hangs.
+        """
+        with self.gate.exclusive(_QUIET_S), self._lock:
             for _ in range(self._drivers):
                 pynvml.nvmlShutdown()
             try:
@@ -76,14 +78,17 @@ class _Library:
                     _start(self._node, os.environ.get(SIM_ENVIRONMENT))
 
     def open(self, options: DriverOptions) -> None:
-        """Loads and starts NVML for the node that is asked for, else for the one that the environment names."""
+        """Load NVML for the node of the options, else of the environment, and start it.
+
+        Raises CalabashError(CONFLICT) if another node is open.
+        """
         inherited = os.environ.get(SIM_ENVIRONMENT)
         state = options.sim_state or (Path(inherited) if inherited else None)
         node = str(state.resolve()) if state is not None else ""
         with self._lock:
             if self._simulated not in (None, state is not None) or (self._drivers > 0 and node != self._node):
                 raise CalabashError(
-                    f"this process already speaks to {self._node or 'the real cards'}",
+                    f"this process already uses {self._node or 'the real cards'}",
                     reason=Reason.CONFLICT,
                     hint="one process has one node: close its driver, or start another process",
                 )
@@ -122,7 +127,7 @@ def _load_simulated(state: Path) -> None:
 
 
 def _load_of_host(library: Path) -> None:
-    """From its place, where our own loader has none: pynvml asks by name and then finds it loaded."""
+    """Load the host's library if the loader of this process has none; pynvml then finds it by name."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -137,7 +142,12 @@ def _load_of_host(library: Path) -> None:
 
 
 def _start(node: str, inherited: str | None) -> None:
-    """The simulated library reads its node from the environment, once, here; children must not inherit ours."""
+    """Start NVML for a node.
+
+    The simulated library reads its node from the environment here, once. The variable is restored afterwards, so that
+    child
+    processes do not inherit the node.
+    """
     try:
         if node:
             os.environ[SIM_ENVIRONMENT] = node
@@ -154,30 +164,32 @@ def _start(node: str, inherited: str | None) -> None:
 _library = _Library()
 
 
-def _inside(call: Callable[[], T]) -> Callable[[], T]:
-    """The call, while NVML is there."""
+def _with_nvml(call: Callable[[], T]) -> Callable[[], T]:
+    """Return the call wrapped so that NVML is not shut down meanwhile."""
 
     def ask() -> T:
-        with _library.gate.inside():
+        with _library.gate.shared():
             return call()
 
     return ask
 
 
 class NvidiaDriver:
-    """``GpuDriver`` over NVML."""
+    """Implementation of ``GpuDriver`` over NVML."""
 
     vendor = cards.VENDOR
 
     def __init__(self, options: DriverOptions) -> None:
         self._timeout_s = options.call_timeout_s
-        self._calls = {_NODE: DeadlineThread("nvml")}  # and one for each card: one that hangs must not stop the others
+        self._calls = {
+            _NODE: DeadlineThread("nvml")
+        }  # and one for each card: a card that hangs must not block the others
         self._calls_lock = threading.Lock()
         self._events = DeadlineThread("nvml-events")
         self._event_set: tuple[object, dict[int, DeviceUuid]] | None = None
         self._seen: dict[int, Device] = {}
         self._closed = False
-        self._parts: dict[DeviceUuid, DeviceUuid] = {}  # cards of MIG devices: one thread asks about both
+        self._parts: dict[DeviceUuid, DeviceUuid] = {}  # cards of MIG devices: one thread makes the calls of both
         self.partitioning = NvidiaPartitioning(self._ask, self._parts)
         self._times: dict[DeviceUuid, InstanceTimes] = {}  # each used in the thread of its card
         inherited = os.environ.get(SIM_ENVIRONMENT)
@@ -195,7 +207,7 @@ class NvidiaDriver:
             raise CalabashError(f"{what}: the driver is closed", reason=Reason.CONFLICT)
         _library.gate.wait_open(nvidia_reset.RESET_S)
         try:
-            return self._thread(of).ask(_inside(call), what=what, timeout_s=self._timeout_s)
+            return self._thread(of).ask(_with_nvml(call), what=what, timeout_s=self._timeout_s)
         except pynvml.NVMLError as error:
             raise translated(what, error) from error
 
@@ -221,7 +233,7 @@ class NvidiaDriver:
         return self._ask("devices", self._devices)
 
     def _devices(self) -> tuple[Device, ...]:
-        """A card that fell off the bus keeps the place and the figures that it had."""
+        """Return all cards; a card that fell off the bus keeps its index and its last known figures."""
         handles = cards.all_handles()
         uuids = {i: DeviceUuid(str(pynvml.nvmlDeviceGetUUID(handle))) for i, handle in handles.items()}
         for index in handles:
@@ -263,19 +275,19 @@ class NvidiaDriver:
             nvidia_reset.reset_simulated(self._simulated, uuid)
             return
         device = next((d for d in self._seen.values() if d.uuid == uuid), None)
-        with _library.away():
+        with _library.unloaded():
             self._event_set = None
             nvidia_reset.reset_real([uuid, *(device.reset_peers if device is not None else ())], self._files)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """As the protocol says; which index a card has is learnt anew afterwards."""
-        with _library.away():
+    def released(self) -> Iterator[None]:
+        with _library.unloaded():
             self._event_set = None
             self._seen.clear()
             yield
 
     def wait_events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
+        """Implement ``GpuDriver.wait_events``. Raises CalabashError(CONFLICT) if the driver is closed."""
         if self._closed:
             raise CalabashError("events: the driver is closed", reason=Reason.CONFLICT)
         try:
@@ -286,7 +298,7 @@ class NvidiaDriver:
             raise translated("waiting for events", error) from error
 
     def _wait(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
-        """Runs in the events' own thread. NVML reports one event at a time: take what there is."""
+        """Collect events in the events' own thread; NVML reports one event at a time."""
         found: list[DeviceEvent] = []
         deadline = time.monotonic() + timeout_s
         while len(found) < _EVENTS_MAX and not self._closed:
@@ -304,7 +316,7 @@ class NvidiaDriver:
         return tuple(found)
 
     def _next_event(self, timeout_ms: int) -> DeviceEvent | None:
-        with _library.gate.inside():
+        with _library.gate.shared():
             if self._event_set is None:
                 self._event_set = cards.register_events()
             handle, senders = self._event_set
@@ -325,5 +337,5 @@ class NvidiaDriver:
 
 
 def open_driver(options: DriverOptions) -> NvidiaDriver:
-    """Opener of the vendor registry. Raises NO_DEVICES when the machine has no NVIDIA driver."""
+    """Open the driver for the vendor registry. Raises CalabashError(NO_DEVICES) if the machine has no NVIDIA driver."""
     return NvidiaDriver(options)

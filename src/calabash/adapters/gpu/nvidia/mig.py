@@ -1,4 +1,4 @@
-"""``Partitioning`` over NVML: MIG, with the driver's refusals as the product's reasons."""
+"""Partitioning of NVIDIA cards (MIG) over NVML, with the driver's errors translated to reasons."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Puts a question to a card's driver, within a bounded time and with its errors translated."""
+    """Function that makes a call to a card's driver with a deadline and translates its errors."""
 
     def __call__(self, what: str, call: Callable[[], T], *, of: str) -> T: ...
 
 
 class NvidiaPartitioning:
-    """MIG on the cards of one driver."""
+    """Implementation of ``Partitioning``: MIG on the cards of one driver."""
 
     def __init__(self, ask: Ask, parts: dict[DeviceUuid, DeviceUuid]) -> None:
         self._ask = ask
@@ -44,6 +44,7 @@ class NvidiaPartitioning:
         return self._ask(f"multiprocessors of {part}", lambda: mig.multiprocessors_of(handle_of(part)), of=uuid)
 
     def enable(self, uuid: DeviceUuid, enabled: bool) -> None:
+        """Set the MIG mode of a card. Raises CalabashError(CONFLICT) if the card is in use or must be reset first."""
         what = f"MIG mode of {uuid}"
         status = self._ask(what, lambda: mig.enable(handle_of(uuid), enabled), of=uuid)
         if status == pynvml.NVML_SUCCESS:
@@ -54,7 +55,7 @@ class NvidiaPartitioning:
                 reason=Reason.CONFLICT,
                 hint=f"nvidia-smi --gpu-reset -i {uuid}",
             )
-        raise CalabashError(f"{what}: somebody still uses the card", reason=Reason.CONFLICT)
+        raise CalabashError(f"{what}: the card is in use", reason=Reason.CONFLICT)
 
     def create(self, uuid: DeviceUuid, profile: str, start: int) -> GpuInstance:
         return self._ask(
@@ -83,9 +84,12 @@ class NvidiaPartitioning:
         self._ask(f"destroying instance {instance} of {uuid}", lambda: mig.destroy(handle_of(uuid), instance), of=uuid)
 
     def _geometry(self, uuid: DeviceUuid) -> MigGeometry:
-        """In the card's thread. It never changes for a card, once it is known."""
+        """Return the card's MIG geometry, which is read once; called in the card's thread.
+
+        Raises CalabashError(MODE_CONFLICT) if the card does not support MIG.
+        """
         found = self._geometries.get(uuid) or mig.geometry_of(handle_of(uuid))
         if found is None:
-            raise CalabashError(f"{uuid} cannot be cut by MIG", reason=Reason.MODE_CONFLICT)
+            raise CalabashError(f"{uuid} does not support MIG", reason=Reason.MODE_CONFLICT)
         self._geometries[uuid] = found
         return found

@@ -1,7 +1,8 @@
-"""NVIDIA's multi-process service: one control daemon, asked through its own program.
+"""Control of NVIDIA's multi-process service (MPS) through the program ``nvidia-cuda-mps-control``.
 
-A daemon lives in a directory of its own: ``pipe`` is where programs reach it, ``log`` what it and its servers have
-written. Every question is one short run of the program with a deadline, so a daemon that hangs costs its asker no more.
+A control daemon has a directory: ``pipe`` is where programs connect, ``log`` has the logs of the daemon and its
+servers.
+Each command is one short run of the program with a deadline, so that a hung daemon cannot block its caller.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from calabash.model.errors import CalabashError, Reason
 PROGRAM = "nvidia-cuda-mps-control"
 SERVER_PROGRAM = "nvidia-cuda-mps-server"
 ASK_S = 3.0
-DEVICE = 0  # a daemon has one, and the service takes limits by number everywhere, by UUID not
-SOCKET_PATH_MAX = 90  # what remains of a socket's path when the names of its files are taken off
+DEVICE = 0  # a daemon has one device; all versions accept its number, not all its UUID
+SOCKET_PATH_MAX = 90  # bytes; longest directory of a socket, whose path the kernel limits
 _LOG_BYTES_MAX = 1 << 20
 _PIDS_MAX = 4096
-# "Client {3, 4711} encountered a fatal fault on device GPU-...": who it was; other drivers may say it otherwise.
+# "Client {3, 4711} encountered a fatal fault on device GPU-..."; the text may differ between driver versions.
 _CULPRIT = re.compile(r"[Cc]lient \{\d+, (\d+)\} encountered a fatal")
 
 
 class ServerStatus(StrEnum):
-    """What a server says of itself."""
+    """Status that an MPS server reports."""
 
     INITIALIZING = "INITIALIZING"
     ACTIVE = "ACTIVE"
@@ -40,8 +41,8 @@ class ServerStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLook:
-    """A server at one moment, with its clients by pid."""
+class ServerState:
+    """State of an MPS server, with the pids of its clients."""
 
     pid: int
     status: ServerStatus
@@ -49,8 +50,10 @@ class ServerLook:
 
 
 def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path:
-    """The control program: the simulated one on a simulated node, else ours, else the host's, as we see it. Raises
-    CalabashError(BAD_FILE) when there is none."""
+    """Return the control program: the simulated one on a simulated node, else this system's, else the host's.
+
+    Raises CalabashError(BAD_FILE) if there is none.
+    """
     found = driver_program(PROGRAM, environment, files)
     if found is None:
         raise CalabashError(
@@ -62,7 +65,7 @@ def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES)
 
 
 class MpsControl:
-    """The daemon of one directory."""
+    """MPS control daemon of one directory."""
 
     def __init__(
         self, directory: Path, device: str, environment: Mapping[str, str], files: DriverFiles = OWN_FILES
@@ -79,11 +82,13 @@ class MpsControl:
         self._read_to = 0
 
     def daemons(self) -> list[Process]:
-        """Those that live in this directory for this device, whoever has started them: also one that was never written down."""
+        """Return the daemons that run in this directory for this device, including any that this process did not
+        record.
+        """
         return running(PROGRAM, self._here, f"CUDA_VISIBLE_DEVICES={self._own['CUDA_VISIBLE_DEVICES']}", word="-f")
 
-    def everybody(self) -> list[Process]:
-        """All daemons and servers that live in this directory, those of a device that is no more among them."""
+    def processes(self) -> list[Process]:
+        """Return all daemons and servers that run in this directory, also those of another device."""
         return [*running(PROGRAM, self._here, word="-f"), *running(SERVER_PROGRAM, self._here)]
 
     @property
@@ -91,19 +96,22 @@ class MpsControl:
         return f"CUDA_MPS_PIPE_DIRECTORY={self.pipe}"
 
     @property
-    def reach(self) -> tuple[tuple[str, str], ...]:
-        """What leads a program to it."""
+    def client_variables(self) -> tuple[tuple[str, str], ...]:
+        """Variables with which a program finds the daemon."""
         return (("CUDA_MPS_PIPE_DIRECTORY", str(self.pipe)),)
 
     def start(self, *, multiuser: bool) -> subprocess.Popen[bytes]:
-        """Start the daemon as a child that outlives us. Raises CalabashError."""
+        """Start the daemon as a child process that outlives this process.
+
+        Raises CalabashError(BAD_FILE) if the program is missing or cannot be started.
+        """
         program = self._program()
         own = self.pipe.parent
         for directory, mode in ((own.parent, 0o711), (own, 0o711), (self.pipe, 0o711), (self.log, 0o700)):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
             directory.chmod(mode)
         command = [str(program), "-f", *(["--multiuser-server"] if multiuser else [])]
-        self.forget_log()
+        self.skip_log()
         try:
             return start_program(
                 command,
@@ -118,7 +126,11 @@ class MpsControl:
             ) from error
 
     def ask(self, *commands: str) -> str:
-        """What the commands answer, one after the other. Raises CalabashError: TIMEOUT, or NOT_FOUND without a daemon."""
+        """Run the commands one after the other and return their output.
+
+        Raises CalabashError: TIMEOUT if the daemon does not answer within ASK_S seconds, NOT_FOUND if there is no
+        daemon.
+        """
         program = self._program()
         try:
             done = run_program(
@@ -138,24 +150,31 @@ class MpsControl:
         return done.stdout
 
     def servers(self) -> tuple[int, ...]:
-        """The pids of its servers."""
+        """Return the pids of the daemon's servers."""
         return _pids(self.ask("get_server_list"))
 
-    def look(self, server: int) -> ServerLook | None:
-        """One server; None when it is not there."""
+    def server_state(self, server: int) -> ServerState | None:
+        """Return the state of a server; None if it does not exist."""
         status, _, rest = self.ask(f"get_server_status {server}", f"get_client_list {server}").partition("\n")
         try:
-            return ServerLook(pid=server, status=ServerStatus(status.strip()), clients=_pids(rest))
+            return ServerState(pid=server, status=ServerStatus(status.strip()), clients=_pids(rest))
         except ValueError:
             return None
 
     def start_server(self, uid: int) -> None:
-        """Have a server started for a user, or for all of a daemon that serves all."""
+        """Start a server for a user; for a multi-user daemon the server of all users."""
         self.ask(f"start_server -uid {uid}")
 
     def set_share(self, server: int, *, percent: int, memory_mib: int, also_next: bool) -> str:
-        """What clients that come from now on get; ``also_next``: those of the next server too. "" when the server then says
-        the same, else what it says."""
+        """Set the limits of clients that connect to a server from now on.
+
+        Args:
+            percent: percentage of the device's multiprocessors.
+            also_next: True to set the defaults of later servers too.
+
+        Returns:
+            "" if the server confirms the values, else a text with what it reports.
+        """
         answer = self.ask(
             *(_defaults(percent, memory_mib) if also_next else ()),
             f"set_active_thread_percentage {server} {percent}",
@@ -168,28 +187,30 @@ class MpsControl:
         return f"it says {said[0]:g}% and {said[1]} MiB ({answer.strip()[:100]})"
 
     def share(self, server: int) -> tuple[float, int]:
-        """Percent and MiB that a server gives to clients that come now; MiB 0: no limit."""
+        """Return percent and MiB that a server gives to new clients; 0 MiB is no limit."""
         return _shares(self.ask(*_questions(server)))
 
     def set_defaults(self, *, percent: int, memory_mib: int) -> None:
-        """What the next server starts with."""
+        """Set the limits with which the next server starts."""
         self.ask(*_defaults(percent, memory_mib))
 
     def terminate(self, server: int, client: int) -> None:
-        """End the work of one client; its process goes on without the card."""
+        """End the work of a client; its process continues without the device."""
         self.ask(f"terminate_client {server} {client}")
 
     def quit(self) -> None:
-        """End daemon and servers now, whoever is there."""
+        """End the daemon and its servers now, also if they have clients."""
         self.ask("quit -t 0")
 
-    def culprit(self) -> int:
-        """Who made the last fatal fault, by what the server has written since it was asked last; 0: there was none, -1: it
-        does not say who."""
+    def faulting_client(self) -> int:
+        """Return the pid of the client that caused the last fatal fault logged since the last call.
+
+        Returns 0 if no fault was logged, and -1 if the log does not name the client.
+        """
         try:
             with (self.log / "server.log").open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                begun = self._read_to if self._read_to <= size else 0  # another file now
+                begun = self._read_to if self._read_to <= size else 0  # the log was replaced
                 file.seek(max(begun, size - _LOG_BYTES_MAX))
                 text = file.read(_LOG_BYTES_MAX).decode(errors="replace")
         except OSError:
@@ -198,8 +219,8 @@ class MpsControl:
         found = _CULPRIT.findall(text)
         return (int(found[-1]) or -1) if found else 0
 
-    def forget_log(self) -> None:
-        """What has been written so far is no news."""
+    def skip_log(self) -> None:
+        """Skip what the log holds so far; the next ``faulting_client`` reads only later lines."""
         try:
             self._read_to = (self.log / "server.log").stat().st_size
         except OSError:
@@ -224,7 +245,7 @@ def _questions(server: int) -> tuple[str, str]:
 
 
 def _shares(answer: str) -> tuple[float, int]:
-    """Its last two lines, whatever was said before them."""
+    """Return percent and MiB from the last two lines of an answer; (-1, -1) if they cannot be read."""
     lines = answer.splitlines()[-2:]
     try:
         return float(lines[0]), _mib(lines[1].strip())
@@ -237,7 +258,7 @@ def _pids(text: str) -> tuple[int, ...]:
 
 
 def _mib(text: str) -> int:
-    """``8G`` and ``900M``; anything else is no limit."""
+    """Return the MiB of texts like ``8G`` and ``900M``; 0 (no limit) for any other text."""
     if text[-1:] in {"G", "M"} and text[:-1].isdecimal():
         return int(text[:-1]) * (1024 if text.endswith("G") else 1)
     return 0

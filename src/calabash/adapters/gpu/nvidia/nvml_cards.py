@@ -1,4 +1,4 @@
-"""What NVML tells of one card, and of all of them; every function here asks the driver and may raise NVMLError."""
+"""NVML calls about whole cards. Every function calls the driver and may raise NVMLError."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def _optional(call: Callable[[], T], default: T) -> T:
-    """A figure that some cards do not have."""
+    """Return the figure, or the default for a card that does not have it."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -56,6 +56,7 @@ def _optional(call: Callable[[], T], default: T) -> T:
 
 
 def handle_of(uuid: DeviceUuid) -> object:
+    """Return the NVML handle of a card or MIG device. Raises CalabashError(NOT_FOUND) if there is none."""
     try:
         handle: object = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     except pynvml.NVMLError as error:
@@ -70,7 +71,7 @@ def _bus_id(handle: object) -> str:
 
 
 def all_handles() -> dict[int, object]:
-    """Handles by index; a card that fell off the bus may have none."""
+    """Return the handles by index; a card that fell off the bus may be missing."""
     found: dict[int, object] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -92,7 +93,7 @@ def _is_lost(handle: object) -> bool:
 
 
 def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUuid]) -> Device:
-    """``memory_mib`` is what programs can have: NVML's total less what the driver reserves."""
+    """Return a card; ``memory_mib`` is NVML's total less what the driver reserves."""
     handle = handles[index]
     model = _optional(lambda: str(pynvml.nvmlDeviceGetName(handle)), "NVIDIA")
     pci_bus_id = _bus_id(handle)
@@ -128,14 +129,14 @@ def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUui
 
 
 def _numa_node(handle: object) -> int:
-    """The host memory nearest to the card: the lowest bit of its affinity mask; -1 when the mask is empty."""
+    """Return the NUMA node nearest to the card: the lowest bit of its affinity mask, -1 if the mask is empty."""
     words = pynvml.nvmlDeviceGetMemoryAffinity(handle, _NUMA_MASK_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     mask = sum(int(word) << (64 * i) for i, word in enumerate(words))
     return (mask & -mask).bit_length() - 1
 
 
 def _linked(handle: object, peer: object) -> bool:
-    """Whether NVLink joins two cards, directly or through switches."""
+    """Return True if NVLink connects two cards, directly or through switches."""
     try:
         status = pynvml.nvmlDeviceGetP2PStatus(handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except pynvml.NVMLError as error:
@@ -146,14 +147,16 @@ def _linked(handle: object, peer: object) -> bool:
 
 
 def _switched(handle: object) -> bool:
-    """Whether its links lead to a switch and not to other cards."""
+    """Return True if the card's NVLinks lead to a switch."""
     far = _optional(lambda: int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 0)), -1)
     return far == int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
 
 def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
-    """A process is listed once, with all that it holds of the card; a figure that NVML withholds counts as 0. Those on a
-    card in MIG mode are listed with the MIG device that they are on."""
+    """Return each process once, with all memory that it holds of the card (0 if NVML withholds the figure).
+
+    For a card in MIG mode, each process has the MIG device that it uses.
+    """
     if mig.is_enabled(handle):
         return mig.processes_on_parts(handle)
     used: dict[int, int] = {}
@@ -166,13 +169,13 @@ def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
 
 
 def utilization_of(handle: object, after_us: int) -> tuple[ProcessUtilization, ...]:
-    """The latest sample of each process. That nobody has worked is no sample; with MIG nobody can tell."""
+    """Return the latest sample of each process after ``after_us``; () if there is none, and for a card in MIG mode."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, after_us)
     except pynvml.NVMLError as error:
         if error.value in (*_ABSENT, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
             return ()  # pynvml takes "no samples, success" for an error
-        if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # one more process since we asked how many
+        if error.value == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # a process was added between the two calls
             return ()
         raise
     latest: dict[int, ProcessUtilization] = {}
@@ -213,7 +216,7 @@ def _remapping(handle: object) -> dict[str, bool]:
 
 
 def _nvlinks_up(handle: object) -> int:
-    """How many links are up; -1 for a card without any."""
+    """Return the number of NVLinks that are up; -1 for a card without NVLink."""
     up = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -232,7 +235,7 @@ def _ecc_uncorrected(handle: object) -> int:
 
 
 def register_events() -> tuple[object, dict[int, DeviceUuid]]:
-    """An event set over all cards, and the cards by handle address, to name the sender of an event."""
+    """Return an event set of all cards, and the cards by handle address, which names the sender of an event."""
     event_set = pynvml.nvmlEventSetCreate()
     senders: dict[int, DeviceUuid] = {}
     for handle in all_handles().values():
@@ -254,7 +257,7 @@ def _address(handle: object) -> int:
 
 
 def event_of(data: object, senders: dict[int, DeviceUuid]) -> DeviceEvent | None:
-    """None for an event of a card or of a kind that we did not ask for."""
+    """Return the event; None for a card or kind that was not registered."""
     uuid = senders.get(_address(data.device))  # type: ignore[attr-defined]
     kind = _EVENTS.get(data.eventType)  # type: ignore[attr-defined]
     if uuid is None or kind is None:
@@ -266,7 +269,10 @@ def event_of(data: object, senders: dict[int, DeviceUuid]) -> DeviceEvent | None
 
 
 def _part_of(handle: object, gpu_instance: int, compute_instance: int) -> str:
-    """UUID of the MIG device of an event; of any in that GPU instance where the event names no compute instance."""
+    """Return the UUID of the MIG device of an event.
+
+    If the event names no compute instance, any MIG device of its GPU instance is returned.
+    """
     for index in range(_optional(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)), 0)):
         try:
             part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -274,7 +280,7 @@ def _part_of(handle: object, gpu_instance: int, compute_instance: int) -> str:
             if pynvml.nvmlDeviceGetGpuInstanceId(part) == gpu_instance and compute_instance in (instance, _NO_INSTANCE):
                 return str(pynvml.nvmlDeviceGetUUID(part))
         except pynvml.NVMLError:
-            continue  # no instance there, or it is just going
+            continue  # no instance there, or it was just destroyed
     return f"GPU instance {gpu_instance}"
 
 
@@ -286,15 +292,15 @@ _COMPUTE_MODES = {
     ComputeMode.PROHIBITED: pynvml.NVML_COMPUTEMODE_PROHIBITED,
 }
 _FOUND_MODES = {number: mode for mode, number in _COMPUTE_MODES.items()} | {
-    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ComputeMode.EXCLUSIVE_PROCESS  # what drivers take it for since long
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: ComputeMode.EXCLUSIVE_PROCESS  # drivers have treated it so for long
 }
 
 
 def compute_mode_of(handle: object) -> ComputeMode:
-    """Which processes may use a card."""
+    """Return the compute mode of a card."""
     return _FOUND_MODES.get(pynvml.nvmlDeviceGetComputeMode(handle), ComputeMode.DEFAULT)
 
 
 def set_compute_mode(handle: object, mode: ComputeMode) -> None:
-    """Which processes may use a card from now on."""
+    """Set the compute mode of a card."""
     pynvml.nvmlDeviceSetComputeMode(handle, _COMPUTE_MODES[mode])

@@ -1,4 +1,4 @@
-"""NVML's errors as the product's reasons."""
+"""Translation of NVML errors to reasons and hints."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ _HINTS = {
 
 
 def translated(what: str, error: pynvml.NVMLError) -> CalabashError:
-    """The driver's error with a stable reason and, where one helps, a hint."""
+    """Return a CalabashError for an NVML error, with its reason and, for some, a hint."""
     reason = _REASONS.get(error.value, Reason.UNHEALTHY)
-    return CalabashError(f"{what}: the NVIDIA driver says {error}", reason=reason, hint=_HINTS.get(reason, ""))
+    return CalabashError(f"{what}: the NVIDIA driver reports {error}", reason=reason, hint=_HINTS.get(reason, ""))

@@ -1,7 +1,7 @@
-"""How much of its time a GPU instance worked, by NVML's GPM: from Hopper on. In the thread of the card.
+"""Busy time of GPU instances from NVML's GPU performance monitoring (GPM), on Hopper and later.
 
-GPM compares two samples; the last one of each instance is kept until the next look. An instance that was destroyed takes its
-sample along. A driver that does not tell, or lets nobody ask, is not asked again.
+GPM compares two samples; the last sample of each instance is kept until the next reading and freed when the instance is
+gone. A driver that does not support GPM or refuses it is not asked again. Used in the card's thread only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pynvml
 
 from calabash.model.device import DeviceUuid, PartTime
 
-_APART_S = 0.1  # samples that are closer say nothing
+_MIN_INTERVAL_S = 0.1  # shortest time between two samples
 _WANTED = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One GPU instance: its name, the last sample and when it was taken, the time that it has worked since it is watched."""
+    """GPU instance with its MIG device, last sample, time of that sample, and busy time since it is watched."""
 
     part: DeviceUuid
     sample: object
@@ -29,21 +29,25 @@ class _Watched:
 
 
 class InstanceTimes:
-    """The instances of one card."""
+    """Busy times of the GPU instances of one card."""
 
     def __init__(self) -> None:
         self._watched: dict[int, _Watched] = {}
         self._silent = False
 
     def read(self, handle: object, instances: Iterable[tuple[int, DeviceUuid]]) -> tuple[PartTime, ...]:
-        """Of each of these (number of the GPU instance, UUID of its MIG device): GPU time since it is watched."""
+        """Sample the given instances and return their GPU busy time since each is watched.
+
+        Args:
+            instances: pairs of the GPU instance's number and the UUID of its only MIG device.
+        """
         wanted = dict(instances)
         for number in [n for n, known in self._watched.items() if wanted.get(n) != known.part]:
             pynvml.nvmlGpmSampleFree(self._watched.pop(number).sample)
         if not self._silent:
             try:
                 for number, part in wanted.items():
-                    self._look(handle, number, part)
+                    self._sample(handle, number, part)
             except pynvml.NVMLError as error:
                 if error.value not in (
                     pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -52,9 +56,9 @@ class InstanceTimes:
                     self._silent = True
         return tuple(PartTime(uuid=known.part, busy_ns=known.busy_ns) for known in self._watched.values())
 
-    def _look(self, handle: object, number: int, part: DeviceUuid) -> None:
+    def _sample(self, handle: object, number: int, part: DeviceUuid) -> None:
         known, now_s = self._watched.get(number), time.monotonic()
-        if known is not None and now_s - known.at_s < _APART_S:
+        if known is not None and now_s - known.at_s < _MIN_INTERVAL_S:
             return
         sample = pynvml.nvmlGpmSampleAlloc()
         try:

@@ -1,9 +1,9 @@
-"""MIG by NVML: what a card's profiles are, what stands on it, making and destroying. Every function asks the driver and
-may raise NVMLError.
+"""NVML calls about MIG: profiles, layout, creating and destroying instances. All may raise NVMLError.
 
-Profiles are found by counting up until the driver knows no more; their names, sizes and places are what it answers. A
-GPU instance is found by the profiles that it can be of, a compute instance likewise, and the UUID by which programs
-know it from the list of MIG devices.
+Profiles are found by counting up until the driver knows no more; names, sizes and placements are the driver's. A GPU
+instance is found by the profiles that it can have, a compute instance likewise, and the UUID by which programs know it
+in
+the list of MIG devices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARED = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 
 
 def geometry_of(handle: object) -> MigGeometry | None:
-    """All profiles of a card with their legal places; None for one that cannot be cut, or does not tell how."""
+    """Return all profiles of a card with their placements; None for a card without MIG or without profile data."""
     try:
         pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as error:
@@ -55,7 +55,7 @@ def _infos(handle: object) -> Iterator[object]:
 
 
 def _profile(handle: object, info: object) -> MigProfile | None:
-    """None for a profile without a place: some drivers tell places only while the card is in MIG mode."""
+    """Return a profile; None without placements, which some drivers report only in MIG mode."""
     places = _placements(handle, info.id)  # type: ignore[attr-defined]
     if not places:
         return None
@@ -88,19 +88,19 @@ def _placements(handle: object, profile: int) -> list[tuple[int, int]]:
     return [(int(p.start), int(p.size)) for p in places[: count.value]]
 
 
-# ---- what stands there --------------------------------------------------------------------------------------------
+# ---- layout ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A MIG device: its name, and who is on it."""
+class _MigDevice:
+    """MIG device and its processes."""
 
     uuid: DeviceUuid
     processes: tuple[DeviceProcess, ...]
 
 
 def is_enabled(handle: object) -> bool:
-    """Whether the card is in MIG mode now; one that cannot be is not."""
+    """Return True if the card is in MIG mode; False also for a card without MIG."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError as error:
@@ -110,7 +110,7 @@ def is_enabled(handle: object) -> bool:
 
 
 def layout_of(handle: object, geometry: MigGeometry) -> CardLayout:
-    """What stands on a card of this geometry."""
+    """Return the instances of a card with this geometry."""
     if not is_enabled(handle):
         return CardLayout(enabled=False)
     devices = _devices(handle)
@@ -121,7 +121,7 @@ def layout_of(handle: object, geometry: MigGeometry) -> CardLayout:
 
 
 def multiprocessors_of(part: object) -> int:
-    """Of a MIG device; 0 where the driver does not tell."""
+    """Return the number of multiprocessors of a MIG device; 0 if the driver does not report it."""
     try:
         return int(pynvml.nvmlDeviceGetAttributes(part).multiprocessorCount)
     except pynvml.NVMLError as error:
@@ -137,7 +137,7 @@ def _gpu_instances(handle: object, profile: int) -> list[object]:
     return list(instances[: count.value])
 
 
-def _instance(gi: object, profile: MigProfile, devices: dict[tuple[int, int], _Seen]) -> GpuInstance:
+def _instance(gi: object, profile: MigProfile, devices: dict[tuple[int, int], _MigDevice]) -> GpuInstance:
     info = pynvml.nvmlGpuInstanceGetInfo(gi)
     parts = []
     for number in _compute_profiles(gi).values():
@@ -160,7 +160,7 @@ def _instance(gi: object, profile: MigProfile, devices: dict[tuple[int, int], _S
 
 
 def _compute_profiles(gi: object) -> dict[int, int]:
-    """The driver's number of the compute instance profile of each size that this GPU instance takes."""
+    """Return the driver's number of the compute instance profile for each size that the GPU instance supports."""
     found: dict[int, int] = {}
     for number in range(_PROFILES_MAX):
         try:
@@ -182,13 +182,13 @@ def _compute_instances(gi: object, profile: int) -> list[object]:
     return list(instances[: count.value])
 
 
-def _devices(handle: object) -> dict[tuple[int, int], _Seen]:
-    """MIG devices by the numbers of their GPU instance and compute instance."""
-    found: dict[tuple[int, int], _Seen] = {}
+def _devices(handle: object) -> dict[tuple[int, int], _MigDevice]:
+    """Return the MIG devices by the numbers of their GPU instance and compute instance."""
+    found: dict[tuple[int, int], _MigDevice] = {}
     for mig in handles_of_parts(handle):
         try:
             place = int(pynvml.nvmlDeviceGetGpuInstanceId(mig)), int(pynvml.nvmlDeviceGetComputeInstanceId(mig))
-            found[place] = _Seen(DeviceUuid(str(pynvml.nvmlDeviceGetUUID(mig))), _processes(mig))
+            found[place] = _MigDevice(DeviceUuid(str(pynvml.nvmlDeviceGetUUID(mig))), _processes(mig))
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # it was destroyed just now
                 raise
@@ -196,7 +196,7 @@ def _devices(handle: object) -> dict[tuple[int, int], _Seen]:
 
 
 def handles_of_parts(handle: object) -> Iterator[object]:
-    """Handles of all MIG devices of a card in MIG mode."""
+    """Yield the handles of all MIG devices of a card in MIG mode."""
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -214,24 +214,24 @@ def _processes(mig: object) -> tuple[DeviceProcess, ...]:
 
 
 def processes_on_parts(handle: object) -> tuple[DeviceProcess, ...]:
-    """Who is on the MIG devices of a card, each with the one it is on."""
+    """Return the processes on the MIG devices of a card, each with its device, by pid."""
     found = [process for seen in _devices(handle).values() for process in seen.processes]
     return tuple(sorted(found, key=lambda p: p.pid))
 
 
 def parts_alone(handle: object) -> tuple[tuple[int, DeviceUuid], ...]:
-    """GPU instances with one MIG device only: their number, and its name."""
+    """Return number and MIG device UUID of the GPU instances that have exactly one MIG device."""
     places: dict[int, list[DeviceUuid]] = {}
     for (instance, _), seen in _devices(handle).items():
         places.setdefault(instance, []).append(seen.uuid)
     return tuple((instance, uuids[0]) for instance, uuids in places.items() if len(uuids) == 1)
 
 
-# ---- making and destroying ----------------------------------------------------------------------------------------
+# ---- creating and destroying ----------------------------------------------------------------------------------------
 
 
 def enable(handle: object, enabled: bool) -> int:
-    """Changes the mode; what kept it from changing at once, NVML_SUCCESS when nothing did. Nothing is left pending."""
+    """Set the MIG mode; return NVML_SUCCESS, or the status that prevented the change. No change is left pending."""
     wanted = pynvml.NVML_DEVICE_MIG_ENABLE if enabled else pynvml.NVML_DEVICE_MIG_DISABLE
     status = int(pynvml.nvmlDeviceSetMigMode(handle, wanted))
     now, pending = pynvml.nvmlDeviceGetMigMode(handle)
@@ -243,32 +243,39 @@ def enable(handle: object, enabled: bool) -> int:
 
 
 def create(handle: object, geometry: MigGeometry, name: str, start: int) -> GpuInstance:
-    """A GPU instance at exactly this place."""
+    """Create a GPU instance at exactly this placement. Raises CalabashError if the profile has no such placement."""
     profile = geometry.profile(name)
     if profile is None or start not in profile.starts:
         legal = ", ".join(map(str, profile.starts)) if profile else ", ".join(p.name for p in geometry.profiles)
-        raise CalabashError(f"there is no place {start} for a {name} on this card", hint=f"it has: {legal}")
+        raise CalabashError(f"this card has no placement {start} for profile {name}", hint=f"available: {legal}")
     place = pynvml.c_nvmlGpuInstancePlacement_t(start, profile.slices)
     made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, ctypes.byref(place))
     return GpuInstance(id=int(pynvml.nvmlGpuInstanceGetInfo(made).id), profile=name, start=start)
 
 
 def create_part(handle: object, instance: int, compute: int, start: int = -1) -> ComputeInstance:
-    """A compute instance of so many slices, from ``start`` on; where the driver has room for it when that is -1, or no place
-    of its own reckoning."""
+    """Create a compute instance in a GPU instance.
+
+    Args:
+        compute: its size in compute slices.
+        start: its first compute slice; -1 lets the driver choose, as does a driver that does not support placements.
+
+    Raises CalabashError if the GPU instance does not support the size, or UNHEALTHY if no MIG device appears.
+    """
     gi = pynvml.nvmlDeviceGetGpuInstanceById(handle, instance)
     profiles = _compute_profiles(gi)
     if compute not in profiles:
         raise CalabashError(
             f"GPU instance {instance} has no compute instances of {compute} slices",
-            hint=f"of {', '.join(map(str, sorted(profiles)))}",
+            hint=f"supported sizes: {', '.join(map(str, sorted(profiles)))}",
         )
     made = _made_part(gi, profiles[compute], compute, start)
     info = pynvml.nvmlComputeInstanceGetInfo_v2(made)
     seen = _devices(handle).get((instance, int(info.id)))
     if seen is None:
         raise CalabashError(
-            f"compute instance {info.id} of GPU instance {instance} is no MIG device", reason=Reason.UNHEALTHY
+            f"compute instance {info.id} of GPU instance {instance} did not become a MIG device",
+            reason=Reason.UNHEALTHY,
         )
     return ComputeInstance(
         id=int(info.id), uuid=seen.uuid, compute=int(info.placement.size), start=int(info.placement.start)

@@ -1,7 +1,6 @@
-"""NVIDIA's faults of the past: the kernel's log has the XIDs of this boot, a simulated node keeps its last ones.
+"""Faults that NVIDIA's driver logged earlier: XIDs in the kernel log of this boot, or a simulated node's last XIDs.
 
-The log names a card by its place on the bus. What it says of a MIG instance is left out: which one it was cannot be told
-from its number afterwards, and an instance does not outlive a reset.
+The log names a card by its PCI address. Lines about a MIG instance are skipped, because they do not say which one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,11 @@ _LINE = re.compile(
 
 
 class NvidiaPast:
-    """``FaultMemory`` of the cards that ``devices`` lists. ``simulated``: the state file of a simulated node."""
+    """Implementation of ``FaultMemory`` for the cards that ``devices`` lists.
+
+    Args:
+        simulated: state file of a simulated node; None to read the kernel log.
+    """
 
     def __init__(
         self, simulated: Path | None, devices: Callable[[], Iterable[Device]], *, log: Path = KERNEL_LOG
@@ -39,7 +42,7 @@ class NvidiaPast:
         self._log = log
 
     def faults(self) -> tuple[PastFault, ...]:
-        """As the protocol says."""
+        """Implement ``FaultMemory.faults``."""
         if self._simulated is not None:
             return _of_simulation(self._simulated)
         by_place = {_place(device.pci_bus_id): device.uuid for device in self._devices()}
@@ -73,7 +76,7 @@ def _of_simulation(state: Path) -> tuple[PastFault, ...]:
 
 
 def _place(bus_id: str) -> tuple[int, ...]:
-    """Domain, bus and slot of ``00000000:3B:00.0``; () of what is none."""
+    """Return domain, bus and slot of an ID like ``00000000:3B:00.0``; () if it is malformed."""
     try:
         return tuple(int(part, 16) for part in bus_id.partition(".")[0].split(":"))
     except ValueError:
@@ -81,7 +84,7 @@ def _place(bus_id: str) -> tuple[int, ...]:
 
 
 def _lines(log: Path) -> Iterator[bytes]:
-    """Records of the kernel's log from its beginning; none where this process may not read it."""
+    """Yield the records of the kernel log from its beginning; none if this process may not read it."""
     try:
         file = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -91,9 +94,9 @@ def _lines(log: Path) -> Iterator[bytes]:
     try:
         while left > 0:
             try:
-                chunk = os.read(file, _RECORD_BYTES)  # of the kernel's, one record
+                chunk = os.read(file, _RECORD_BYTES)  # the kernel returns one record
             except BrokenPipeError:
-                continue  # it was overwritten before it was read: the next one is there
+                continue  # the record was overwritten before it was read
             except OSError:
                 break
             if not chunk:

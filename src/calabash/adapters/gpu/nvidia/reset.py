@@ -1,7 +1,8 @@
-"""Resets of NVIDIA cards by a helper process: NVML has no call for it, ``nvidia-smi --gpu-reset`` has its own way into the
-driver and refuses while anybody has the card open, the caller's own NVML included.
+"""Reset NVIDIA cards with ``nvidia-smi --gpu-reset``, because NVML has no call for it.
 
-A card of a simulated node is reset by the node's tool, which refuses for the same reasons.
+The program refuses while any process has the card open, also through the caller's own NVML. A card of a simulated node
+is
+reset by the node's tool, which refuses for the same reasons.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ _REASONS = (
 
 
 def reset_simulated(state: Path, uuid: str) -> None:
-    """A card of a simulated node. Raises CalabashError."""
+    """Reset a card of a simulated node. Raises CalabashError."""
     sim.reset_card(state, uuid)
 
 
 def reset_real(uuids: Sequence[str], files: DriverFiles = OWN_FILES) -> None:
-    """Cards of this machine, together; nobody in this process may have NVML open. Raises CalabashError."""
+    """Reset cards of this machine together; this process must not have NVML open.
+
+    Raises CalabashError: UNSUPPORTED without nvidia-smi, CONFLICT while a card is in use, NOT_PERMITTED, TIMEOUT,
+    UNHEALTHY.
+    """
     answer = ask_smi("--gpu-reset", "-i", ",".join(uuids), timeout_s=RESET_S, files=files)
     if answer.code != 0:
         raise CalabashError(
             answer.said,
             reason=answer.reason(_REASONS) or Reason.UNHEALTHY,
-            hint="end what has the card open, persistence daemon and monitors included",
+            hint="end all processes that have the card open, including the persistence daemon and monitors",
         )

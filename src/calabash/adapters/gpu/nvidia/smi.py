@@ -1,4 +1,4 @@
-"""``nvidia-smi``, for what NVML has no call for: one run each, with a deadline, whatever it says."""
+"""Run ``nvidia-smi`` with a deadline, for operations that NVML has no call for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SAID_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one run has said.
+    """Result of one run.
 
     Args:
-        code: its exit code.
-        output: its standard output as it is.
+        code: exit code.
+        output: standard output, unchanged.
         said: both streams in one line of at most 300 characters; never empty after a failure.
     """
 
@@ -30,7 +30,7 @@ class Answer:
     said: str
 
     def reason(self, words: Sequence[tuple[str, Reason]]) -> Reason | None:
-        """That of the first of these words which it has said, in any case."""
+        """Return the reason of the first of these words that the output contains, ignoring case; None if none does."""
         return next((reason for word, reason in words if word.lower() in self.said.lower()), None)
 
 
@@ -40,12 +40,15 @@ def ask_smi(
     environment: Mapping[str, str] | None = None,
     files: DriverFiles = OWN_FILES,
 ) -> Answer:
-    """One run of it. Raises CalabashError: UNSUPPORTED where it is not, TIMEOUT, NOT_PERMITTED when it cannot be started."""
+    """Run nvidia-smi with the given arguments.
+
+    Raises CalabashError: UNSUPPORTED if it is not installed, TIMEOUT, NOT_PERMITTED if it cannot be started.
+    """
     environment = environment or {}
     program = driver_program(PROGRAM, environment, files)
     if program is None:
         raise CalabashError(
-            f"{PROGRAM} is not here",
+            f"{PROGRAM} is not installed",
             reason=Reason.UNSUPPORTED,
             hint="it comes with the driver: nvidia-utils, or make native for a simulated node",
         )

@@ -1,8 +1,7 @@
-"""How long the turns of contexts are that share a card of NVIDIA's: one class for each card, kept by the driver until it is
-loaded again.
+"""Time-slice classes of NVIDIA cards, which the driver keeps for each card until it is loaded again.
 
-NVML has no call for it; ``nvidia-smi compute-policy`` has its own way into the driver. Cards that cannot do it, and users
-other than root, are refused by the driver. What it says of a class is a word; how long that is, NVIDIA does not publish.
+NVML has no call for them; ``nvidia-smi compute-policy`` is used. The driver refuses cards that do not support it, and
+users other than root. A class is a word; NVIDIA does not publish the length of its time slice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from calabash.adapters.gpu.nvidia.smi import ask_smi
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
 
-ASK_S = 10.0  # the tool starts the driver when nobody else has it open
+ASK_S = 10.0  # seconds; the tool starts the driver if no process has it open
 _NUMBERS = {Interval.DEFAULT: 0, Interval.SHORT: 1, Interval.MEDIUM: 2, Interval.LONG: 3}
 _WORD = re.compile(r"\b(default|short|medium|long)\b", re.IGNORECASE)
 _REASONS = (
@@ -30,19 +29,19 @@ _HINTS = {
 
 
 class Intervals:
-    """The classes of cards. Each question is one run of the tool with a deadline."""
+    """Time-slice classes of the cards. Each call is one run of nvidia-smi with a deadline."""
 
     def __init__(self, environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> None:
         self._environment = environment
         self._files = files
 
-    def of(self, uuid: DeviceUuid) -> Interval | None:
-        """The class of a card; None when what the tool says cannot be understood. Raises CalabashError."""
+    def interval(self, uuid: DeviceUuid) -> Interval | None:
+        """Return the class of a card; None if the tool's output cannot be understood. Raises CalabashError."""
         words = {word.lower() for word in _WORD.findall(self._ask("-i", uuid, "-l"))}
         return Interval(words.pop()) if len(words) == 1 else None
 
     def set(self, uuid: DeviceUuid, interval: Interval) -> None:
-        """Raises CalabashError: UNSUPPORTED, NOT_PERMITTED, NOT_FOUND, TIMEOUT."""
+        """Set the class of a card. Raises CalabashError: UNSUPPORTED, NOT_PERMITTED, NOT_FOUND, TIMEOUT."""
         self._ask("-i", uuid, "--set-timeslice", str(_NUMBERS[interval]))
 
     def _ask(self, *words: str) -> str:

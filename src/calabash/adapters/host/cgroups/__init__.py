@@ -1,1 +1,1 @@
-"""Control groups, version 2."""
+"""Control groups: groups of allocations and of containers, and the devices that a group may open."""

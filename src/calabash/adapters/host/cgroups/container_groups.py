@@ -1,8 +1,9 @@
-"""The control groups of containers, as the kubelet and the container runtime have made them: found, read, stopped, ended.
+"""Control groups of containers: find, read, freeze and end the groups that the kubelet and the runtime made.
 
-The kubelet names the group of a pod after its UID, below a root of its own (``kubepods``), and the runtime makes one group
-in it for each container. On a machine with version 1 controllers that is so in each of their hierarchies; the freezer's
-serves us there, because it can also stop everybody. Nothing is ever made or moved here: the groups are the kubelet's.
+The kubelet names the group of a pod after its UID, below a root of its own (``kubepods``), and the runtime makes one
+group
+in it for each container. On a machine with version 1 controllers, each of their hierarchies has these groups; the
+freezer's is used, because it can also stop all processes. No group of the kubelet is created or moved here.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ _UID = re.compile(
     r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$"
 )
 _SKIPPED = frozenset({"system.slice", "user.slice", "init.scope"})  # large, and never the kubelet's
-_THAW_LOOKS = 1000
+_KILL_ROUNDS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerHierarchy:
-    """A mounted hierarchy in which the kubelet makes groups; ``controller`` is "" for version 2."""
+    """Mounted hierarchy in which the kubelet makes groups; ``controller`` is "" for version 2."""
 
     directory: Path
     controller: str
 
     def group(self, directory: Path) -> Cgroup:
-        """One group of it."""
+        """Return the group of a directory in the hierarchy."""
         return Cgroup(directory) if not self.controller else FreezerGroup(directory)
 
 
 class FreezerGroup(Cgroup):
-    """A group of version 1: nobody tells when it is empty, and it is ended one by one while it is frozen."""
+    """Control group of version 1, which does not report when it is empty and is ended process by process while frozen."""
 
     def populated(self) -> bool:
-        """Whether a live process is in it; a zombie is none."""
+        """Return True if a live process is in the group; zombies do not count."""
         return any(identify(pid) is not None for pid in self.pids())
 
     def freeze(self, frozen: bool) -> None:
-        """Stop everybody where they are, or let them go on."""
+        """Stop all processes of the group, or let them continue."""
         with contextlib.suppress(FileNotFoundError):
             self._write("freezer.state", "FROZEN" if frozen else "THAWED")
 
     def kill(self) -> None:
-        """SIGKILL to everybody in it; whoever is frozen dies when it is thawed."""
+        """Send SIGKILL to all processes of the group; a frozen process dies when the group is thawed."""
         with contextlib.suppress(OSError):
             self.freeze(True)
         try:
-            for _ in range(_THAW_LOOKS):
+            for _ in range(_KILL_ROUNDS_MAX):
                 known = [process for pid in self.pids() if (process := identify(pid)) is not None]
                 if not sum(send_signal(process, signal.SIGKILL) for process in known) or self._frozen():
                     break
@@ -71,16 +72,17 @@ class FreezerGroup(Cgroup):
 
 
 def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerHierarchy | None:
-    """Where the kubelet's groups are: version 2 alone, else the freezer's hierarchy; None when neither is mounted.
+    """Return the hierarchy of the kubelet's groups: the freezer's, else version 2; None if neither is mounted.
 
-    In a control group namespace of our own (not so in privileged containers of containerd) the host's hierarchies bear a
-    root of ``/..`` and those that begin with our own group the root ``/``: the outermost serves.
+    In a control group namespace of its own (as opposed to privileged containers of containerd), the host's hierarchies
+    have
+    the root ``/..`` and those that begin with this process's group the root ``/``. The outermost is returned.
     """
     best: dict[str, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
         outwards = entry.root.count("/..")
         if outwards and entry.root != "/.." * outwards:
-            continue  # a part of the hierarchy beside us
+            continue  # a part of the hierarchy outside of the own group
         freezer = entry.kind == "cgroup" and entry.directory.name == "freezer"
         if (freezer or entry.kind == "cgroup2") and outwards > best.get(entry.kind, (-1, Path()))[0]:
             best[entry.kind] = (outwards, entry.directory)
@@ -91,7 +93,7 @@ def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerH
 
 
 def pod_groups(hierarchy: ContainerHierarchy) -> dict[str, Path]:
-    """The groups of all pods: pod UID (32 hexadecimal digits) -> directory."""
+    """Return the group directories of all pods by pod UID (32 hexadecimal digits)."""
     found: dict[str, Path] = {}
     level = [hierarchy.directory]
     for _ in range(DEPTH_MAX):
@@ -108,24 +110,28 @@ def pod_groups(hierarchy: ContainerHierarchy) -> dict[str, Path]:
 
 
 def container_groups(pod: Path) -> list[Path]:
-    """The groups of the containers of a pod, the sandbox's among them."""
+    """Return the group directories of the pod's containers, including the sandbox."""
     return [pod / name for name in _children(pod)]
 
 
 def outer_names(name: str) -> list[str]:
-    """The groups that a process is in (``group_names``) from outside inwards, as far as its container's: those within bear
-    what names their tenant likes."""
+    """Return the components of a process's group name (``group_names``) down to its container's group.
+
+    Groups inside that have names that the tenant chose.
+    """
     parts = name.split("/")
     pod = next((at for at, part in enumerate(parts) if _UID.search(part)), len(parts))
     return parts[: pod + 2]
 
 
 def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> None:
-    """Move a process of ours into the group of a pod, beside its containers: what it uses counts as the pod's, the kubelet
-    ends it with the pod, and whoever ends our own group does not. Raises OSError.
+    """Move a process into a new group ``name`` in a pod's group, beside its containers. Raises OSError.
 
-    It has a group of its own, ``name``, in our hierarchy; in every other one it is in that of the pod, where there is one: a
-    group of ours in which it stayed could not be removed when we have ended.
+    Its use then counts for the pod, the kubelet ends it with the pod, and ending this process's group does not end it.
+    In
+    other hierarchies it joins the pod's own group where there is one; a group of this process in which it stayed could
+    not be
+    removed afterwards.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)
@@ -133,13 +139,13 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
     for entry in mounts():
         other = entry.directory / below / "cgroup.procs"
         if entry.kind in {"cgroup", "cgroup2"} and entry.directory != hierarchy.directory and other.exists():
-            with contextlib.suppress(OSError):  # it is then accounted to us there
+            with contextlib.suppress(OSError):  # its use is then accounted to this process's group there
                 Cgroup(other.parent).add(pid)
     group.add(pid)
 
 
 def group_names(pid: int, controller: str) -> str:
-    """Name of the group of a process in that hierarchy; "" when it is gone."""
+    """Return the name of a process's group in that hierarchy; "" if the process is gone."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
             text = file.read(65536)
@@ -149,7 +155,7 @@ def group_names(pid: int, controller: str) -> str:
 
 
 def group_name_in(text: bytes, controller: str) -> str:
-    """The name in what ``/proc/<pid>/cgroup`` says, "" when that hierarchy is not there."""
+    """Return the group name in the content of ``/proc/<pid>/cgroup``; "" if the hierarchy is not in it."""
     wanted = controller.encode()
     for line in text.split(b"\n"):
         fields = line.split(b":", 2)
@@ -159,12 +165,15 @@ def group_name_in(text: bytes, controller: str) -> str:
 
 
 def mounted_devices(pid: int) -> frozenset[int]:
-    """Device numbers of everything that is mounted where that process lives; empty when it is gone, or while its container
-    is being made.
+    """Return the device numbers of all mounts in the namespace of a process.
 
-    A runtime moves a process into the group of a container before it gives the process the root of the container. Until then
-    the process sees the mounts of the host, the slots of all allocations among them, which says nothing about whose it is;
-    so it does for a moment after that, while the root of the host is mounted over that of the container.
+    Returns an empty set if the process is gone or its container is still being created: a runtime moves a process into
+    the
+    group of a container before it gives the process the container's root. Until then the process sees the mounts of the
+    host,
+    including the slots of all allocations, which does not show to which allocation it belongs. The same holds for a
+    moment
+    after that, while the root of the host is mounted over that of the container.
     """
     if _has_root_of_host(pid):
         return frozenset()

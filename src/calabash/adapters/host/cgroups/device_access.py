@@ -1,11 +1,12 @@
-"""Device access of control groups: the character devices that processes of a group may not open.
+"""Deny processes of a control group to open character devices.
 
-Version 2 has no file for it: a program of type ``BPF_PROG_TYPE_CGROUP_DEVICE`` is attached to the group, beside those of the
-container runtime, and the kernel allows only what all programs of a group and of the groups above it allow. It stays as long
-as the group, also when this process ends. Version 1 has ``devices.deny``.
+For version 2, a program of type ``BPF_PROG_TYPE_CGROUP_DEVICE`` is attached to the group, beside those of the container
+runtime; the kernel allows only what all programs of a group and its parents allow. The program stays as long as the
+group,
+also when this process ends. Version 1 has the file ``devices.deny``.
 
-Facts from the kernel's ``Documentation/bpf/prog_cgroup_device`` headers (``include/uapi/linux/bpf.h``): numbers of commands,
-types and flags, and the layout of ``struct bpf_cgroup_dev_ctx`` (access and type, major, minor; 32 bits each).
+Numbers of commands, types and flags, and the layout of ``struct bpf_cgroup_dev_ctx`` (access and type, major, minor; 32
+bits each) are from the kernel's ``include/uapi/linux/bpf.h``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from calabash.adapters.host.mounts import Mounted, mounts
 
 PROGRAM_NAME = b"calabash_dev"  # at most 15 bytes
-MINORS_V1 = range(256)  # each is denied by itself where some minors of a major stay allowed
+MINORS_V1 = range(256)  # denied one by one if some minors of a major stay allowed
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 5, 8, 13, 15, 16
 _TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
@@ -37,16 +38,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class DeviceHierarchy:
-    """The mounted hierarchy that decides about devices; ``version`` 1 or 2."""
+    """Mounted hierarchy that controls devices; ``version`` is 1 or 2."""
 
     directory: Path
     version: int
 
 
 def find_device_hierarchy(mounted: list[Mounted] | None = None) -> DeviceHierarchy | None:
-    """The hierarchy of version 1's ``devices`` controller, else version 2; None where neither is mounted.
+    """Return the hierarchy of version 1's ``devices`` controller, else version 2; None if neither is mounted.
 
-    Of several views of one hierarchy the outermost serves.
+    Of several mounts of one hierarchy the outermost is returned.
     """
     best: dict[int, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
@@ -61,10 +62,10 @@ def find_device_hierarchy(mounted: list[Mounted] | None = None) -> DeviceHierarc
 
 
 def majors_of(names: Collection[str], text: str | None = None) -> dict[str, int]:
-    """Major numbers of the character device drivers with these names that the kernel has now.
+    """Return the major numbers of the loaded character device drivers with these names.
 
     Args:
-        text: what ``/proc/devices`` says; None: it is read.
+        text: content of ``/proc/devices``; None to read it.
     """
     if text is None:
         text = Path("/proc/devices").read_text()
@@ -73,7 +74,7 @@ def majors_of(names: Collection[str], text: str | None = None) -> dict[str, int]
 
 
 def deny_devices(hierarchy: DeviceHierarchy, group: Path, denied: Mapping[int, Collection[int]]) -> None:
-    """Deny a group and those below it to open character devices; once denied, a device stays so.
+    """Deny a group and its nested groups to open character devices; a denied device stays denied.
 
     Args:
         hierarchy: the one that ``group`` is in.
@@ -81,7 +82,7 @@ def deny_devices(hierarchy: DeviceHierarchy, group: Path, denied: Mapping[int, C
         denied: major number -> minors that stay allowed.
 
     Raises:
-        OSError: the group is gone, or the kernel does not take the rule.
+        OSError: the group is gone, or the kernel refuses the rule.
     """
     if hierarchy.version == 1:
         _deny_by_file(group, denied)
@@ -115,7 +116,7 @@ def _deny_by_program(group: Path, denied: Mapping[int, Collection[int]]) -> None
 
 
 def _instructions(denied: Mapping[int, Collection[int]]) -> bytes:
-    """The program: 0 (deny) for a denied character device, else 1."""
+    """Return the BPF program, which returns 0 (deny) for a denied character device and 1 for all others."""
 
     def instruction(code: int, registers: int, offset: int, value: int) -> bytes:
         return struct.pack("<BBhi", code, registers, offset, value)
@@ -135,7 +136,7 @@ def _instructions(denied: Mapping[int, Collection[int]]) -> bytes:
 
 
 def _load(instructions: bytes) -> int:
-    """Load the program; its descriptor."""
+    """Load the program; return its descriptor."""
     code, licence = ctypes.create_string_buffer(instructions), ctypes.create_string_buffer(b"Apache-2.0")
     attribute = struct.pack(
         "<IIQQIIQII16s",
@@ -154,7 +155,7 @@ def _load(instructions: bytes) -> int:
 
 
 def _attached(target: int) -> set[bytes]:
-    """Names of the device programs that are attached to the group itself."""
+    """Return the names of the device programs that are attached to the group itself."""
     ids = (ctypes.c_uint32 * _PROGRAMS_MAX)()
     attribute = ctypes.create_string_buffer(
         struct.pack("<IIIIQI", target, _ATTACH_CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), _PROGRAMS_MAX),

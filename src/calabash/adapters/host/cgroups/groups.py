@@ -1,8 +1,9 @@
-"""Control groups, version 2: who belongs together, whether anybody is left, freezing and ending all of them at once.
+"""Control groups, version 2: membership of processes, whether a group is empty, freezing and killing all members.
 
-Membership is inherited by every child and is changed only by whoever may write to the group's directory, so it
-survives daemonising, closed descriptors, new sessions and exec. Only that is used of them; no controller is enabled,
-so a version 2 hierarchy beside version 1 controllers is enough.
+Every child process inherits the membership, and only processes that may write to the group's directory can change it.
+It
+survives daemonising, closed descriptors, new sessions and exec. No controller is enabled, so that a version 2 hierarchy
+beside version 1 controllers suffices.
 """
 
 from __future__ import annotations
@@ -15,45 +16,45 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from calabash.adapters.host.failures import require_told
+from calabash.adapters.host.failures import raise_if_exhausted
 from calabash.adapters.host.mounts import Mounted, mount, mounts
 
 _EVENTS, _EVENTS_BYTES_MAX = "cgroup.events", 4096
 _LINKS_WITHOUT_GROUPS = 2  # of a directory: its name and its own "."; every group inside adds one
-_NESTED_MAX = 10_000  # groups inside a group that are looked at; a tenant who is root may make more
+_NESTED_MAX = 10_000  # nested groups of a group that are examined; a tenant with root rights may make more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupHierarchy:
-    """A mounted hierarchy: its directory, and the name that /proc/<pid>/cgroup gives to the group at its top."""
+    """Mounted hierarchy: its directory, and the name of its top group in /proc/<pid>/cgroup."""
 
     directory: Path
     top: str
 
 
 def find_hierarchy(mounted: list[Mounted] | None = None) -> CgroupHierarchy | None:
-    """The hierarchy as it is mounted here and may be written to; None when it is not."""
+    """Return the mounted hierarchy if it is writable, else None."""
     for entry in mounts() if mounted is None else mounted:
-        inside = entry.root == "/" or "/.." not in entry.root  # "/..": mounted from outside of our namespace
+        inside = entry.root == "/" or "/.." not in entry.root  # "/..": mounted from outside of this namespace
         if entry.kind == "cgroup2" and inside and entry.writable:
             return CgroupHierarchy(directory=entry.directory, top=entry.root.rstrip("/"))
     return None
 
 
 def mount_hierarchy(directory: Path) -> CgroupHierarchy:
-    """Mount it at a directory of ours. Raises OSError when that is not permitted."""
+    """Mount the hierarchy at a directory. Raises OSError if that is not permitted."""
     directory.mkdir(mode=0o700, exist_ok=True)
     mount("calabash", directory, "cgroup2", "nosuid,nodev,noexec")
     return CgroupHierarchy(directory=directory, top="")
 
 
 def group_of(pid: int) -> str | None:
-    """Name of the group of a process; None when it is gone or the name cannot be read."""
+    """Return the name of a process's group; None if the process is gone or the name cannot be read."""
     try:
         with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:
             text = file.read(65536)
     except OSError as error:
-        require_told(error)
+        raise_if_exhausted(error)
         return None
     for line in text.split(b"\n"):
         if line.startswith(b"0::/"):
@@ -63,18 +64,20 @@ def group_of(pid: int) -> str | None:
 
 
 class Cgroup:
-    """One group and everything nested in it."""
+    """Control group and all groups nested in it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def create(self) -> None:
-        """Make it; nothing when it is there. Raises OSError."""
+        """Create the group if it does not exist. Raises OSError."""
         self.directory.mkdir(mode=0o755, exist_ok=True)
         self.directory.chmod(0o755)
 
     def number(self) -> int:
-        """Inode number of its directory, by which the kernel tells it to its members; 0 when there is none."""
+        """Return the inode number of the group's directory, which the kernel reports to members; 0 if it does not
+        exist.
+        """
         try:
             return self.directory.stat().st_ino
         except OSError:
@@ -84,47 +87,47 @@ class Cgroup:
         return self.directory.is_dir()
 
     def add(self, pid: int) -> None:
-        """Move a process with all its threads here. Raises OSError."""
+        """Move a process with all its threads into the group. Raises OSError."""
         self._write("cgroup.procs", str(pid))
 
     def pids(self) -> list[int]:
-        """Everybody in it, by pid."""
+        """Return the pids of all member processes, sorted."""
         found: set[int] = set()
         for directory in self._directories():
             try:
                 with open(f"{directory}/cgroup.procs", "rb", buffering=0) as file:
                     found.update(map(int, file.readall().split()))
             except OSError as error:
-                require_told(error)
-        return sorted(found - {0})  # 0: of a namespace that we cannot see into
+                raise_if_exhausted(error)
+        return sorted(found - {0})  # 0: in a namespace that is not visible from here
 
     def populated(self) -> bool:
-        """Whether a live process is in it; a zombie is none."""
+        """Return True if a live process is in the group; zombies do not count."""
         try:
             descriptor = os.open(f"{self.directory}/{_EVENTS}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            require_told(error)
+            raise_if_exhausted(error)
             return False
         try:
             return b"populated 1" in os.read(descriptor, _EVENTS_BYTES_MAX).split(b"\n")
         except OSError as error:  # the group has just been removed
-            require_told(error)
+            raise_if_exhausted(error)
             return False
         finally:
             os.close(descriptor)
 
     @property
     def events_path(self) -> Path:
-        """The file that the kernel reports as modified when the group gets its first process or loses its last one."""
+        """File that the kernel reports as modified when the group gets its first process or loses its last one."""
         return self.directory / _EVENTS
 
     def freeze(self, frozen: bool) -> None:
-        """Stop everybody where they are, or let them go on."""
+        """Stop all member processes, or let them continue."""
         with contextlib.suppress(FileNotFoundError):
             self._write("cgroup.freeze", "1" if frozen else "0")
 
     def kill(self) -> None:
-        """SIGKILL to everybody in it, those being born included."""
+        """Send SIGKILL to all member processes, including those that are being forked."""
         try:
             self._write("cgroup.kill", "1")
         except FileNotFoundError:
@@ -132,8 +135,8 @@ class Cgroup:
                 self._kill_one_by_one()
 
     def remove(self) -> bool:
-        """Remove it with what is nested; False while somebody is in it."""
-        for directory in sorted(self._directories(), reverse=True):  # what lies deeper comes first
+        """Remove the group with all nested groups; return False while a process is in it."""
+        for directory in sorted(self._directories(), reverse=True):  # nested groups first
             try:
                 directory.rmdir()
             except FileNotFoundError:
@@ -145,19 +148,22 @@ class Cgroup:
         return True
 
     def children(self) -> list[str]:
-        """Names of the groups directly in it."""
+        """Return the names of the groups directly in the group."""
         try:
             return sorted(entry.name for entry in os.scandir(self.directory) if entry.is_dir(follow_symlinks=False))
         except FileNotFoundError:
             return []
 
     def _kill_one_by_one(self) -> None:
-        """For kernels before 5.14: nobody is born while the group is frozen, and the frozen can be killed."""
+        """Freeze the group and kill each process, for kernels before 5.14 without ``cgroup.kill``.
+
+        A frozen group forks no processes, and frozen processes can be killed.
+        """
         self.freeze(True)
         try:
             for pid in self.pids():
                 with contextlib.suppress(OSError), _pinned(pid) as descriptor:
-                    if pid in self.pids():  # the descriptor pins the process; only now does its group mean anything
+                    if pid in self.pids():  # checked again: only now does the descriptor pin the process
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             self.freeze(False)

@@ -1,8 +1,8 @@
-"""A mark of processes that only root of the machine can take off, which their children inherit and every process reads
-of itself by one system call, whatever namespaces it is in.
+"""Mark of member processes that only root of the machine can remove.
 
-The mark is a finite hard limit of RLIMIT_LOCKS, a resource that Linux has not counted since version 2.4. Any process may
-lower that limit; to raise it takes CAP_SYS_RESOURCE in the initial user namespace. The reader is native/shim/slot.c.
+Child processes inherit the mark, and every process can read its own by one system call in any namespace. The mark is a
+finite hard limit of RLIMIT_LOCKS, a resource that Linux has not counted since version 2.4. Any process may lower that
+limit; raising it takes CAP_SYS_RESOURCE in the initial user namespace. The reader is native/shim/slot.c.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def can_mark() -> bool:
 
 
 def mark(process: Process) -> None:
-    """Mark a process, and all that it starts from now on. Raises CalabashError and then it may not be marked."""
+    """Mark a process and all that it starts from now on. Raises CalabashError if it may not be marked."""
     try:
         if _is_privileged():
             resource.prlimit(process.pid, _LOCKS, (_MARK, _MARK))
@@ -40,7 +40,7 @@ def mark(process: Process) -> None:
     except (ValueError, KeyError, subprocess.SubprocessError) as error:
         raise _failed(process, str(error)) from error
     if not alive(process):
-        if _is_privileged():  # the process ID may be another process' by now
+        if _is_privileged():  # the process ID may belong to another process by now
             _unmark(process.pid)
         raise CalabashError(f"process {process.pid} has ended", reason=Reason.NOT_FOUND)
     if not is_marked(process):
@@ -56,7 +56,10 @@ def is_marked(process: Process) -> bool:
 
 
 def _lower_as_its_user(process: Process) -> None:
-    """Without the capability, a process may lower the limits of those that have the same user and group."""
+    """Lower the limit from a program with the user and group of the process.
+
+    Without the capability, a process may change the limits only of processes with the same user and group.
+    """
     command = ["prlimit", f"--pid={process.pid}", f"--locks={_MARK}:{_MARK}"]
     # The user may stop or end that program: then the process does not become a member.
     run_program(command, timeout_s=_PATIENCE_S, environment={}, account=owner_and_group(process))

@@ -11,7 +11,7 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 
 
 def node_of(root: Path, pci_bus_id: str) -> Path | None:
-    """``/dev/nvidiaN`` of an NVIDIA card below ``root``; None when the driver names none."""
+    """Return ``/dev/nvidiaN`` of an NVIDIA card below ``root``; None if the driver reports none."""
     address = _ADDRESS.fullmatch(pci_bus_id.lower())
     if address is None:
         return None
@@ -26,7 +26,10 @@ def node_of(root: Path, pci_bus_id: str) -> Path | None:
 
 
 def mig_nodes_of(root: Path, pci_bus_id: str, instance: int, part: int) -> tuple[Path, ...]:
-    """``/dev/nvidia-caps/nvidia-capN`` of a GPU instance and of a compute instance of it; those that the driver names."""
+    """Return the ``/dev/nvidia-caps/nvidia-capN`` nodes of a GPU instance and one of its compute instances.
+
+    Nodes that the driver does not report are left out.
+    """
     card = node_of(root, pci_bus_id)
     if card is None:
         return ()

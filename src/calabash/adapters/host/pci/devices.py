@@ -1,9 +1,12 @@
-"""PCI devices as the kernel shows them: who they are, who drives them, and with whom they share an IOMMU group.
+"""PCI devices as sysfs shows them: identity, driver, IOMMU group, and virtual functions.
 
-Everything is read from ``sys`` below a root that can be another than ``/``: a container sees the host's elsewhere, and
-a simulated node has a tree of its own. A device is named by its address as sysfs writes it, ``0000:65:00.0``. Files are
-read up to a bound and parsed strictly; what has gone meanwhile is None, what makes no sense is an error. Files whose
-reading waits for whoever changes the device (``driver_override``, ``sriov_numvfs``, its ``uevent``) are never read.
+Everything is read from ``sys`` below a root that need not be ``/``: a container sees the host's elsewhere, and a
+simulated
+node has a tree of its own. A device is named by its address as sysfs writes it, ``0000:65:00.0``. Files are read up to
+a
+bound and parsed strictly; for a device that is gone the result is None, malformed content is an error. Files whose
+reading
+waits for a writer of the device (``driver_override``, ``sriov_numvfs``, ``uevent``) are never read.
 """
 
 from __future__ import annotations
@@ -35,16 +38,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
-    """One function of a PCI device.
+    """Function of a PCI device.
 
     Args:
         class_code: 24 bits; the highest eight are the base class (3 display, 6 bridge, 0x12 accelerator).
-        driver: who drives it; "" nobody.
-        group: its IOMMU group; -1 when the machine's DMA is not translated.
-        translated: False in a group that only pretends to be one (vfio's own no-IOMMU mode).
-        vfs_total: virtual functions that it could have; 0 when it has no SR-IOV.
-        vfs: addresses of those that it has now, by number.
-        physical: the physical function behind a virtual one; "".
+        driver: bound driver; "" for none.
+        group: its IOMMU group; -1 if the machine's DMA is not translated.
+        translated: False in a group of vfio's no-IOMMU mode, which does not isolate devices.
+        vfs_total: virtual functions that it could have; 0 without SR-IOV.
+        vfs: addresses of its current virtual functions, by number.
+        physical: the physical function of a virtual one; "" for others.
     """
 
     address: str
@@ -60,19 +63,19 @@ class PciDevice:
     physical: str = ""
 
     @property
-    def bridge(self) -> bool:
-        """Whether it only leads to others."""
+    def is_bridge(self) -> bool:
+        """True if the device is a bridge."""
         return self.class_code >> 16 == 0x06
 
     @property
     def card(self) -> str:
-        """The address without the function: what is plugged in as one."""
+        """Address without the function, common to all functions of the card."""
         return self.address.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualType:
-    """A kind of virtual GPU that a function can become: the driver's identifier, its name, its memory, how many more."""
+    """Type of virtual GPU that can be created on a function; ``available`` is how many more can be."""
 
     id: str
     name: str
@@ -81,7 +84,7 @@ class VirtualType:
 
 
 def pci_address(text: str) -> str:
-    """``00000000:65:00.0`` as a driver's library writes it -> ``0000:65:00.0``; "" when it is none."""
+    """Return an address like ``00000000:65:00.0`` in sysfs form, ``0000:65:00.0``; "" if it is malformed."""
     match = _ADDRESS.fullmatch(text.lower())
     if match is None:
         return ""
@@ -89,28 +92,30 @@ def pci_address(text: str) -> str:
 
 
 class PciTree:
-    """The PCI devices below a root. Holds nothing: every answer is read anew."""
+    """PCI devices below a root. Keeps no state: every answer is read anew."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
         self._bus = root / "sys/bus/pci"
         self._groups = root / "sys/kernel/iommu_groups"
 
-    def place(self, address: str) -> Path:
-        """Its directory. Raises BAD_REQUEST for what is no address."""
+    def directory(self, address: str) -> Path:
+        """Return the device's directory. Raises CalabashError(BAD_REQUEST) if the address is malformed."""
         if _ADDRESS.fullmatch(address) is None:
-            raise CalabashError(f"{address[:40]!r} is no PCI address", hint="like 0000:65:00.0; see `lspci -D`")
+            raise CalabashError(
+                f"{address[:40]!r} is not a PCI address", hint="write it like 0000:65:00.0; see `lspci -D`"
+            )
         return self._bus / "devices" / address
 
-    def translates(self) -> bool:
-        """Whether an IOMMU is switched on."""
+    def has_iommu(self) -> bool:
+        """Return True if an IOMMU is enabled."""
         try:
             return any(os.scandir(self._groups))
         except OSError:
             return False
 
     def addresses(self) -> tuple[str, ...]:
-        """All of them, sorted."""
+        """Return the addresses of all devices, sorted."""
         try:
             names = [entry.name for entry in os.scandir(self._bus / "devices")]
         except OSError:
@@ -118,8 +123,8 @@ class PciTree:
         return tuple(sorted(name for name in names[:_DEVICES_MAX] if _ADDRESS.fullmatch(name)))
 
     def find(self, address: str) -> PciDevice | None:
-        """One device; None when there is none of that address."""
-        place = self.place(address)
+        """Return the device of an address; None if there is none."""
+        place = self.directory(address)
         vendor, device = _hex(place / "vendor"), _hex(place / "device")
         class_code = _hex(place / "class")
         if vendor is None or device is None or class_code is None:
@@ -140,14 +145,14 @@ class PciTree:
         )
 
     def get(self, address: str) -> PciDevice:
-        """As ``find``. Raises NOT_FOUND."""
+        """Return the device of an address. Raises CalabashError(NOT_FOUND) if there is none."""
         device = self.find(address)
         if device is None:
             raise CalabashError(f"there is no PCI device {address}", reason=Reason.NOT_FOUND, hint="see `lspci -D`")
         return device
 
     def members(self, group: int) -> tuple[PciDevice, ...]:
-        """All devices of an IOMMU group, by address."""
+        """Return all devices of an IOMMU group, by address."""
         try:
             names = sorted(entry.name for entry in os.scandir(self._groups / str(group) / "devices"))
         except OSError:
@@ -156,16 +161,16 @@ class PciTree:
         return tuple(device for device in found if device is not None)
 
     def root_of(self, address: str) -> str:
-        """The root of the tree that it is below, ``pci0000:00``; "" where it is not known."""
+        """Return the root bus of the device, like ``pci0000:00``; "" if it is not known."""
         try:
-            parts = os.readlink(self.place(address)).split("/")
+            parts = os.readlink(self.directory(address)).split("/")
         except OSError:
             return ""
         return next((part for part in parts if _ROOT.fullmatch(part)), "")
 
     def nodes(self, address: str) -> tuple[Path, ...]:
-        """The files in ``/dev`` by which programs reach it through its present driver."""
-        place = self.place(address)
+        """Return the files in ``/dev`` by which programs open the device through its current driver."""
+        place = self.directory(address)
         found = set()
         for directory, files in _below(place.resolve(), _DEPTH_MAX):
             if "dev" in files and "uevent" in files:
@@ -175,12 +180,12 @@ class PciTree:
         return tuple(sorted(found))
 
     def has_driver(self, driver: str) -> bool:
-        """Whether a driver of that name is loaded."""
+        """Return True if a driver of that name is loaded."""
         return _PLAIN.fullmatch(driver) is not None and (self._bus / "drivers" / driver).is_dir()
 
     def vfio_driver(self, address: str) -> str:
-        """The kernel's own choice for handing it out: a variant made for this device, else ``vfio-pci``."""
-        name = (_text(self.place(address) / "modalias") or "").replace("pci:", "vfio_pci:", 1)
+        """Return the vfio driver that the kernel prefers for the device: a variant for it, else ``vfio-pci``."""
+        name = (_text(self.directory(address) / "modalias") or "").replace("pci:", "vfio_pci:", 1)
         best = ("", "vfio_pci")
         release = os.uname().release
         for line in _lines(self.root / "lib/modules" / release / "modules.alias", "alias vfio_pci:"):
@@ -190,8 +195,11 @@ class PciTree:
         return VFIO_PCI if best[1] == "vfio_pci" else best[1]
 
     def virtual_types(self, address: str) -> tuple[VirtualType, ...]:
-        """Kinds of virtual GPU that can be made on this function now: of the driver's own list, else mediated ones."""
-        place = self.place(address)
+        """Return the types of virtual GPU that can be created on this function now.
+
+        They are read from the driver's own list, else from the list of mediated devices.
+        """
+        place = self.directory(address)
         listed = _text(place / "nvidia" / "creatable_vgpu_types")
         if listed is not None:
             return tuple(
@@ -208,7 +216,7 @@ class PciTree:
 
 
 def memory_in_name(name: str) -> int:
-    """``A100-10C`` -> 10240: the vendor puts the gibibytes last in the name; 0 when there are none."""
+    """Return the MiB in a type name like ``A100-10C`` (10240), which ends in GiB; 0 if there are none."""
     size = _SIZE_IN_NAME.search(name)
     return int(size[1]) << 10 if size else 0
 
@@ -232,7 +240,7 @@ def _virtual_functions(place: Path) -> tuple[str, ...]:
 
 
 def _below(place: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
-    """Directories at and below ``place`` with the names of their files; links are not followed."""
+    """Yield ``place`` and the directories below it with the names of their files; links are not followed."""
     try:
         entries = list(os.scandir(place))
     except OSError:
@@ -244,7 +252,7 @@ def _below(place: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
 
 
 def _text(path: Path) -> str | None:
-    """The file as text; None when it is not there or has just gone. Raises BAD_FILE for one that never ends."""
+    """Return the file's text; None if it is missing. Raises BAD_FILE if it is longer than TEXT_BYTES_MAX."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -275,7 +283,7 @@ def _hex(path: Path) -> int | None:
     if text is None:
         return None
     if _HEX.fullmatch(text) is None:
-        raise CalabashError(f"{path} says {text[:40]!r}, which is no number", reason=Reason.BAD_FILE)
+        raise CalabashError(f"{path} contains {text[:40]!r}, which is not a number", reason=Reason.BAD_FILE)
     return int(text, 16)
 
 
@@ -284,12 +292,12 @@ def _number(path: Path, absent: int) -> int:
     if text is None:
         return absent
     if _NUMBER.fullmatch(text) is None:
-        raise CalabashError(f"{path} says {text[:40]!r}, which is no number", reason=Reason.BAD_FILE)
+        raise CalabashError(f"{path} contains {text[:40]!r}, which is not a number", reason=Reason.BAD_FILE)
     return int(text)
 
 
 def _link(path: Path) -> str:
-    """The last part of where a link leads; "" when there is none."""
+    """Return the last component of a link's target; "" if there is no link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:

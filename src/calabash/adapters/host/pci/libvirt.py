@@ -1,4 +1,4 @@
-"""Virtual machines of libvirt: a device as its XML, and ``virsh`` to put it in and take it out, never waited for for long."""
+"""Attach devices to virtual machines of libvirt: the XML of a device, and runs of ``virsh`` with a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.adapters.host.pci.devices import pci_address
 from calabash.model.errors import CalabashError, Reason
 
 ANSWER_S = 60.0
-# How a user's libvirt is reached.
+# Variables by which virsh finds the user's libvirt.
 _CONNECTION = (
     "DBUS_SESSION_BUS_ADDRESS",
     "LIBVIRT_AUTH_FILE",
@@ -39,8 +39,12 @@ _MEDIATED = """\
 
 
 def device_xml(name: str) -> str:
-    """The XML of a device of the host: a PCI address, or the UUID of a mediated device. It is bound already, and libvirt is
-    not to bind it itself (``managed='no'``)."""
+    """Return the libvirt XML of a host device: a PCI address, or the UUID of a mediated device.
+
+    The device is bound to vfio already; ``managed='no'`` keeps libvirt from binding it. Raises
+    CalabashError(BAD_REQUEST) if
+    the name is neither.
+    """
     if _UUID.fullmatch(name):
         return _MEDIATED.format(uuid=name)
     if pci_address(name) != name:
@@ -51,19 +55,19 @@ def device_xml(name: str) -> str:
 
 
 def require_domain(name: str) -> str:
-    """The name of a virtual machine, if it can be one. Raises BAD_REQUEST."""
+    """Return the name of a virtual machine if it is valid. Raises CalabashError(BAD_REQUEST)."""
     if _DOMAIN.fullmatch(name) is None:
-        raise CalabashError(f"{name[:80]!r} is no name of a virtual machine", hint="see `virsh list --all`")
+        raise CalabashError(f"{name[:80]!r} is not a valid name of a virtual machine", hint="see `virsh list --all`")
     return name
 
 
 def attach(domain: str, xml: str) -> None:
-    """Put a device into a virtual machine: at once while it runs, else for when it starts."""
+    """Attach a device to a virtual machine: at once if it runs, else when it starts. Raises CalabashError."""
     _virsh("attach-device", domain, xml)
 
 
 def detach(domain: str, xml: str) -> None:
-    """Take it out again; harmless when it is not in there. Raises CalabashError while the machine does not let go."""
+    """Detach a device; does nothing if it is not attached. Raises CalabashError while the machine does not release it."""
     try:
         _virsh("detach-device", domain, xml)
     except CalabashError as error:
@@ -75,7 +79,7 @@ def _virsh(verb: str, domain: str, xml: str) -> None:
     program = find_program("virsh")
     if program is None:
         raise CalabashError(
-            "there is no virsh on this machine",
+            "virsh is not installed on this machine",
             reason=Reason.NOT_FOUND,
             hint="install libvirt-clients, or take the XML: calabash vm attach --gpu ID --xml",
         )
@@ -86,7 +90,7 @@ def _virsh(verb: str, domain: str, xml: str) -> None:
         raise CalabashError(
             f"virsh {verb} of {domain} took more than {ANSWER_S:g} s",
             reason=Reason.TIMEOUT,
-            hint="is libvirtd well?",
+            hint="check that libvirtd runs and answers",
         ) from error
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())[:400] or f"it ended with {done.returncode}"

@@ -1,6 +1,7 @@
-"""A PCI tree on disk that answers writes as a kernel does: for simulated nodes and for tests.
+"""Simulated PCI tree on disk that answers writes as a kernel does, for simulated nodes and tests.
 
-The files are those that ``pci`` reads; ``SimulatedKernel.write`` is what would happen in the kernel. All state is in the tree.
+The files are those that ``devices`` reads; ``SimulatedKernel.write`` does what the kernel would. All state is in the
+tree.
 """
 
 from __future__ import annotations
@@ -10,30 +11,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calabash.adapters.host.pci.simulated_bus import SimulatedBus, SimulatedPci, refusal
-from calabash.adapters.host.pci.simulated_functions import SimulatedParts
+from calabash.adapters.host.pci.simulated_functions import SimulatedFunctions
 
 
 class SimulatedKernel:
-    """``KernelWriter`` over a tree below ``root``. Not for two writers at once."""
+    """Implementation of ``KernelWriter`` over a tree below ``root``. Not safe for two concurrent writers."""
 
     def __init__(self, root: Path, *, modules: Sequence[str] = ("vfio_pci", "vfio_iommu_type1")) -> None:
         self.root = root
         self._bus = SimulatedBus(root)
-        self._parts = SimulatedParts(self._bus)
+        self._functions = SimulatedFunctions(self._bus)
         for module in modules:
             self.load(module)
 
     def load(self, module: str) -> None:
-        """``modprobe``, of a module that there is."""
+        """Load a kernel module, as ``modprobe`` does."""
         self._bus.load(module)
 
     def plug(self, device: SimulatedPci) -> None:
-        """Let a device appear, driven by its driver. One that is there stays as it is; one of which a simulated node shows
-        only what it is gets what it takes to be given away."""
+        """Add a device with its driver bound.
+
+        An existing device is kept; one that a simulated node shows only in part gets the files needed to pass it
+        through.
+        """
         self._bus.plug(device)
 
     def write(self, path: Path, text: str, *, timeout_s: float) -> None:
-        """As a write to that file would end."""
+        """Apply a write to a file of the tree, or raise the error that the kernel would report."""
         if not path.exists():
             raise refusal(errno.ENOENT, path)
         place, word = path.parent, text.strip()
@@ -44,10 +48,10 @@ class SimulatedKernel:
         elif path.name == "drivers_probe":
             self._bus.probe(path, word)
         elif path.name == "sriov_numvfs":
-            self._parts.numvfs(path, place, int(word), timeout_s)
+            self._functions.numvfs(path, place, int(word), timeout_s)
         elif path.name == "create":
-            self._parts.create(path, place, word)
+            self._functions.create(path, place, word)
         elif path.name == "remove":
-            self._parts.remove(path, place, timeout_s)
+            self._functions.remove(path, place, timeout_s)
         else:
             path.write_text((word or "(null)") + "\n")

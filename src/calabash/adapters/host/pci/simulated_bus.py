@@ -1,7 +1,8 @@
-"""Devices, drivers and groups of a PCI tree on disk, and what a kernel does with them when it is asked to bind and unbind.
+"""Simulated PCI bus on disk: devices, drivers and IOMMU groups, and the kernel's reaction to binding and unbinding.
 
-What it does is what a kernel of Debian was seen to do in ``tests/vfio``, down to the error numbers: a bind without IOMMU is
-EINVAL, a group that is not viable binds all the same, taking a device from VFIO blocks while its group is open.
+It behaves as a kernel of Debian was observed to in ``tests/vfio``, including error numbers: a bind without IOMMU is
+EINVAL,
+a group that is not viable binds all the same, and unbinding a device from VFIO blocks while its group is open.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from calabash.adapters.host.pci.devices import VFIO_PCI
 from calabash.adapters.host.processes import device_users
 from calabash.adapters.host.sysfs_writer import BlockedError
 
-OURS = "driver-of-the-host"  # who drives a device when nothing else is said; sysfs has no such file
-_LOOK_AGAIN_S = 0.02
+OURS = "driver-of-the-host"  # file with the device's usual driver; sysfs has no such file
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPci:
-    """A device to be made. ``group`` -1: the machine has no IOMMU. ``driver`` "": nobody's."""
+    """Device to be created. ``group`` -1: the machine has no IOMMU; ``driver`` "": no driver."""
 
     address: str
     vendor: int = 0x10DE
@@ -37,7 +38,7 @@ class SimulatedPci:
 
 
 class SimulatedBus:
-    """The bus below ``root``."""
+    """PCI bus below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,21 +47,24 @@ class SimulatedBus:
             (root / directory).mkdir(parents=True, exist_ok=True)
         (root / "sys/bus/pci/drivers_probe").touch()
 
-    def place(self, address: str) -> Path:
-        """Where a device is."""
+    def directory(self, address: str) -> Path:
+        """Return the directory of a device."""
         return self._bus / "devices" / address
 
     def load(self, module: str) -> None:
-        """``modprobe``, of a module that there is."""
+        """Load a kernel module, as ``modprobe`` does."""
         (self.root / "sys/module" / module).mkdir(parents=True, exist_ok=True)
         if module == "vfio_pci":
             self._driver(VFIO_PCI)
             (self.root / "dev/vfio/vfio").touch()
 
     def plug(self, device: SimulatedPci) -> None:
-        """Let a device appear, driven by its driver. One that is there stays as it is; one of which a simulated node shows
-        only what it is gets what it takes to be given away."""
-        place = self.place(device.address)
+        """Add a device with its driver bound.
+
+        An existing device is kept; one that a simulated node shows only in part gets the files needed to pass it
+        through.
+        """
+        place = self.directory(device.address)
         if (place / OURS).exists():
             return
         place.mkdir(exist_ok=True)
@@ -98,27 +102,27 @@ class SimulatedBus:
             self._attach(device.address, device.driver)
 
     def unbind(self, path: Path, address: str, timeout_s: float) -> None:
-        """Take a device from the driver whose file this is."""
-        place = self.place(address)
+        """Unbind a device from the driver whose ``unbind`` file this is."""
+        place = self.directory(address)
         driver = link_name(place / "driver")
         if driver != link_name(path.parent) and driver != path.parent.resolve().name:
             raise refusal(errno.ENODEV, path)
         if driver == VFIO_PCI:
             node = self.root / "dev/vfio" / link_name(place / "iommu_group")
             self.wait(path, node, timeout_s)
-        self.detach(address, driver)  # a kernel hides the driver at once and goes on by itself; this one gives up
+        self.detach(address, driver)  # a kernel hides the driver at once and completes later; the simulation gives up
 
     def wait(self, path: Path, node: Path, timeout_s: float) -> None:
-        """Until nobody has the file of a group open. Raises BlockedError."""
+        """Wait until no process has the file of the group open. Raises BlockedError."""
         until = time.monotonic() + timeout_s
         while device_users([node])[node]:
             if time.monotonic() > until:
                 raise BlockedError(path, timeout_s)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
 
     def bind(self, path: Path, driver: str, address: str) -> None:
-        """Give a device to a driver that wants it."""
-        place = self.place(address)
+        """Bind a device to a driver that accepts it. Raises OSError."""
+        place = self.directory(address)
         if not place.exists():
             raise refusal(errno.ENODEV, path)
         if (place / "driver").is_symlink():
@@ -132,8 +136,8 @@ class SimulatedBus:
         self._attach(address, driver)
 
     def probe(self, path: Path, address: str) -> None:
-        """Let the driver that wants a device have it."""
-        place = self.place(address)
+        """Bind the device to the driver that accepts it, if any."""
+        place = self.directory(address)
         if not place.exists():
             raise refusal(errno.ENODEV, path)
         if (place / "driver").is_symlink():
@@ -149,7 +153,7 @@ class SimulatedBus:
         return (override,) if override != "(null)" else ((place / OURS).read_text().strip(),)
 
     def _attach(self, address: str, driver: str) -> None:
-        place = self.place(address)
+        place = self.directory(address)
         self._driver(driver)
         for link, target in (
             (self._bus / "drivers" / driver / address, place),
@@ -161,8 +165,8 @@ class SimulatedBus:
             (self.root / "dev/vfio" / link_name(place / "iommu_group")).touch()
 
     def detach(self, address: str, driver: str) -> None:
-        """Nobody drives it any more."""
-        place = self.place(address)
+        """Remove the device from its driver."""
+        place = self.directory(address)
         (place / "driver").unlink(missing_ok=True)
         if driver:
             (self._bus / "drivers" / driver / address).unlink(missing_ok=True)
@@ -178,7 +182,7 @@ class SimulatedBus:
 
 
 def link_name(link: Path) -> str:
-    """The last word of where a link leads; "" where there is none."""
+    """Return the last component of a link's target; "" if there is no link."""
     try:
         return os.path.basename(os.readlink(link))
     except OSError:
@@ -186,5 +190,5 @@ def link_name(link: Path) -> str:
 
 
 def refusal(number: int, path: Path) -> OSError:
-    """A write that the kernel refuses."""
+    """Return the error of a write that the kernel refuses."""
     return OSError(number, os.strerror(number), str(path))

@@ -1,4 +1,4 @@
-"""Parts of simulated cards: what a kernel does when it is asked for SR-IOV functions and mediated devices."""
+"""SR-IOV functions and mediated devices of simulated cards, created and removed as a kernel does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from calabash.adapters.host.pci.simulated_bus import OURS, SimulatedBus, SimulatedPci, link_name, refusal
 
 
-class SimulatedParts:
-    """Functions and mediated devices of the cards of a bus."""
+class SimulatedFunctions:
+    """Virtual functions and mediated devices of the cards of a bus."""
 
     def __init__(self, bus: SimulatedBus) -> None:
         self._bus = bus
 
     def numvfs(self, path: Path, place: Path, count: int, timeout_s: float) -> None:
-        """Make so many functions of a card, from none, or take all away."""
+        """Create that many virtual functions of a card that has none, or remove all for 0."""
         present = int(path.read_text())
         if count > int((place / "sriov_totalvfs").read_text()) or count < 0:
             raise refusal(errno.ERANGE, path)
@@ -24,7 +24,7 @@ class SimulatedParts:
             raise refusal(errno.EBUSY, path)
         for number in range(present if not count else 0):
             address = link_name(place / f"virtfn{number}")
-            function = self._bus.place(address)
+            function = self._bus.directory(address)
             self._bus.wait(path, self._bus.root / "dev/vfio" / link_name(function / "iommu_group"), timeout_s)
             self._bus.detach(address, link_name(function / "driver"))
             shutil.rmtree(self._bus.root / "sys/kernel/iommu_groups" / link_name(function / "iommu_group"))
@@ -41,12 +41,12 @@ class SimulatedParts:
             free = next(group for group in range(10_000) if not (groups / str(group)).exists())
             driver = (place / OURS).read_text().strip()
             self._bus.plug(SimulatedPci(address=address, driver="" if quiet else driver, group=free))
-            (self._bus.place(address) / OURS).write_text(driver + "\n")
-            (self._bus.place(address) / "physfn").symlink_to(place)
-            (place / f"virtfn{number}").symlink_to(self._bus.place(address))
+            (self._bus.directory(address) / OURS).write_text(driver + "\n")
+            (self._bus.directory(address) / "physfn").symlink_to(place)
+            (place / f"virtfn{number}").symlink_to(self._bus.directory(address))
 
     def create(self, path: Path, kind: Path, uuid: str) -> None:
-        """Make a mediated device."""
+        """Create a mediated device."""
         left = int((kind / "available_instances").read_text())
         there = self._bus.root / "sys/bus/mdev/devices" / uuid
         if there.exists():
@@ -64,7 +64,7 @@ class SimulatedParts:
         (there / "remove").touch()
 
     def remove(self, path: Path, there: Path, timeout_s: float) -> None:
-        """Take a mediated device away."""
+        """Remove a mediated device."""
         node = self._bus.root / "dev/vfio" / link_name(there / "iommu_group")
         self._bus.wait(path, node, timeout_s)
         instances = there / "mdev_type" / "available_instances"

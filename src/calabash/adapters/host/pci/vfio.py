@@ -1,11 +1,14 @@
-"""Devices change hands between their host driver and VFIO, and come back.
+"""Bind PCI devices to VFIO and return them to their host driver.
 
-Theory of operation, by what a kernel was seen to do. A device is given to ``vfio-pci`` by saying so in its
-``driver_override``, taking it from its driver and binding it; it comes back by the reverse, with the override emptied and
-the bus asked to probe. The kernel protects nobody: it takes a device from a driver whose files are open, and binds one
-whose group can never be used. And it waits: taking a device from VFIO while a program holds it blocks until that has let
-go, and so does the next write about that device. Hence all is looked at first, every write has a deadline, whatever
-fails is undone, and every call may be repeated. ``new_id`` is never written: it seizes whatever matches.
+A device is given to ``vfio-pci`` by writing its ``driver_override``, unbinding it from its driver and binding it; it is
+returned by unbinding it, emptying the override and probing the bus. The kernel protects no process: it unbinds a driver
+whose files are open, and binds a device whose group can never be used. It also blocks: unbinding a device from VFIO
+while
+a program holds it waits until the program releases it, and so does the next write about that device. Therefore
+everything
+is checked first, every write has a deadline, a failed step is undone, and every call may be repeated. ``new_id`` is
+never
+written, because it takes every matching device.
 """
 
 from __future__ import annotations
@@ -26,18 +29,18 @@ from calabash.model.errors import CalabashError, Reason
 WRITE_S = 10.0
 _MODPROBE_S = 30.0
 _DRIVER_APPEARS_S = 2.0
-_LOOK_AGAIN_S = 0.02
+_POLL_S = 0.02
 
 log = structlog.get_logger(__name__)
 
 
 def is_vfio(driver: str) -> bool:
-    """Whether a driver hands devices out to programs: ``vfio-pci``, or a variant such as ``nvgrace_gpu_vfio_pci``."""
+    """Return True if a driver passes devices to programs: ``vfio-pci``, or a variant like ``nvgrace_gpu_vfio_pci``."""
     return driver.replace("-", "_").endswith("vfio_pci")
 
 
 def load_module(name: str) -> None:
-    """Ask for a module of the kernel; whether it is there then is to be looked at."""
+    """Try to load a kernel module; the caller checks whether it is loaded then."""
     try:
         run_program(["modprobe", "-q", name], timeout_s=_MODPROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,12 +48,12 @@ def load_module(name: str) -> None:
 
 
 class Vfio:
-    """Binds and returns devices of a tree.
+    """Binds devices of a tree to VFIO and returns them.
 
     Args:
-        load: asks for a module of the kernel.
-        holders: who has files open, as words for people; "" nobody.
-        timeout_s: how long a write may take.
+        load: tries to load a kernel module.
+        holders: text that names the processes which have a file open; "" for none.
+        timeout_s: longest time of one write.
     """
 
     def __init__(
@@ -68,32 +71,37 @@ class Vfio:
         self._holders = holders
         self._timeout_s = timeout_s
 
-    # -- giving away -------------------------------------------------------------------------------------------
+    # -- bind ----------------------------------------------------------------------------------------------------
 
     def require_ready(self, address: str) -> PciDevice:
-        """The device, if this machine can hand it out at all. Changes nothing but loading modules. Raises CalabashError."""
+        """Return the device if this machine can pass it through; changes nothing except loading modules.
+
+        Raises CalabashError.
+        """
         device = self.tree.get(address)
-        if device.bridge:
-            raise CalabashError(f"{address} is a bridge and stays with the machine", hint="name a device behind it")
-        if device.group < 0 or not self.tree.translates():
+        if device.is_bridge:
+            raise CalabashError(
+                f"{address} is a bridge, which cannot be passed through", hint="name a device behind it"
+            )
+        if device.group < 0 or not self.tree.has_iommu():
             raise CalabashError(
                 f"{address} is in no IOMMU group: its memory accesses cannot be confined",
                 reason=Reason.UNHEALTHY,
-                hint="switch on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on or amd_iommu=on",
+                hint="enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on or amd_iommu=on",
             )
         if not device.translated:
             raise CalabashError(
-                f"the IOMMU group of {address} is vfio's own that confines nothing (no-IOMMU mode)",
+                f"the IOMMU group of {address} belongs to vfio's no-IOMMU mode, which does not confine memory accesses",
                 reason=Reason.UNHEALTHY,
-                hint="boot with intel_iommu=on or amd_iommu=on, and leave enable_unsafe_noiommu_mode off",
+                hint="boot with intel_iommu=on or amd_iommu=on, and do not set enable_unsafe_noiommu_mode",
             )
         self._require_modules(self.tree.vfio_driver(address))
         return device
 
     def bind(self, address: str) -> Path:
-        """Give it to VFIO; the file of its group by which programs get it. Nothing happens when it is there already.
+        """Bind the device to VFIO and return the file of its group; does nothing if it is bound already.
 
-        Raises CalabashError, and then everything is as before, or, with TIMEOUT, is to be returned later.
+        Raises CalabashError after restoring the former state; with TIMEOUT the device is to be returned later.
         """
         device = self.require_ready(address)
         if not is_vfio(device.driver):
@@ -105,8 +113,8 @@ class Vfio:
         return self.group_file(device.group)
 
     def _bind(self, device: PciDevice, driver: str) -> None:
-        place, name = self.tree.place(device.address), device.address
-        self._write(place / "driver_override", driver, f"{name} cannot be kept for {driver}")
+        place, name = self.tree.directory(device.address), device.address
+        self._write(place / "driver_override", driver, f"{name} cannot be reserved for {driver}")
         if device.driver:
             self._unbind(name, device.driver)
         bus = self.tree.root / "sys/bus/pci/drivers" / driver
@@ -117,8 +125,8 @@ class Vfio:
             {
                 errno.ENOENT: f"the kernel's module {driver} is not loaded; modprobe {driver}",
                 errno.EINVAL: "the kernel has no IOMMU for it; boot with intel_iommu=on or amd_iommu=on",
-                errno.ENODEV: "it has gone, or somebody emptied its driver_override; see `dmesg`",
-                errno.EBUSY: "another driver was quicker; see `lspci -k`",
+                errno.ENODEV: "it is gone, or its driver_override was emptied meanwhile; see `dmesg`",
+                errno.EBUSY: "another driver has bound it meanwhile; see `lspci -k`",
             },
         )
         found = self.tree.get(name)
@@ -134,7 +142,12 @@ class Vfio:
         try:
             self.give_back(before.address, before.driver)
         except CalabashError as error:
-            log.error("a device could not be put back", device=before.address, error=error.message, cause=cause.message)
+            log.error(
+                "a device could not be returned to its driver",
+                device=before.address,
+                error=error.message,
+                cause=cause.message,
+            )
 
     def _require_modules(self, driver: str) -> None:
         if not self.tree.has_driver(driver):
@@ -149,7 +162,7 @@ class Vfio:
             self._load("vfio_iommu_type1")
         if not self._has_type1():
             raise CalabashError(
-                "no virtual machine could use it: the kernel's module vfio_iommu_type1 is not loaded",
+                "no virtual machine could use the device: the kernel's module vfio_iommu_type1 is not loaded",
                 reason=Reason.UNHEALTHY,
                 hint="modprobe vfio_iommu_type1",
             )
@@ -158,24 +171,32 @@ class Vfio:
         root = self.tree.root
         return (root / "sys/module/vfio_iommu_type1").exists() or (root / "dev/iommu").exists()
 
-    # -- coming back -------------------------------------------------------------------------------------------
+    # -- return to the host --------------------------------------------------------------------------------------
 
     def give_back(self, address: str, driver: str) -> None:
-        """Let the host have it again; ``driver`` is who drove it before, "" nobody. Harmless when it is back already.
+        """Return the device to the host; does nothing if that has been done.
 
-        Raises TIMEOUT while a program still holds it: to be tried again. Other errors say what is left to do by hand.
+        Args:
+            driver: the driver that it had before; "" for none.
+
+        Raises CalabashError(TIMEOUT) while a program holds the device: try again later. Other errors say what is left
+        to do by
+        hand.
         """
         device = self.tree.find(address)
         if device is None:
-            return  # pulled out, or a virtual function that is no more
-        place = self.tree.place(address)
+            return  # unplugged, or a virtual function that was removed
+        place = self.tree.directory(address)
         if is_vfio(device.driver):
             self._unbind(address, device.driver)
-        self._write(place / "driver_override", "\n", f"{address} cannot be let go")
+        self._write(place / "driver_override", "\n", f"{address} cannot be released")
         if not driver or (device.driver and not is_vfio(device.driver)):
             return
-        if device.physical and _off(self.tree.place(device.physical) / "sriov_drivers_autoprobe"):
-            log.info("a virtual function stays without a driver, as its card says", device=address)
+        if device.physical and _off(self.tree.directory(device.physical) / "sriov_drivers_autoprobe"):
+            log.info(
+                "a virtual function stays without a driver, because its card has sriov_drivers_autoprobe off",
+                device=address,
+            )
             return
         self._write(self.tree.root / "sys/bus/pci/drivers_probe", address, f"the host does not take {address} back")
         self._require_driver(address, driver)
@@ -189,11 +210,13 @@ class Vfio:
                     reason=Reason.UNHEALTHY,
                     hint=f"modprobe {driver}, then: echo {address} > /sys/bus/pci/drivers_probe",
                 )
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
 
     def _unbind(self, address: str, driver: str) -> None:
         try:
-            self._write(self.tree.place(address) / "driver/unbind", address, f"{driver} does not let go of {address}")
+            self._write(
+                self.tree.directory(address) / "driver/unbind", address, f"{driver} does not let go of {address}"
+            )
         except CalabashError as error:
             # While the kernel waits, the device shows no driver any more, and nothing can be done with it.
             device = self.tree.find(address)
@@ -203,7 +226,7 @@ class Vfio:
     # -- the rest ----------------------------------------------------------------------------------------------
 
     def group_file(self, group: int) -> Path:
-        """What a program opens to use the devices of a group."""
+        """Return the file that a program opens to use the devices of a group."""
         return self.tree.root / "dev/vfio" / str(group)
 
     def _write(self, path: Path, text: str, what: str, meanings: Mapping[int, str] | None = None) -> None:
@@ -213,7 +236,7 @@ class Vfio:
             raise CalabashError(
                 f"{what} within {self._timeout_s:g} s: {self._blocking(text, path)}",
                 reason=Reason.TIMEOUT,
-                hint="it goes on by itself as soon as whoever uses the device lets go of it",
+                hint="it completes when the program that uses the device releases it",
             ) from error
         except OSError as error:
             raise refused(error, what, meanings, otherwise=Reason.UNHEALTHY) from error
@@ -222,7 +245,7 @@ class Vfio:
         address = pci_address(text) or pci_address(path.parent.name)
         device = self.tree.find(address) if address else None
         who = self._holders(self.group_file(device.group)) if device is not None and device.group >= 0 else ""
-        return f"held by {who}" if who else "the kernel waits for whoever holds it"
+        return f"held by {who}" if who else "the kernel waits for the program that holds it"
 
 
 def _off(path: Path) -> bool:

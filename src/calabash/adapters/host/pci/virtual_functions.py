@@ -1,7 +1,8 @@
-"""Parts of a card for virtual machines: SR-IOV functions, virtual GPUs by the driver's list, mediated devices.
+"""Virtual devices of a card for virtual machines: SR-IOV functions, virtual GPUs, and mediated devices.
 
-A card's functions are made all at once and only from none; they get no host driver of their own. A virtual GPU is made by
-writing its type where the driver wants it, and unmade by its reverse, which the kernel lets wait while it is used.
+A card's functions are created all at once and only from none; host drivers do not bind them. A virtual GPU is created
+by
+writing its type into the driver's file and removed by writing 0, which the kernel delays while it is in use.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class VirtualFunctions:
-    """Makes and unmakes them; every call may be repeated."""
+    """Creates and removes virtual functions and devices; every call may be repeated."""
 
     def __init__(self, tree: PciTree, writer: KernelWriter, *, timeout_s: float = WRITE_S) -> None:
         self._tree = tree
@@ -30,11 +31,11 @@ class VirtualFunctions:
         self._timeout_s = timeout_s
 
     def make(self, address: str, count: int) -> tuple[str, ...]:
-        """Let the card have that many functions; their addresses. Raises CalabashError."""
+        """Give the card exactly ``count`` virtual functions; return their addresses. Raises CalabashError."""
         device = self._tree.get(address)
         if len(device.vfs) == count:
             return device.vfs
-        place = self._tree.place(address)
+        place = self._tree.directory(address)
         if (place / "sriov_drivers_autoprobe").exists():
             self._write(
                 place / "sriov_drivers_autoprobe", "0", f"{address} cannot keep its functions from host drivers"
@@ -55,18 +56,21 @@ class VirtualFunctions:
         return found
 
     def unmake(self, address: str) -> None:
-        """Take them all away. Raises TIMEOUT while one is used."""
+        """Remove all virtual functions of the card. Raises CalabashError(TIMEOUT) while one is in use."""
         device = self._tree.find(address)
         if device is not None and device.vfs:
             self._write(
-                self._tree.place(address) / "sriov_numvfs",
+                self._tree.directory(address) / "sriov_numvfs",
                 "0",
                 f"{address} keeps its {len(device.vfs)} virtual functions",
             )
 
     def set_type(self, function: str, kind: str) -> None:
-        """Make a function a virtual GPU of that type of the driver's list; "" unmakes it."""
-        place = self._tree.place(function) / "nvidia" / "current_vgpu_type"
+        """Make a function a virtual GPU of a type of the driver's list; "" removes the virtual GPU.
+
+        Raises CalabashError.
+        """
+        place = self._tree.directory(function) / "nvidia" / "current_vgpu_type"
         what = f"{function} does not become a virtual GPU of type {kind}" if kind else f"{function} stays a virtual GPU"
         meanings = {
             errno.EINVAL: "the driver does not know the type, or the card is divided otherwise; see creatable_vgpu_types",
@@ -76,9 +80,9 @@ class VirtualFunctions:
         self._write(place, kind or "0", what, meanings)
 
     def make_mediated(self, parent: str, kind: str, uuid: str) -> None:
-        """Make a mediated device of that type with that name."""
+        """Create a mediated device of this type with this UUID; does nothing if it exists. Raises CalabashError."""
         if _UUID.fullmatch(uuid) is None or _TYPE.fullmatch(kind) is None:
-            raise CalabashError(f"{uuid[:40]!r} of type {kind[:40]!r} is no mediated device")
+            raise CalabashError(f"{uuid[:40]!r} of type {kind[:40]!r} is not a valid mediated device")
         if self.mediated(uuid):
             return
         meanings = {
@@ -86,20 +90,20 @@ class VirtualFunctions:
             errno.ENOENT: "it does not offer this type; see mdev_supported_types",
             errno.EEXIST: "one of that name exists already; see /sys/bus/mdev/devices",
         }
-        place = self._tree.place(parent) / "mdev_supported_types" / kind / "create"
+        place = self._tree.directory(parent) / "mdev_supported_types" / kind / "create"
         self._write(place, uuid, f"{parent} makes no {kind}", meanings)
 
     def unmake_mediated(self, uuid: str) -> None:
-        """Take it away. Raises TIMEOUT while a virtual machine uses it."""
+        """Remove a mediated device. Raises CalabashError(TIMEOUT) while a virtual machine uses it."""
         if self.mediated(uuid):
             self._write(self._mediated(uuid) / "remove", "1", f"the mediated device {uuid} stays")
 
     def mediated(self, uuid: str) -> bool:
-        """Whether there is one of that name."""
+        """Return True if a mediated device with this UUID exists."""
         return _UUID.fullmatch(uuid) is not None and self._mediated(uuid).exists()
 
     def mediated_group(self, uuid: str) -> int:
-        """The IOMMU group of a mediated device; -1 when there is none of that name."""
+        """Return the IOMMU group of a mediated device; -1 if it does not exist."""
         try:
             group = os.path.basename(os.readlink(self._mediated(uuid) / "iommu_group"))
         except OSError:
@@ -114,9 +118,9 @@ class VirtualFunctions:
             self._writer.write(path, text, timeout_s=self._timeout_s)
         except BlockedError as error:
             raise CalabashError(
-                f"{what}: the kernel still waited after {self._timeout_s:g} s for whoever uses one of them",
+                f"{what}: after {self._timeout_s:g} s the kernel still waits for the program that uses one of them",
                 reason=Reason.TIMEOUT,
-                hint="shut the virtual machine down; it goes on by itself then",
+                hint="shut the virtual machine down; it then completes by itself",
             ) from error
         except OSError as error:
             raise refused(error, what, meanings, otherwise=Reason.CONFLICT) from error

@@ -1,7 +1,8 @@
-"""Where the API server is and as whom it is asked: a service account in a pod, or a kubeconfig.
+"""Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
-Tokens and certificates on disk are rotated by others; they are read again when a minute has passed, when a new connection
-is made, or when the API server refuses them.
+Tokens and certificates on disk are rotated by other programs; they are read again after a minute, for a new connection,
+or
+when the API server refuses them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _REREAD_S = 60.0
 _FILE_BYTES_MAX = 1 << 20
 
-Authorization = Callable[[bool], str]  # the header; True: the last one was refused, find another
+Authorization = Callable[[bool], str]  # returns the header; True: the last one was refused, read it again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
-    """An API server and the way in. ``tls`` makes the context for a new connection (None: plain HTTP),
-    ``server_name`` is what its certificate must say when that is not ``host``; ``namespace`` is the caller's own."""
+    """Address and credentials of an API server.
+
+    Args:
+        tls: makes the context for a new connection; None for plain HTTP.
+        server_name: name in the server's certificate if it is not ``host``.
+        namespace: the caller's namespace.
+    """
 
     host: str
     port: int
@@ -38,7 +44,7 @@ class ApiAccess:
 
 
 class TokenFile:
-    """A bearer token in a file."""
+    """Bearer token in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,12 +60,12 @@ class TokenFile:
 
 
 class TlsFiles:
-    """A TLS context from files that may be replaced: made anew when one of them changed.
+    """TLS context from files that may be replaced; made anew when one of them has changed.
 
     Args:
-        authority: the certificates to trust, PEM; None is the system's.
-        client: files of our certificate and its key.
-        verify: False trusts anybody, as the user asked.
+        authority: PEM file of trusted certificates; None for the system's.
+        client: files of the client's certificate and key.
+        verify: False to accept any server certificate.
     """
 
     def __init__(self, authority: Path | None, client: tuple[Path, Path] | None = None, *, verify: bool = True) -> None:
@@ -81,7 +87,10 @@ class TlsFiles:
 
 
 def tls_context(authority: str, *, verify: bool) -> ssl.SSLContext:
-    """A context that trusts the PEM text (empty: the system's certificates)."""
+    """Return a context that trusts the PEM text; "" for the system's certificates.
+
+    Raises CalabashError(BAD_FILE) if the text cannot be read.
+    """
     try:
         context = ssl.create_default_context(cadata=authority or None)
     except ssl.SSLError as error:
@@ -96,7 +105,7 @@ def tls_context(authority: str, *, verify: bool) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Add our certificate."""
+    """Add the client's certificate to a context. Raises CalabashError(BAD_FILE)."""
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
@@ -104,10 +113,10 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> N
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> ApiAccess:
-    """The way in that a pod is given."""
+    """Return the access of a pod's service account. Raises CalabashError(BAD_FILE) outside of a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdigit():
-        raise bad_access("KUBERNETES_SERVICE_HOST is not set: this is no pod")
+        raise bad_access("KUBERNETES_SERVICE_HOST is not set, so this process is not in a pod")
     return ApiAccess(
         host=host,
         port=int(port),
@@ -119,7 +128,7 @@ def in_cluster(directory: Path = SERVICE_ACCOUNT) -> ApiAccess:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a small file."""
+    """Return the content of a file of at most 1 MiB. Raises CalabashError(BAD_FILE)."""
     try:
         with path.open("rb") as source:
             body = source.read(_FILE_BYTES_MAX + 1)
@@ -131,9 +140,9 @@ def read_file(path: Path) -> bytes:
 
 
 def bad_access(what: str) -> CalabashError:
-    """The way to the API server is not there."""
+    """Return the error for missing or unusable access to the API server."""
     return CalabashError(
-        f"no way to an API server: {what}",
+        f"cannot access an API server: {what}",
         reason=Reason.BAD_FILE,
         hint="run it in a pod with a service account, or name a kubeconfig (--kubeconfig, $KUBECONFIG)",
     )

@@ -1,4 +1,4 @@
-"""The client of a real API server."""
+"""Client of the API server over HTTP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from calabash.adapters.kube.protocol import (
 )
 
 PAGE = 500
-PAGE_BYTES_MAX = 32 << 20  # a page of more is asked for in smaller ones
+PAGE_BYTES_MAX = 32 << 20  # a larger page is requested again in smaller ones
 _SILENCE_S = 100.0  # bookmarks come about every minute
 _WATCH_S = (300, 600)
 _JSON = "application/json"
@@ -49,7 +49,7 @@ _RESOURCES = msgspec.json.Decoder(ResourceList)
 
 
 class _Calls:
-    """Calls that end within their time-out, and what their answers mean."""
+    """Calls that end within a time-out, with their answers decoded or turned into errors."""
 
     def __init__(self, transport: Transport, timeout_s: float) -> None:
         self._transport = transport
@@ -74,7 +74,7 @@ class _Calls:
         repeatable: bool = False,
         bytes_max: int = ANSWER_BYTES_MAX,
     ) -> HttpAnswer:
-        """Call, and call again while the API server asks for patience and the time-out allows it."""
+        """Make a call; repeat it while the API server answers 429 and the time-out allows it."""
         deadline = time.monotonic() + self._timeout_s
         target = f"{path}?{urlencode(query)}" if query else path
         while True:
@@ -99,11 +99,12 @@ class HttpKubeClient(_Calls):
     """``KubeClient`` over HTTP.
 
     Args:
-        access: where the API server is, and as whom it is asked.
-        timeout_s: what a call may take in all, waiting for a free connection included.
-        connections: calls on their way at once.
-        agent: the name that API servers log.
-        transport: connections to share with another client; with it ``connections`` and ``agent`` are those of that one.
+        access: address and credentials of the API server.
+        timeout_s: longest time of a call, including the wait for a free connection.
+        connections: largest number of concurrent calls.
+        agent: user agent, which API servers log.
+        transport: connections to share with another client; ``connections`` and ``agent`` are then those of that
+            client.
     """
 
     def __init__(
@@ -283,9 +284,9 @@ class HttpKubeClient(_Calls):
 def load_client(
     kubeconfig: str | os.PathLike[str] = "", context: str = "", *, connections: int = 16, agent: str = "calabash"
 ) -> HttpKubeClient:
-    """A client by the first of: the file named, a pod's service account, the first file of $KUBECONFIG, ~/.kube/config.
+    """Return a client with the first access of: the named file, a pod's service account, $KUBECONFIG, ~/.kube/config.
 
-    Raises CalabashError(BAD_FILE) when none can be used.
+    Of $KUBECONFIG the first file is used. Raises CalabashError(BAD_FILE) if the access cannot be used.
     """
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
         return HttpKubeClient(in_cluster(), connections=connections, agent=agent)

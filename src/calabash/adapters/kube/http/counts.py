@@ -1,6 +1,6 @@
-"""Counts of this process' requests to the API server, and of its lists and watches.
+"""Counts of this process's requests, lists and watches to the API server.
 
-They belong to the process: a program has several clients and mirrors, and its operator asks how all of them fare.
+They are kept for the whole process, because a program has several clients and mirrors, and metrics cover all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class KubeCounts:
-    """Safe for threads."""
+    """Request counters; safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class KubeCounts:
         self._silent: dict[object, tuple[str, Callable[[], float]]] = {}
 
     def request(self, method: str, status: int) -> None:
-        """Count a request by the status of its answer; 0: there was none."""
+        """Count a request by the status of its answer; 0 if there was none."""
         with self._lock:
             self._requests[method, status] += 1
 
@@ -36,32 +36,32 @@ class KubeCounts:
             self._watches[plural] += 1
 
     def begin(self, mirror: object, plural: str, silent_s: Callable[[], float]) -> None:
-        """Add a mirror, to be asked for how long the API server has said nothing to it."""
+        """Add a mirror; ``silent_s`` returns for how long the API server has sent nothing to it."""
         with self._lock:
             self._silent[mirror] = (plural, silent_s)
 
     def end(self, mirror: object) -> None:
-        """Remove a mirror that was stopped."""
+        """Remove a stopped mirror."""
         with self._lock:
             self._silent.pop(mirror, None)
 
     def requests(self) -> dict[tuple[str, int], int]:
-        """Requests by method and status."""
+        """Return the requests by method and status."""
         with self._lock:
             return dict(self._requests)
 
     def lists(self) -> dict[str, int]:
-        """Complete lists by the plural of the kind."""
+        """Return the complete lists by the plural of the kind."""
         with self._lock:
             return dict(self._lists)
 
     def watches(self) -> dict[str, int]:
-        """Watches that were begun, by the plural of the kind."""
+        """Return the watches begun, by the plural of the kind."""
         with self._lock:
             return dict(self._watches)
 
     def silent_s(self) -> dict[str, float]:
-        """The longest silence of the mirrors of each kind, in seconds."""
+        """Return the longest silence of the mirrors of each kind, in seconds."""
         with self._lock:
             mirrors = list(self._silent.values())
         longest: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The way in that a kubeconfig describes: clusters, users, contexts; tokens, certificates, and programs that give them."""
+"""Access to the API server from a kubeconfig: clusters, users, contexts, tokens, certificates, credential programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from calabash.adapters.kube.http.access import (
 from calabash.model.errors import cause
 
 _PROGRAM_S = 60.0
-_EARLY_S = 60.0  # a credential is renewed so long before it ends
+_EARLY_S = 60.0  # a credential is renewed this long before it expires
 _EXEC_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"})
 
 
@@ -110,7 +110,10 @@ class _ProgramReply(msgspec.Struct, frozen=True):
 
 
 def _content(text: str | bytes) -> Any:
-    """JSON or YAML as plain data. Raises ValueError. Agents are small, and in a pod none reads YAML."""
+    """Decode JSON or YAML to plain data. Raises ValueError.
+
+    YAML is imported only when needed: agents use little memory, and in a pod none reads YAML.
+    """
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
@@ -122,7 +125,10 @@ def _content(text: str | bytes) -> Any:
 
 
 def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
-    """The way in that ``context`` of the file describes (its current one by default)."""
+    """Return the access of ``context`` in the file, by default its current context.
+
+    Raises CalabashError(BAD_FILE) if the file cannot be used.
+    """
     try:
         # A timestamp or number where a string must be is refused by msgspec, not turned into one.
         file = msgspec.convert(_content(read_file(path)), _File)
@@ -148,7 +154,7 @@ def _access(path: Path, cluster: _Cluster, user: _User, namespace: str) -> ApiAc
     except ValueError as error:
         raise bad_access(f"{path}: server {cluster.server!r}: {error}") from error
     if url.scheme not in {"http", "https"} or not url.hostname:
-        raise bad_access(f"{path}: server {cluster.server!r} is no URL")
+        raise bad_access(f"{path}: server {cluster.server!r} is not a URL")
     if cluster.proxy_url:
         raise bad_access(f"{path}: a proxy is not supported")
     return ApiAccess(
@@ -195,7 +201,7 @@ def _tls(base: Path, cluster: _Cluster, user: _User) -> Callable[[], ssl.SSLCont
 
 
 def _load_from_memory(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL reads certificates from files only; these never reach a disk."""
+    """Load a certificate from memory files: OpenSSL reads files only, and these are not written to disk."""
     descriptors = []
     try:
         for body in (certificate, key):
@@ -211,15 +217,15 @@ def _decoded(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise bad_access(f"a certificate in the kubeconfig is no base64: {error}") from error
+        raise bad_access(f"a certificate in the kubeconfig is not base64: {error}") from error
 
 
 class _ProgramToken:
-    """A token that a program gives, asked again when it ends or is refused."""
+    """Token from a credential program, which is run again when the token expires or is refused."""
 
     def __init__(self, base: Path, program: _Program) -> None:
         if program.api_version not in _EXEC_VERSIONS:
-            raise bad_access(f"credentials by program of version {program.api_version!r} are not supported")
+            raise bad_access(f"credential programs of API version {program.api_version!r} are not supported")
         self._program = program
         # Only a path with a slash is relative to the file, as kubectl has it; a bare word is the name of a program.
         self._base = base.absolute()
@@ -232,7 +238,7 @@ class _ProgramToken:
             if refused or not self._header or time.time() >= self._until:
                 status = self._ask()
                 if not status.token:
-                    raise bad_access(f"{self._command} gave no token; certificates by program are not supported")
+                    raise bad_access(f"{self._command} returned no token; certificates from programs are not supported")
                 self._header = f"Bearer {status.token}"
                 self._until = _ends(status.expiration_timestamp)
             return self._header

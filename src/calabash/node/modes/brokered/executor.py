@@ -155,7 +155,7 @@ class BrokeredExecutor(VgpuExecutor):
             hosts, over = list(self._hosts.values()), list(self._over)
         for host in hosts:
             self._watch(host)
-        self._endings.look()
+        self._endings.poll()
         for host in hosts:
             if host.process is not None:
                 host.listen_to()
@@ -220,7 +220,7 @@ class BrokeredExecutor(VgpuExecutor):
             return
         for process in (host.process, host.client):
             if process is not None:
-                self._endings.forget(process)
+                self._endings.unwatch(process)
         with self._lock:
             self._over.remove(host)
             replaced = self._hosts.get(host.allocation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from calabash.adapters.gpu.nvidia.mps import ServerLook
+from calabash.adapters.gpu.nvidia.mps import ServerState
 from calabash.adapters.host.processes import identify
 from calabash.model.request import AllocationId
 from calabash.node.modes.mps.daemon import CardDaemon
@@ -80,7 +80,7 @@ class CardTurns:
             )
 
     def _refuse_others(
-        self, allocation: AllocationId, share: Share, before: ServerLook | None, after: ServerLook | None
+        self, allocation: AllocationId, share: Share, before: ServerState | None, after: ServerState | None
     ) -> None:
         """Whoever slipped in while the share was another's is parted from the card."""
         if before is None or after is None:

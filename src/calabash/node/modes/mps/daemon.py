@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from calabash.adapters.gpu.nvidia.mps import MpsControl, ServerLook, ServerStatus
+from calabash.adapters.gpu.nvidia.mps import MpsControl, ServerState, ServerStatus
 from calabash.adapters.host.processes import Process, alive, identify, parent_of, send_signal
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.modes.mps.clients import Clients
@@ -55,7 +55,7 @@ class CardDaemon:
     def adopt(self, process: Process) -> None:
         """Take over the daemon of an earlier pool."""
         self.process = process
-        self.control.forget_log()
+        self.control.skip_log()
 
     def start(self) -> None:
         """Begin anew, with the share that the next server starts with. Raises CalabashError."""
@@ -132,14 +132,14 @@ class CardDaemon:
         found = [] if self.running else self.control.daemons()
         if found:
             self.adopt(found[0])
-        for process in self.control.everybody():
+        for process in self.control.processes():
             if process != self.process and (self.process is None or parent_of(process.pid) != self.process.pid):
                 send_signal(process, signal.SIGKILL)
         return self.process
 
     def end(self) -> None:
         """And its servers: one without a daemon serves nobody and keeps the next one from the card."""
-        for process in (self.process, self.server, *self.control.everybody()):
+        for process in (self.process, self.server, *self.control.processes()):
             if process is not None:
                 send_signal(process, signal.SIGKILL)
         if self._child is not None:
@@ -147,9 +147,9 @@ class CardDaemon:
         self._child = self.process = self.server = None
         self.given = NOTHING
 
-    def look(self) -> ServerLook | None:
+    def look(self) -> ServerState | None:
         """Its server and who its clients are; None when it is not there."""
-        look = self.control.look(self.server_pid)
+        look = self.control.server_state(self.server_pid)
         if look is not None:
             self.clients.seen(look.clients)
         return look
@@ -172,5 +172,5 @@ class CardDaemon:
             self.give()
 
     def _answers(self, server: int) -> bool:
-        look = self.control.look(server)
+        look = self.control.server_state(server)
         return look is not None and look.status is not ServerStatus.INITIALIZING

@@ -68,7 +68,7 @@ class MpsExecutor(ViewOnly):
             return Edits()
         share, pipe = _share(record, service.served), str(service.control.pipe)
         environment = (
-            *service.control.reach,
+            *service.control.client_variables,
             ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(share.percent)),
             ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={share.memory_mib}M"),
             ("CALABASH_MPS_DOOR", str(service.door)),

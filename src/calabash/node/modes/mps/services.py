@@ -99,7 +99,7 @@ class Services:
             return  # it is somebody else's, and nothing of ours lives there
         for place in directory.iterdir() if directory.is_dir() else ():
             if place.name not in known:
-                for process in MpsControl(place, "", self._tools.environment, self._tools.driver_files).everybody():
+                for process in MpsControl(place, "", self._tools.environment, self._tools.driver_files).processes():
                     send_signal(process, signal.SIGKILL)
 
     def stop(self, service: CardService) -> bool:

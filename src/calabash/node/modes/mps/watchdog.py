@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
-from calabash.adapters.gpu.nvidia.mps import ServerLook, ServerStatus
+from calabash.adapters.gpu.nvidia.mps import ServerState, ServerStatus
 from calabash.adapters.host.processes import alive
 from calabash.model.errors import CalabashError
 from calabash.node.modes.mps.daemon import CardDaemon
@@ -61,7 +61,8 @@ class ServiceWatch:
                 self._restart()
                 return
             look = daemon.look() if daemon.server is not None and alive(daemon.server) else None
-            culprit = daemon.control.culprit()  # all that were hit may have gone by now, and the server serves again
+            # All clients that were hit may have ended by now, and the server may serve again.
+            culprit = daemon.control.faulting_client()
             if look is None:
                 self._server_gone()
             elif look.status is ServerStatus.FAULT or culprit or self._unnamed_until:
@@ -88,7 +89,7 @@ class ServiceWatch:
 
     def tell_unseen(self) -> None:
         """A fault that was not seen yet: all that it hit have left by now."""
-        culprit = self._daemon.control.culprit()
+        culprit = self._daemon.control.faulting_client()
         if culprit and not self._faulted_at:
             self._news.fault(culprit, self._daemon.clients)
 
@@ -136,7 +137,7 @@ class ServiceWatch:
             elif news:
                 self._news.back(news)
 
-    def _fault(self, look: ServerLook, culprit: int) -> None:
+    def _fault(self, look: ServerState, culprit: int) -> None:
         now = time.monotonic()
         if not self._faulted_at:
             self._unnamed_until = self._unnamed_until or now + NAMED_WITHIN_S

@@ -164,7 +164,7 @@ class PassthroughExecutor(ViewOnly):
     # -- the rest ----------------------------------------------------------------------------------------------
 
     def _apart(self, device: Device) -> AbstractContextManager[None]:
-        return self._tools.inventory.driver_of(device.uuid).apart()
+        return self._tools.inventory.driver_of(device.uuid).released()
 
 
 def open_mode(tools: NodeTools) -> PassthroughExecutor:

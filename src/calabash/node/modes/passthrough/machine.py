@@ -72,7 +72,7 @@ class Machine:
         """Its companions, if its group is viable with them. Raises CalabashError."""
         device = self.vfio.require_ready(address)
         members = [
-            GroupMember(address=m.address, driver=m.driver, bridge=m.bridge, vfio=is_vfio(m.driver))
+            GroupMember(address=m.address, driver=m.driver, bridge=m.is_bridge, vfio=is_vfio(m.driver))
             for m in self.tree.members(device.group)
         ]
         beside = card_functions(members, address) if not device.physical else ()
@@ -108,7 +108,7 @@ class Machine:
             raise CalabashError(
                 f"device {device.index} has {len(card.vfs)} virtual functions",
                 reason=Reason.MODE_CONFLICT,
-                hint=f"echo 0 > {self.tree.place(card.address)}/sriov_numvfs",
+                hint=f"echo 0 > {self.tree.directory(card.address)}/sriov_numvfs",
             )
 
     def users(self, nodes: Sequence[Path]) -> str:

@@ -89,7 +89,7 @@ class TurnLengths:
             return
         known = self._set.get(uuid)
         try:
-            before = known.before if known else self._intervals.of(uuid) or Interval.DEFAULT
+            before = known.before if known else self._intervals.interval(uuid) or Interval.DEFAULT
             self._write({**self._set, uuid: SetCard(before=before, wanted=Interval(word))})
             self._intervals.set(uuid, Interval(word))
             self._wrong.pop(uuid, None)
@@ -113,7 +113,7 @@ class TurnLengths:
 
     def _found(self, uuid: DeviceUuid) -> Interval | None:
         with contextlib.suppress(CalabashError):
-            return self._intervals.of(uuid)
+            return self._intervals.interval(uuid)
         return None
 
     def _write(self, cards: Mapping[DeviceUuid, SetCard]) -> None:

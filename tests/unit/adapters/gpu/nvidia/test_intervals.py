@@ -51,7 +51,7 @@ def test_what_the_tool_says_of_a_class_is_read_with_indulgence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, expected: Interval | None
 ) -> None:
     tool(tmp_path, monkeypatch, f"echo '{said}'")
-    assert Intervals({}).of(CARD) is expected
+    assert Intervals({}).interval(CARD) is expected
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_without_the_tool_and_with_one_that_hangs_it_is_given_up(
         without.setenv("PATH", str(tmp_path))
         without.setattr(children, "SYSTEM_DIRECTORIES", ())
         with pytest.raises(CalabashError) as refused:
-            Intervals({}).of(CARD)
+            Intervals({}).interval(CARD)
     assert refused.value.reason is Reason.UNSUPPORTED
     tool(tmp_path, monkeypatch, "exec sleep 60")
     monkeypatch.setattr(timeslice_intervals, "ASK_S", 0.2)
     with pytest.raises(CalabashError) as refused:
-        Intervals({}).of(CARD)
+        Intervals({}).interval(CARD)
     assert refused.value.reason is Reason.TIMEOUT
 
 
@@ -93,15 +93,15 @@ def test_a_simulated_card_keeps_its_class_for_itself(tmp_path: Path) -> None:
     node = sim.create_node(tmp_path, "lab", "2xT4", seed=1)
     one, two = (device.uuid for device in sim.show_node(node).devices)
     asked = Intervals(simulated_environment(node.state))
-    assert asked.of(one) is Interval.DEFAULT
+    assert asked.interval(one) is Interval.DEFAULT
     if os.geteuid() != 0:
         with pytest.raises(CalabashError) as refused:
             asked.set(one, Interval.SHORT)
         assert refused.value.reason is Reason.NOT_PERMITTED
         return
     asked.set(one, Interval.SHORT)
-    assert (asked.of(one), asked.of(two)) == (Interval.SHORT, Interval.DEFAULT)
+    assert (asked.interval(one), asked.interval(two)) == (Interval.SHORT, Interval.DEFAULT)
     assert [d.timeslice for d in sim.show_node(node).devices] == [1, 0]
     with pytest.raises(CalabashError) as refused:
-        asked.of(DeviceUuid("GPU-none"))
+        asked.interval(DeviceUuid("GPU-none"))
     assert refused.value.reason is Reason.NOT_FOUND

@@ -73,20 +73,20 @@ def test_gate_closes_once_no_call_is_inside_and_later_calls_wait() -> None:
     order: list[str] = []
 
     def first() -> None:
-        with gate.inside():
+        with gate.shared():
             entered.set()
             assert leave.wait(HANG_S)
             order.append("first")
 
     def late() -> None:
-        with gate.inside():
+        with gate.shared():
             order.append("late")
 
     threads = [threading.Thread(target=first)]
     threads[0].start()
     assert entered.wait(HANG_S)
     threading.Timer(0.05, leave.set).start()
-    with gate.shut(HANG_S):
+    with gate.exclusive(HANG_S):
         order.append("alone")
         threads.append(threading.Thread(target=late))
         threads[1].start()
@@ -98,7 +98,7 @@ def test_gate_closes_once_no_call_is_inside_and_later_calls_wait() -> None:
 
 def test_gate_opens_again_if_a_call_does_not_leave_in_time() -> None:
     gate = DriverGate()
-    with gate.inside(), pytest.raises(CalabashError) as refused, gate.shut(0.05):
+    with gate.shared(), pytest.raises(CalabashError) as refused, gate.exclusive(0.05):
         pass
     assert refused.value.reason is Reason.TIMEOUT
     assert gate.wait_open(0.0)

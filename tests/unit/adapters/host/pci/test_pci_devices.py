@@ -28,7 +28,7 @@ def test_a_device_is_read_with_its_driver_its_group_and_its_neighbours(kernel: S
     card = tree.get(CARD)
     assert (card.vendor, card.class_code, card.driver) == (0x10DE, 0x030200, "nvidia")
     assert (card.group, card.numa_node, card.vfs_total) == (7, 1, 4)
-    assert (card.physical, card.vfs, card.bridge) == ("", (), False)
+    assert (card.physical, card.vfs, card.is_bridge) == ("", (), False)
     assert [m.address for m in tree.members(7)] == [CARD, SOUND] == list(tree.addresses())
     assert tree.get(SOUND).card == card.card
 
@@ -42,7 +42,7 @@ def test_addresses_are_written_as_the_kernel_writes_them() -> None:
 def test_what_is_no_address_is_never_a_path(kernel: SimulatedKernel) -> None:
     with pytest.raises(CalabashError) as caught:
         PciTree(kernel.root).find("../../../etc")
-    assert "no PCI address" in caught.value.message
+    assert "not a PCI address" in caught.value.message
 
 
 def test_a_device_that_is_not_there_is_none_or_an_error_where_it_is_needed(kernel: SimulatedKernel) -> None:
@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there_is_none_or_an_error_where_it_is_needed(kerne
 )
 def test_files_that_make_no_sense_are_told_and_not_guessed_at(kernel: SimulatedKernel, file: str, text: str) -> None:
     tree = PciTree(kernel.root)
-    (tree.place(CARD) / file).write_text(text)
+    (tree.directory(CARD) / file).write_text(text)
     with pytest.raises(CalabashError) as caught:
         tree.find(CARD)
     assert caught.value.reason is Reason.BAD_FILE
@@ -67,14 +67,14 @@ def test_files_that_make_no_sense_are_told_and_not_guessed_at(kernel: SimulatedK
 def test_a_machine_without_iommu_says_so(tmp_path: Path) -> None:
     kernel = SimulatedKernel(tmp_path)
     kernel.plug(SimulatedPci(address=CARD, group=-1))
-    assert (PciTree(tmp_path).translates(), PciTree(tmp_path).get(CARD).group) == (False, -1)
-    assert not PciTree(tmp_path / "nowhere").translates()
+    assert (PciTree(tmp_path).has_iommu(), PciTree(tmp_path).get(CARD).group) == (False, -1)
+    assert not PciTree(tmp_path / "nowhere").has_iommu()
     assert PciTree(tmp_path / "nowhere").addresses() == ()
 
 
 def test_the_files_by_which_programs_reach_a_device_are_found_below_it(kernel: SimulatedKernel) -> None:
     tree = PciTree(kernel.root)
-    place = tree.place(CARD) / "drm" / "renderD128"
+    place = tree.directory(CARD) / "drm" / "renderD128"
     place.mkdir(parents=True)
     (place / "dev").write_text("226:128\n")
     (place / "uevent").write_text("MAJOR=226\nMINOR=128\nDEVNAME=dri/renderD128\n")
@@ -99,7 +99,7 @@ def test_a_variant_driver_made_for_the_device_is_the_kernels_choice(kernel: Simu
 
 def test_kinds_of_virtual_gpus_are_read_with_their_memory(kernel: SimulatedKernel) -> None:
     tree = PciTree(kernel.root)
-    listed = tree.place(CARD) / "nvidia"
+    listed = tree.directory(CARD) / "nvidia"
     listed.mkdir()
     (listed / "creatable_vgpu_types").write_text("ID    : vGPU Name\n588   : NVIDIA L4-24Q\n590 : NVIDIA A100-1-5CME\n")
     kinds = tree.virtual_types(CARD)

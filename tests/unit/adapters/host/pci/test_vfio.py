@@ -143,7 +143,7 @@ def test_a_bridge_stays_with_the_machine(kernel: SimulatedKernel) -> None:
     [
         (errno.EINVAL, "no IOMMU"),
         (errno.ENODEV, "driver_override"),
-        (errno.EBUSY, "another driver was quicker"),
+        (errno.EBUSY, "another driver has bound it meanwhile"),
         (errno.ENOENT, "not loaded"),
         (errno.EACCES, "Permission denied"),
     ],
@@ -257,8 +257,8 @@ def test_mediated_devices_are_made_by_name_and_type_until_none_fit(kernel: Simul
     for kind, uuid, words in (
         ("nvidia-222", UUID.replace("1", "2"), "no more of this type"),
         ("nvidia-9", UUID.replace("1", "3"), "does not offer"),
-        ("../../x", UUID, "no mediated device"),
-        ("nvidia-222", "x", "no mediated device"),
+        ("../../x", UUID, "not a valid mediated device"),
+        ("nvidia-222", "x", "not a valid mediated device"),
     ):
         with pytest.raises(CalabashError) as caught:
             functions.make_mediated(parent, kind, uuid)

@@ -241,7 +241,7 @@ def test_an_authority_that_was_replaced_is_trusted_with_the_next_connection(
 
 def test_outside_a_pod_there_is_no_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(CalabashError, match="no pod"):
+    with pytest.raises(CalabashError, match="not in a pod"):
         in_cluster(tmp_path)
     with pytest.raises(CalabashError):
         TokenFile(tmp_path / "absent")(False)

@@ -141,10 +141,10 @@ class Said(MpsControl):
 
 
 def test_a_server_is_read_with_its_clients(tmp_path: Path) -> None:
-    look = Said(tmp_path, "FAULT\n12\n34\n").look(7)
+    look = Said(tmp_path, "FAULT\n12\n34\n").server_state(7)
     assert look is not None
     assert (look.status, look.clients) == (ServerStatus.FAULT, (12, 34))
-    assert Said(tmp_path, "Failed to find server 7\n").look(7) is None
+    assert Said(tmp_path, "Failed to find server 7\n").server_state(7) is None
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_a_server_that_does_not_say_what_it_was_told_is_noticed(tmp_path: Path) 
 
 def test_the_culprit_is_read_once_from_what_the_server_has_written(tmp_path: Path) -> None:
     control = Said(tmp_path)
-    assert control.culprit() == 0
+    assert control.faulting_client() == 0
     control.log.mkdir()
     log = control.log / "server.log"
     log.write_text("[x Server 1] New client 4711 connected\n")
-    assert control.culprit() == 0
+    assert control.faulting_client() == 0
     with log.open("a") as file:
         file.write("[x Server 1] Client {3, 4711} encountered a fatal fault on device GPU-1\n")
-    assert control.culprit() == 4711
-    assert control.culprit() == 0
+    assert control.faulting_client() == 4711
+    assert control.faulting_client() == 0
     log.write_text("[x Server 1] Client {0, 12} encountered a fatal fault on device GPU-1\n")  # begun anew, and shorter
-    assert control.culprit() == 12
+    assert control.faulting_client() == 12

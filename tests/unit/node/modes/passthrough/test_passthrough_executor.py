@@ -54,7 +54,7 @@ class Driver:
             raise CalabashError("no such card", reason=Reason.NOT_FOUND)
         return DeviceReading(uuid=uuid, memory_used_mib=0, utilization_percent=0, temperature_c=30, power_w=9.0)
 
-    def apart(self) -> AbstractContextManager[None]:
+    def released(self) -> AbstractContextManager[None]:
         self.apart_count += 1
         return nullcontext()
 

@@ -23,7 +23,7 @@ class Driver:
         self.calls = 0
         self.dies_at = -1
 
-    def of(self, uuid: DeviceUuid) -> Interval | None:
+    def interval(self, uuid: DeviceUuid) -> Interval | None:
         self._call()
         return None if self.silent else self.now[uuid]
 

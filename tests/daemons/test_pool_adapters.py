@@ -75,7 +75,7 @@ class AcmeDriver:
     def compute_mode(self, uuid): return ComputeMode.DEFAULT
     def set_compute_mode(self, uuid, mode): pass
     def reset(self, uuid): raise CalabashError("it cannot be reset", reason=Reason.UNHEALTHY)
-    def apart(self): return contextlib.nullcontext()
+    def released(self): return contextlib.nullcontext()
     def wait_events(self, timeout_s): time.sleep(timeout_s); return ()
     def close(self): pass
 
