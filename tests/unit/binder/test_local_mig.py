@@ -32,7 +32,7 @@ def ask(local: LocalScheduler, name: str, request: GpuRequest) -> Placement | No
     return None
 
 
-def test_seven_small_instances_share_a_card_and_the_eighth_waits() -> None:
+def test_seven_small_instances_share_a_device_and_the_eighth_waits() -> None:
     local = machine(card(0))
     placed = [ask(local, f"p{n}", GpuRequest(mig="1g.10gb")) for n in range(8)]
     assert [p is None for p in placed] == [False] * 7 + [True]
@@ -40,7 +40,7 @@ def test_seven_small_instances_share_a_card_and_the_eighth_waits() -> None:
     assert {p.mode for p in placed if p} == {"mig"}
 
 
-def test_a_card_changes_its_mode_when_it_is_idle_and_only_then() -> None:
+def test_device_changes_its_mode_only_when_idle() -> None:
     local = machine(card(0))
     assert ask(local, "soft", GpuRequest(memory_mib=1000)) is not None
     assert ask(local, "hard", GpuRequest(mig="1g.10gb")) is None
@@ -50,7 +50,7 @@ def test_a_card_changes_its_mode_when_it_is_idle_and_only_then() -> None:
     assert ask(local, "soft again", GpuRequest(memory_mib=1000)) is None
 
 
-def test_hardware_isolation_takes_a_partition_or_a_whole_card_as_the_cards_can() -> None:
+def test_hardware_isolation_takes_a_partition_or_a_whole_device() -> None:
     both = machine(card(0, "T4"), card(1))
     part = ask(both, "a", GpuRequest(isolation=Isolation.HARDWARE, memory_mib=9000))
     assert part is not None
@@ -60,7 +60,7 @@ def test_hardware_isolation_takes_a_partition_or_a_whole_card_as_the_cards_can()
     assert (whole.mode, whole.slices[0].profile) == ("exclusive", "")
 
 
-def test_what_the_journal_says_is_held_keeps_its_place() -> None:
+def test_journalled_allocation_keeps_its_place() -> None:
     first = machine(card(0))
     request = GpuRequest(mig="2g.20gb")
     placement = ask(first, "a", request)
@@ -72,7 +72,7 @@ def test_what_the_journal_says_is_held_keeps_its_place() -> None:
     assert starts == {0, 2, 4}
 
 
-def test_an_idle_instance_is_taken_before_another_has_to_leave() -> None:
+def test_idle_instance_is_used_before_another_is_destroyed() -> None:
     local = machine(card(0))
     local.set_mig_instances(
         DeviceUuid("GPU-0"),
@@ -83,7 +83,7 @@ def test_an_idle_instance_is_taken_before_another_has_to_leave() -> None:
     assert placement.slices[0].start == 4
 
 
-def test_nothing_is_placed_over_what_strangers_are_in() -> None:
+def test_nothing_is_placed_on_instances_of_unmanaged_processes() -> None:
     foreign = (MigInstance(profile="4g.40gb", start=0, foreign=True),)
     local = machine(replace(card(0), mig_instances=foreign))
     assert ask(local, "a", GpuRequest(mig="4g.40gb")) is None
@@ -91,7 +91,7 @@ def test_nothing_is_placed_over_what_strangers_are_in() -> None:
     assert any(isinstance(d, Start) for d in local.cycle(1.0))
 
 
-def test_a_card_that_is_kept_in_mig_takes_only_that() -> None:
+def test_device_pinned_to_mig_takes_only_partitions() -> None:
     local = machine(replace(card(0), pinned="mig"), card(1))
     software = ask(local, "a", GpuRequest(memory_mib=1000))
     hardware = ask(local, "b", GpuRequest(mig="1g.10gb"))
@@ -100,7 +100,7 @@ def test_a_card_that_is_kept_in_mig_takes_only_that() -> None:
     assert (software.slices[0].device, hardware.slices[0].device) == ("GPU-1", "GPU-0")
 
 
-def test_what_runs_when_its_card_is_kept_in_another_mode_still_counts_against_card_and_queue() -> None:
+def test_allocation_on_a_device_pinned_to_another_mode_still_counts() -> None:
     request = GpuRequest(memory_mib=30_000, core_percent=80)
     held = ask(machine(card(0)), "a", request)
     assert held is not None
@@ -118,7 +118,7 @@ def test_what_runs_when_its_card_is_kept_in_another_mode_still_counts_against_ca
     assert whole.slices[0].device == "GPU-0", "it is kept in that mode"
 
 
-def test_what_waits_is_estimated_although_a_card_is_left_by_another_mode_than_it_is_kept_in() -> None:
+def test_wait_is_estimated_although_a_device_leaves_another_mode_than_its_pinned_one() -> None:
     for request in (GpuRequest(mig="1g.10gb"), GpuRequest(memory_mib=30_000, core_percent=80)):
         held = ask(machine(card(0)), "a", request)
         assert held is not None
@@ -131,7 +131,7 @@ def test_what_waits_is_estimated_although_a_card_is_left_by_another_mode_than_it
         assert any(isinstance(d, Start) for d in again.cycle(2.0))
 
 
-def test_cards_of_one_request_are_cut_each_at_its_own_place() -> None:
+def test_devices_of_one_request_are_partitioned_independently() -> None:
     local = machine(card(0), card(1))
     for name, profile in (("a", "4g.40gb"), ("b", "7g.80gb")):
         assert ask(local, name, GpuRequest(mig=profile)) is not None
@@ -146,7 +146,7 @@ def test_cards_of_one_request_are_cut_each_at_its_own_place() -> None:
     assert [p.slices[0].device if p else None for p in placed] == ["GPU-0", None]
 
 
-def test_small_tenants_share_an_instance_and_it_is_free_when_the_last_has_left() -> None:
+def test_small_requests_share_an_instance_until_the_last_has_ended() -> None:
     local = machine(card(0))
     placed = [ask(local, f"p{n}", GpuRequest(mig="1c.4g.40gb")) for n in range(5)]
     assert [p.slices[0].place if p else None for p in placed] == [(0, 3), (0, 2), (0, 1), (0, 0), None]
@@ -159,7 +159,7 @@ def test_small_tenants_share_an_instance_and_it_is_free_when_the_last_has_left()
     assert started == ["4g.40gb"]
 
 
-def test_what_the_journal_says_of_parts_keeps_its_compute_slices() -> None:
+def test_journalled_shares_of_an_instance_keep_their_compute_slices() -> None:
     first = machine(card(0))
     kept = [ask(first, f"p{n}", GpuRequest(mig="1c.3g.40gb")) for n in range(2)]
     again = machine(card(0))
@@ -173,7 +173,7 @@ def test_what_the_journal_says_of_parts_keeps_its_compute_slices() -> None:
     assert len({place.start for place in places}) == 1
 
 
-def test_the_books_and_the_layout_agree_over_random_demand() -> None:
+def test_scheduler_and_mig_layout_agree_under_random_demand() -> None:
     dice = random.Random(11)
     geometry = GEOMETRIES["H100"]
     local = machine(card(0), card(1))
@@ -212,7 +212,7 @@ def test_the_books_and_the_layout_agree_over_random_demand() -> None:
     assert waited > 20
 
 
-def test_what_the_journal_says_is_held_is_taken_up_also_where_a_stranger_is_beside_it() -> None:
+def test_journalled_allocation_is_adopted_beside_an_unmanaged_process() -> None:
     request = GpuRequest(mig="1c.3g.40gb")
     placement = ask(machine(card(0)), "a", request)
     assert placement is not None
@@ -224,7 +224,7 @@ def test_what_the_journal_says_is_held_is_taken_up_also_where_a_stranger_is_besi
     assert other.slices[0].start != start
 
 
-def test_shares_of_the_instances_of_a_layout_are_counted_as_shares_of_the_card() -> None:
+def test_shares_of_instances_count_as_shares_of_the_device() -> None:
     layout = tuple(MigInstance(profile=p, start=s, fixed=True) for p, s in (("4g.40gb", 0), ("3g.40gb", 4)))
     kept = replace(card(0), pinned="mps", mig_enabled=True, mig_instances=layout)
     local = machine(kept)

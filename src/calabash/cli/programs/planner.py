@@ -50,7 +50,7 @@ _PORT = 7070
     "--beside",
     default="",
     metavar="LEASE",
-    help="LeadershipLoop together with the kube-scheduler in this replica's pod, whose replicas agree by this lease.",
+    help="Lead together with the kube-scheduler in this replica's pod, whose replicas agree by this lease.",
 )
 @click.option(
     "--handshake",

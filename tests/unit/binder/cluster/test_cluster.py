@@ -69,7 +69,7 @@ def starts(scheduler: ClusterScheduler, now_s: float = 0.0) -> dict[str, StartBu
 SHARE = GpuRequest(memory_mib=8192, core_percent=40)
 
 
-def test_parts_that_run_together_stack_on_one_device_while_there_is_room() -> None:
+def test_concurrent_parts_stack_on_one_device_while_they_fit() -> None:
     found = layout(together(SHARE, SHARE), device(0))
     assert found == Layout(
         columns=((0, 1),), mode=ModeName("vgpu"), core_milli=800, memory_mib=2 * (8192 + 32), slices=2, slices_max=64
@@ -79,7 +79,7 @@ def test_parts_that_run_together_stack_on_one_device_while_there_is_room() -> No
     assert three.columns == ((0, 1), (2,))
 
 
-def test_parts_that_run_one_after_another_are_charged_as_the_largest_of_them() -> None:
+def test_sequential_parts_are_charged_as_the_largest() -> None:
     small = GpuRequest(memory_mib=1024, core_percent=90)
     found = layout(one_by_one(SHARE, small), device(0))
     assert found == Layout(
@@ -112,7 +112,7 @@ bundles = st.lists(requests, min_size=1, max_size=3).flatmap(
 
 
 def check(placed: dict[str, tuple[Bundle, StartBundle]], nodes: Mapping[str, tuple[Device, ...]]) -> None:
-    """Everything that runs in any phase of any bundle beside the phases of the others fits, one after another."""
+    """Check that all bundles fit on their devices together, in every combination of their phases."""
     for name, devices in nodes.items():
         for on in devices:
             choices: list[list[list[tuple[GpuRequest, Placement]]]] = []
@@ -142,7 +142,7 @@ def check(placed: dict[str, tuple[Bundle, StartBundle]], nodes: Mapping[str, tup
 
 @given(st.lists(st.tuples(bundles, st.booleans()), max_size=14))
 @settings(max_examples=examples(120), deadline=None)
-def test_whatever_comes_and_goes_no_device_is_promised_beyond_its_sharing_mode(
+def test_no_device_is_planned_beyond_its_sharing_mode_under_random_changes(
     steps: list[tuple[Bundle, bool]],
 ) -> None:
     nodes = {"a": (device(0), device(1)), "b": (device(0), device(1, T4))}
@@ -178,7 +178,7 @@ def test_whatever_comes_and_goes_no_device_is_promised_beyond_its_sharing_mode(
     assert (before.gpu_free_mib == after.gpu_free_mib).all() if placed else True
 
 
-def test_a_request_is_bound_again_only_where_it_may_go() -> None:
+def test_rebind_respects_constraints() -> None:
     scheduler = ClusterScheduler([node("a"), node("b"), node("c")], QUEUES)
     scheduler.submit(request("x", SHARE))
     first = starts(scheduler)["x"].node
@@ -192,8 +192,8 @@ def test_a_request_is_bound_again_only_where_it_may_go() -> None:
 
 
 @pytest.mark.parametrize("again", ["unbound", "elsewhere"])
-def test_what_was_adopted_waits_and_goes_elsewhere_by_what_it_asks(again: str) -> None:
-    """Where it lies says what it holds, not where it may go."""
+def test_adopted_request_that_loses_its_place_waits_by_its_own_request(again: str) -> None:
+    """The shape of an adopted request describes its devices, not where it may go."""
     nodes = [node("a"), node("b", device(0, T4)), node("c", taints=("k=v:NoSchedule",)), node("d"), node("e")]
     scheduler = ClusterScheduler([replace(one, labels={"name": one.name}) for one in nodes], QUEUES)
     asked = replace(SHARE, memory_mib=8000, selector=Selector(models=(A100[0],)))
@@ -212,7 +212,7 @@ def test_what_was_adopted_waits_and_goes_elsewhere_by_what_it_asks(again: str) -
     assert starts(scheduler, 2.0)["x"].node == "e"
 
 
-def test_memory_of_strangers_is_not_planned_away_and_comes_back() -> None:
+def test_unmanaged_memory_is_not_planned_until_it_is_freed() -> None:
     scheduler = ClusterScheduler([node("a", device(0), foreign_mib=35_000)], QUEUES)
     scheduler.submit(request("x", SHARE))
     assert not starts(scheduler)
@@ -221,7 +221,7 @@ def test_memory_of_strangers_is_not_planned_away_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("foreign_mib", [35_000, 40_960])
-def test_memory_of_strangers_that_came_beside_a_holder_is_counted_when_that_one_leaves(foreign_mib: int) -> None:
+def test_unmanaged_memory_beside_a_holder_is_counted_when_the_holder_ends(foreign_mib: int) -> None:
     scheduler = ClusterScheduler([node("a", device(0))], QUEUES)
     scheduler.submit(request("whole", GpuRequest()))
     assert "whole" in starts(scheduler)
@@ -240,7 +240,7 @@ def test_memory_of_strangers_that_came_beside_a_holder_is_counted_when_that_one_
     assert "y" in starts(scheduler, 3.0)
 
 
-def test_a_device_that_fell_ill_and_a_node_that_is_cordoned_take_nothing_new() -> None:
+def test_unhealthy_device_and_cordoned_node_take_nothing_new() -> None:
     scheduler = ClusterScheduler([node("a", device(0))], QUEUES)
     scheduler.put_node(node("a", device(0, health=Health.LOST)))
     scheduler.submit(request("x", SHARE))
@@ -285,7 +285,7 @@ def test_models_labels_and_taints_choose_the_node() -> None:
     assert found["z"].node in {"west", "old"}
 
 
-def test_what_is_guaranteed_is_taken_back_from_borrowers() -> None:
+def test_guaranteed_devices_are_reclaimed_from_borrowers() -> None:
     queues = [QueueSpec(name="default"), QueueSpec(name="prod", deserved=Amount(2000, 0, 0))]
     scheduler = ClusterScheduler([node("a")], queues)
     for name in ("x", "y"):
@@ -299,7 +299,7 @@ def test_what_is_guaranteed_is_taken_back_from_borrowers() -> None:
     assert mode_for(GpuRequest()).name == "exclusive"
 
 
-def test_what_is_held_where_there_is_no_room_is_not_adopted() -> None:
+def test_allocation_without_free_devices_is_not_adopted() -> None:
     scheduler = ClusterScheduler([node("a", device(0))], QUEUES)
     scheduler.submit(request("x", GpuRequest()))
     held = starts(scheduler)["x"].placements
@@ -311,7 +311,7 @@ def test_what_is_held_where_there_is_no_room_is_not_adopted() -> None:
     assert scheduler.holds(AllocationId("y"))
 
 
-def test_what_is_held_of_one_card_is_charged_as_that_card_beside_another_on_its_node() -> None:
+def test_adopted_allocation_is_charged_by_its_own_device_model() -> None:
     mixed = node("a", device(0), device(1, T4))
     first = ClusterScheduler([mixed], QUEUES)
     wanted = {name: GpuRequest(core_percent=50, selector=Selector(models=(name,))) for name in (A100[0], T4[0])}
@@ -325,7 +325,7 @@ def test_what_is_held_of_one_card_is_charged_as_that_card_beside_another_on_its_
     assert (again.scheduler.cluster.gpu_free_mib == first.scheduler.cluster.gpu_free_mib).all()
 
 
-def test_what_is_spilled_is_counted_against_the_node_and_what_is_promised_against_the_card() -> None:
+def test_spilled_memory_counts_for_the_node_and_guaranteed_memory_for_the_device() -> None:
     gives = replace(device(0), spill_mib=40 * 1024)
     spilling = GpuRequest(memory_mib=50 * 1024, spill_mib=20 * 1024, core_percent=10)
     found = layout(together(spilling, GpuRequest(memory_mib=1024, core_percent=10)), gives)

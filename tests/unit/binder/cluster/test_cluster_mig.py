@@ -51,7 +51,7 @@ def test_instances_of_pods_share_a_card_until_it_is_full() -> None:
     assert {p[0].mode for p in placed if p} == {"mig"}
 
 
-def test_hardware_isolation_is_a_partition_on_one_kind_of_card_and_a_whole_one_on_another() -> None:
+def test_hardware_isolation_is_a_partition_on_one_kind_and_a_whole_device_on_another() -> None:
     request = GpuRequest(isolation=Isolation.HARDWARE, memory_mib=9000)
     partition = ask(cluster(node("n1", card("GPU-a"))), "p", request)
     whole = ask(cluster(node("n1", card("GPU-t", cut=False))), "p", request)
@@ -61,7 +61,7 @@ def test_hardware_isolation_is_a_partition_on_one_kind_of_card_and_a_whole_one_o
     assert whole[0].mode == "exclusive"
 
 
-def test_what_a_plan_said_is_taken_up_at_its_place() -> None:
+def test_planned_instance_is_adopted_at_its_place() -> None:
     first = cluster(node("n1", card("GPU-a")))
     placed = ask(first, "p", GpuRequest(mig="3g.40gb"))
     assert placed is not None
@@ -74,7 +74,7 @@ def test_what_a_plan_said_is_taken_up_at_its_place() -> None:
     assert ask(again, "r", GpuRequest(mig="1g.10gb")) is None
 
 
-def test_containers_of_one_pod_with_other_profiles_share_a_card_that_is_cut_for_them() -> None:
+def test_containers_with_different_profiles_share_one_partitioned_device() -> None:
     scheduler = cluster(node("n1", card("GPU-a"), card("GPU-b")))
     placed = ask(scheduler, "p", GpuRequest(mig="1g.10gb"), GpuRequest(mig="3g.40gb"), GpuRequest(mig="1g.10gb"))
     assert placed is not None
@@ -84,7 +84,7 @@ def test_containers_of_one_pod_with_other_profiles_share_a_card_that_is_cut_for_
     assert mig_state(H100, places).mask.bit_count() == 6
 
 
-def test_containers_with_instances_leave_the_rest_of_their_card_to_other_pods() -> None:
+def test_containers_with_instances_leave_the_rest_of_the_device_to_other_pods() -> None:
     scheduler = cluster(node("n1", card("GPU-a")))
     pod = ask(scheduler, "p", GpuRequest(mig="1g.10gb"), GpuRequest(mig="2g.20gb"))
     other = ask(scheduler, "q", GpuRequest(mig="4g.40gb"))
@@ -104,7 +104,7 @@ def test_containers_with_instances_leave_the_rest_of_their_card_to_other_pods() 
     assert any(isinstance(d, StartBundle) and d.id == "r" for d in again.cycle(1.0))
 
 
-def test_containers_that_never_run_together_have_the_same_instance_one_after_the_other() -> None:
+def test_sequential_containers_use_the_same_instance() -> None:
     scheduler = cluster(node("n1", card("GPU-a")))
     parts = tuple(Part(name=f"c{i}", request=GpuRequest(mig=name)) for i, name in enumerate(("7g.80gb", "7g.80gb")))
     bundle = Bundle(parts=parts, phases=((0,), (1,)))
@@ -113,7 +113,7 @@ def test_containers_that_never_run_together_have_the_same_instance_one_after_the
     assert [p.slices[0].place for p in started.placements] == [(0, -1), (0, -1)]
 
 
-def test_containers_whose_instances_no_card_has_beside_each_other_get_a_card_that_is_cut_for_each() -> None:
+def test_containers_whose_instances_do_not_fit_together_get_a_whole_device() -> None:
     scheduler = cluster(node("n1", card("GPU-a"), card("GPU-b")))
     placed = ask(scheduler, "p", GpuRequest(mig="4g.40gb"), GpuRequest(mig="4g.40gb"), GpuRequest(mig="3g.40gb"))
     assert placed is not None
@@ -121,7 +121,7 @@ def test_containers_whose_instances_no_card_has_beside_each_other_get_a_card_tha
     assert ask(scheduler, "q", GpuRequest(mig="3g.40gb")) is None
 
 
-def test_parts_of_one_instance_are_those_of_one_pod_and_of_others() -> None:
+def test_instance_is_shared_by_containers_of_one_pod_and_of_others() -> None:
     scheduler = cluster(node("n1", card("GPU-a")))
     pod = ask(scheduler, "p", GpuRequest(mig="1c.3g.40gb"), GpuRequest(mig="1c.3g.40gb"))
     third = ask(scheduler, "q", GpuRequest(mig="1c.3g.40gb"))
@@ -132,7 +132,7 @@ def test_parts_of_one_instance_are_those_of_one_pod_and_of_others() -> None:
     assert len({place.start for place in places}) == 1
 
 
-def test_what_stays_on_a_card_keeps_other_modes_away_until_it_is_gone() -> None:
+def test_remaining_instance_excludes_other_modes_until_it_is_gone() -> None:
     stays = (MigInstance(profile="1g.10gb", start=0, foreign=True),)
     scheduler = cluster(node("n1", card("GPU-a", instances=stays)))
     assert ask(scheduler, "soft", GpuRequest(memory_mib=1000)) is None
@@ -146,7 +146,7 @@ def test_what_stays_on_a_card_keeps_other_modes_away_until_it_is_gone() -> None:
     assert any(isinstance(d, StartBundle) and d.id == "soft" for d in scheduler.cycle(1.0))
 
 
-def test_pods_share_the_instances_of_a_layout_where_the_operator_keeps_the_card_in_mode_mps() -> None:
+def test_pods_share_instances_of_a_device_pinned_to_mode_mps() -> None:
     layout = (
         MigInstance(profile="4g.40gb", start=0, fixed=True),
         MigInstance(profile="3g.40gb", start=4, fixed=True, foreign=True),

@@ -64,7 +64,7 @@ def test_slices_beyond_the_limit_of_one_device_start_on_the_next(mode: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_sharing_mode_would_refuse_is_never_planned_on_a_machine(seed: int) -> None:
+def test_machine_never_starts_what_a_sharing_mode_refuses(seed: int) -> None:
     rng = random.Random(seed)
     local = Strict(NodeName("here"), devices(3), [QueueSpec(name="default")])
     running: list[AllocationId] = []

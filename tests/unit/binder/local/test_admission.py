@@ -21,7 +21,7 @@ def waiting(uid: int = 1, *, queue: str = "default", gang: str = "", priority: i
     )
 
 
-def test_so_many_of_one_user_stand_in_the_order_and_another_user_joins_at_once() -> None:
+def test_window_limits_one_user_and_another_is_admitted_at_once() -> None:
     admission = Admission(window=2)
     mine = [waiting(1) for _ in range(5)]
     assert [admission.admit(w) for w in mine] == [True, True, False, False, False]
@@ -32,7 +32,7 @@ def test_so_many_of_one_user_stand_in_the_order_and_another_user_joins_at_once()
     assert admission.count_before(other) is None
 
 
-def test_the_next_by_priority_and_age_joins_when_one_leaves() -> None:
+def test_next_by_priority_and_age_is_admitted_when_one_leaves() -> None:
     admission = Admission(window=1)
     first, second, urgent = waiting(), waiting(), waiting(priority=5)
     assert [admission.admit(w) for w in (first, second, urgent)] == [True, False, False]
@@ -42,7 +42,7 @@ def test_the_next_by_priority_and_age_joins_when_one_leaves() -> None:
     assert admission.admitted() == []
 
 
-def test_a_gang_joins_as_a_whole() -> None:
+def test_gang_is_admitted_as_a_whole() -> None:
     admission = Admission(window=1)
     first = waiting()
     members = [waiting(gang="g") for _ in range(3)]
@@ -54,13 +54,13 @@ def test_a_gang_joins_as_a_whole() -> None:
     assert not admission.admit(waiting(gang="other"))
 
 
-def test_who_does_not_want_to_wait_is_looked_at_at_once() -> None:
+def test_request_that_does_not_wait_ignores_the_window() -> None:
     admission = Admission(window=1)
     assert admission.admit(waiting())
     assert admission.admit(waiting(), at_once=True)
 
 
-def test_one_that_leaves_before_it_joined_frees_nothing() -> None:
+def test_request_that_leaves_before_admission_admits_no_other() -> None:
     admission = Admission(window=1)
     first, second = waiting(), waiting()
     admission.admit(first)
@@ -69,7 +69,7 @@ def test_one_that_leaves_before_it_joined_frees_nothing() -> None:
     assert admission.admitted() == [first]
 
 
-def test_a_command_is_kept_short() -> None:
+def test_journalled_command_is_cut() -> None:
     assert short_command(("python", "train.py")) == ("python", "train.py")
     long = short_command(("x" * 60_000, "y"))
     assert sum(map(len, long)) < 2100

@@ -56,7 +56,7 @@ class Agent:
         raise CalabashError("nothing is granted here", reason=Reason.UNSUPPORTED)
 
 
-def test_what_is_evicted_and_has_room_elsewhere_in_the_same_pass_keeps_nobody_from_an_answer(
+def test_eviction_with_a_restart_in_the_same_pass_blocks_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent: Any = Agent()
@@ -79,7 +79,7 @@ def test_what_is_evicted_and_has_room_elsewhere_in_the_same_pass_keeps_nobody_fr
     assert binder.find(RAN) is None
 
 
-def test_what_loses_its_place_while_it_is_granted_waits_on_and_gets_the_next_one(
+def test_request_overtaken_during_its_grant_waits_and_is_granted_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent: Any = Agent()
@@ -88,7 +88,7 @@ def test_what_loses_its_place_while_it_is_granted_waits_on_and_gets_the_next_one
 
     def grant(record: Any) -> Any:
         asked.append(record)
-        if len(asked) == 1:  # somebody else is preferred meanwhile
+        if len(asked) == 1:  # another request is preferred meanwhile
             binder._evict(Stop(id=record.id, reason=Reason.RECLAIM, by=AllocationId("owner")))
         return Grant(record=record, edits=Edits())
 
@@ -102,7 +102,7 @@ def test_what_loses_its_place_while_it_is_granted_waits_on_and_gets_the_next_one
     assert binder.waiting() == []
 
 
-def test_what_loses_its_place_and_is_withdrawn_while_it_is_granted_leaves_nothing(
+def test_request_overtaken_and_withdrawn_during_its_grant_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent: Any = Agent()
@@ -122,7 +122,7 @@ def test_what_loses_its_place_and_is_withdrawn_while_it_is_granted_leaves_nothin
     assert binder.waiting() == []
 
 
-def test_a_request_is_tried_at_once_although_no_cycle_comes_to_everything_that_waits(
+def test_request_is_tried_at_once_although_no_cycle_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each cycle comes to one request. Nothing else asks for a cycle, and the newcomer is the last in the order."""
@@ -166,7 +166,7 @@ def test_pool_decides_again_at_the_time_that_the_scheduler_names(monkeypatch: py
     binder.close()
 
 
-def test_waiting_times_are_counted_by_queue_and_outcome_and_a_request_that_is_not_to_wait_is_not_one(
+def test_waiting_times_are_counted_by_queue_and_outcome_without_requests_that_do_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent: Any = Agent()

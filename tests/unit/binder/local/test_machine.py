@@ -52,7 +52,7 @@ T4 = device(2, model="Tesla T4", memory_mib=15360)
 
 @given(st.lists(requests, max_size=14), st.lists(st.integers(0, 13), max_size=6))
 @settings(max_examples=examples(150), deadline=None)
-def test_binds_agree_with_the_sharing_modes(asked: list[GpuRequest], ended: list[int]) -> None:
+def test_starts_agree_with_the_sharing_modes(asked: list[GpuRequest], ended: list[int]) -> None:
     devices = (device(0), device(1), T4)
     local = machine(*devices, options=Options(reservations=0))
     placed: dict[AllocationId, tuple[GpuRequest, Placement]] = {}
@@ -93,7 +93,7 @@ def test_binds_agree_with_the_sharing_modes(asked: list[GpuRequest], ended: list
                 del placed[gone]
 
 
-def test_a_restart_adopts_what_ran_and_goes_on_alike() -> None:
+def test_restart_adopts_running_allocations_and_decides_alike() -> None:
     local = machine(device(0), device(1))
     requests_ = {
         name("v"): GpuRequest(memory_mib=8192, core_percent=30),
@@ -113,7 +113,7 @@ def test_a_restart_adopts_what_ran_and_goes_on_alike() -> None:
     assert (cluster.gpu_free_milli == twin.gpu_free_milli).all()
 
 
-def test_an_unhealthy_device_takes_nothing_new_until_it_recovers() -> None:
+def test_unhealthy_device_takes_nothing_new_until_it_recovers() -> None:
     local = machine(device(0))
     local.set_health(DeviceUuid("GPU-0"), Health.LOST)
     local.submit(name("a"), GpuRequest(), submitted_at_s=0.0)
@@ -123,7 +123,7 @@ def test_an_unhealthy_device_takes_nothing_new_until_it_recovers() -> None:
     assert [type(d) for d in local.cycle(1.0)] == [Start]
 
 
-def test_a_gang_of_programs_starts_when_the_last_has_come() -> None:
+def test_gang_starts_when_its_last_member_is_submitted() -> None:
     local = machine(device(0), device(1))
     for i in range(2):
         local.submit(name(i), GpuRequest(gang="g", gang_size=2), submitted_at_s=float(i))
@@ -132,7 +132,7 @@ def test_a_gang_of_programs_starts_when_the_last_has_come() -> None:
     assert {s.device for d in started for s in d.placement.slices} == {"GPU-0", "GPU-1"}
 
 
-def test_an_owner_takes_back_what_was_borrowed() -> None:
+def test_queue_reclaims_borrowed_devices() -> None:
     queues = [QueueSpec(name="default", deserved=Amount(1000)), QueueSpec(name="guest")]
     local = machine(device(0), queues=queues)
     local.submit(name("guest"), GpuRequest(queue="guest"), submitted_at_s=0.0)
@@ -144,7 +144,7 @@ def test_an_owner_takes_back_what_was_borrowed() -> None:
     assert local.explain_wait(name("guest"), 1.0).reason is Reason.QUEUE_OVER_DESERVED
 
 
-def test_explanations_name_models_and_not_identities() -> None:
+def test_explanations_name_models_and_no_uuids() -> None:
     local = machine(device(0), T4)
     local.submit(name("a"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=0.0)
     local.submit(name("b"), GpuRequest(selector=Selector(models=("T4",))), submitted_at_s=1.0)
@@ -163,18 +163,18 @@ def test_explanations_name_models_and_not_identities() -> None:
         (GpuRequest(mode=ModeName("timeslice"), core_percent=10), Reason.MODE_CONFLICT),
     ],
 )
-def test_the_impossible_is_refused_at_once(request_: GpuRequest, reason: Reason) -> None:
+def test_impossible_request_is_refused_at_once(request_: GpuRequest, reason: Reason) -> None:
     with pytest.raises(CalabashError) as caught:
         machine(device(0), device(1)).submit(name("a"), request_, submitted_at_s=0.0)
     assert caught.value.reason is reason
 
 
-def test_islands_join_whoever_is_reached_through_others() -> None:
+def test_islands_join_devices_reached_through_others() -> None:
     devices = [device(0, peers="1"), device(1, peers="02"), device(2, peers="1"), device(3), device(4, peers="5")]
     assert islands_of(devices) == [0, 0, 0, -1, 4]
 
 
-def test_what_strangers_hold_is_not_bound_and_their_device_is_bound_to_nobody_alone() -> None:
+def test_unmanaged_memory_is_not_granted_and_its_device_not_exclusively() -> None:
     local = machine(device(0))
     local.unmanaged_memory.set({DeviceUuid("GPU-0"): UnmanagedDeviceMemory(memory_mib=20_000, remedy="end pid 7")})
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
@@ -188,7 +188,7 @@ def test_what_strangers_hold_is_not_bound_and_their_device_is_bound_to_nobody_al
     assert [d.id for d in local.cycle(2.0) if isinstance(d, Start)] == ["whole"]
 
 
-def test_strangers_on_a_card_in_another_mode_count_as_soon_as_that_mode_has_ended() -> None:
+def test_unmanaged_memory_on_a_device_in_another_mode_counts_once_that_mode_ends() -> None:
     local = machine(device(0))
     local.submit(name("whole"), GpuRequest(mode=ModeName("exclusive")), submitted_at_s=0)
     assert [d.id for d in local.cycle(1.0) if isinstance(d, Start)] == ["whole"]
@@ -210,7 +210,7 @@ def test_two_devices_of_one_request_are_of_one_model_where_there_are_two() -> No
     assert [s.device for s in start.placement.slices] == ["GPU-0", "GPU-2"]
 
 
-def test_newcomers_are_decided_alone_until_something_is_freed() -> None:
+def test_only_newcomers_are_decided_until_devices_are_freed() -> None:
     local = machine(device(0))
     for i, allocation in enumerate(("a", "b")):
         local.submit(name(allocation), GpuRequest(), submitted_at_s=float(i), owner=allocation)
@@ -228,7 +228,7 @@ def test_newcomers_are_decided_alone_until_something_is_freed() -> None:
     ("unfinished", "wake_at_s", "due"),
     [(True, 10.0, 0.0), (False, 10.0, SETTLE_EVERY_S), (False, 10.5, 0.5), (False, None, None)],
 )
-def test_another_cycle_is_due_at_once_only_where_the_last_has_not_come_to_everything(
+def test_next_cycle_is_due_at_once_only_if_the_last_was_incomplete(
     unfinished: bool, wake_at_s: float | None, due: float | None
 ) -> None:
     scheduler: Any = SimpleNamespace(unfinished=unfinished, wake_at_s=lambda: wake_at_s)

@@ -50,7 +50,7 @@ class Line:
         return [str(d.id) for d in self.tracker.decide() if hasattr(d, "placement")]
 
 
-def test_it_stands_in_the_other_queue_where_its_age_puts_it() -> None:
+def test_moved_request_keeps_its_age_in_the_other_queue() -> None:
     line = Line()
     old = line.join("old", "day")
     line.join("young", "night")
@@ -60,7 +60,7 @@ def test_it_stands_in_the_other_queue_where_its_age_puts_it() -> None:
     assert line.starts() == ["old"], "of one queue the older goes first"
 
 
-def test_a_gang_goes_as_a_whole() -> None:
+def test_gang_is_moved_as_a_whole() -> None:
     line = Line()
     members = [line.join(f"m{i}", "day", gang="g") for i in range(2)]
     assert line.move(members[1], "night") == ["m0", "m1"]
@@ -69,7 +69,7 @@ def test_a_gang_goes_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 8])
-def test_a_queue_that_does_not_take_it_leaves_everything_as_it_was(window: int) -> None:
+def test_refused_move_changes_nothing(window: int) -> None:
     line = Line(window=window)
     first, second = line.join("first", "day"), line.join("second", "day")
     with pytest.raises(CalabashError):
@@ -79,7 +79,7 @@ def test_a_queue_that_does_not_take_it_leaves_everything_as_it_was(window: int) 
     assert line.starts() == ["first"]
 
 
-def test_what_has_its_place_is_not_moved() -> None:
+def test_placed_request_is_not_moved_to_another_queue() -> None:
     line = Line()
     first = line.join("first", "day")
     with pytest.raises(CalabashError) as refused:
@@ -90,7 +90,7 @@ def test_what_has_its_place_is_not_moved() -> None:
         line.move(first, "night")
 
 
-def test_one_that_goes_lets_the_next_of_its_user_into_the_order() -> None:
+def test_moved_request_admits_the_next_of_its_user() -> None:
     line = Line(window=1)
     first, second = line.join("first", "day"), line.join("second", "day")
     assert line.waiting.explain_wait(second) is not None

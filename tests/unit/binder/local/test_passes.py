@@ -8,7 +8,7 @@ import time
 from calabash.binder.local.passes import Passes
 
 
-def test_a_thousand_reasons_for_a_pass_are_answered_by_one() -> None:
+def test_a_thousand_requests_for_a_pass_are_served_by_one() -> None:
     made, go_on, begun = [], threading.Event(), threading.Event()
 
     def one_pass() -> None:
@@ -28,7 +28,7 @@ def test_a_thousand_reasons_for_a_pass_are_answered_by_one() -> None:
     assert made == ["binder", "binder"]
 
 
-def test_a_pass_that_fails_is_not_the_last() -> None:
+def test_failed_pass_is_followed_by_others() -> None:
     outcomes = iter([RuntimeError("no"), None])
     second = threading.Event()
 
@@ -45,7 +45,7 @@ def test_a_pass_that_fails_is_not_the_last() -> None:
     passes.stop()
 
 
-def test_a_pass_is_made_at_the_earliest_time_that_was_named() -> None:
+def test_pass_is_made_at_the_earliest_requested_time() -> None:
     made = threading.Event()
     passes, began_s = Passes(made.set, pause_s=0.0), time.monotonic()
     for wait_s in (3600.0, 0.2, 1800.0):
@@ -55,7 +55,7 @@ def test_a_pass_is_made_at_the_earliest_time_that_was_named() -> None:
     assert time.monotonic() >= began_s + 0.2
 
 
-def test_passes_that_are_stopped_make_none_that_was_named_for_later() -> None:
+def test_stopped_passes_make_none_that_was_requested_for_later() -> None:
     made: list[str] = []
     passes = Passes(lambda: made.append("pass"), pause_s=0.0)
     passes.request_in(3600.0)

@@ -26,7 +26,7 @@ def waits(name: str) -> WaitingRequest:
 
 
 def bound(tracker: Tracker, waiting: WaitingRequest) -> AllocationRecord:
-    """Its record, as the agent has it from the moment in which the grant begins."""
+    """Return the record of a decided request, as the agent has it from the beginning of the grant."""
     (start,) = [d for d in tracker.decide() if isinstance(d, Start)]
     return AllocationRecord(
         id=waiting.id, state=AllocationState.GRANTED, request=waiting.request, placement=start.placement, uid=1
@@ -40,7 +40,7 @@ def tracker() -> Tracker:
     return Tracker(NodeName("here"), made, [], queues=lambda: queues, options=Options(), clock=VirtualClock())
 
 
-def test_what_is_being_granted_while_a_card_changes_is_granted_and_counted_once(tracker: Tracker) -> None:
+def test_grant_during_a_device_change_is_counted_once(tracker: Tracker) -> None:
     first = waits("first")
     tracker.submit(first)
     record = bound(tracker, first)
@@ -54,7 +54,7 @@ def test_what_is_being_granted_while_a_card_changes_is_granted_and_counted_once(
     assert [d.id for d in tracker.decide() if isinstance(d, Start)] == ["third"]
 
 
-def test_what_could_not_be_granted_while_a_card_changed_waits_where_it_stood(tracker: Tracker) -> None:
+def test_failed_grant_during_a_device_change_waits_with_its_age(tracker: Tracker) -> None:
     first = waits("first")
     tracker.submit(first)
     record = bound(tracker, first)

@@ -1,4 +1,4 @@
-"""One planner leads at a time: never two, and somebody soon when the one is gone."""
+"""Leader election: never two leaders at a time, and a new leader soon after the old one is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster that exists only in a test, with claims: Kubernetes' own allocator chooses devices, in an order of its own."""
+"""A simulated cluster with claims: the simulated allocator chooses devices in an order unknown to the planner."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def share(memory_mib: int = 8192, cores: int = 25) -> GpuRequest:
 
 
 class ClaimCluster(Cluster):
-    """Nodes of both doors. A pod's claims are allocated when kube-scheduler has found its node, and freed with their last
-    pod.
+    """Nodes of both allocation APIs.
+
+    A pod's claims are allocated when kube-scheduler has found its node, and freed with their last pod.
 
     Args:
-        doors: of nodes; tokens where nothing is said.
+        allocation_apis: of nodes, by name; ``tokens`` by default.
     """
 
     def __init__(
@@ -44,20 +45,20 @@ class ClaimCluster(Cluster):
         nodes: dict[str, int],
         queues: Iterable[QueueFacts] = (),
         *,
-        doors: dict[str, str] | None = None,
+        allocation_apis: dict[str, str] | None = None,
         **more: Any,
     ) -> None:
         self.claims: dict[str, ClaimFacts] = {}
         self.reserved: dict[str, set[str]] = {}
-        self._doors = doors or {}
+        self._allocation_apis = allocation_apis or {}
         super().__init__(nodes, queues, **more)
-        for name, door in self._doors.items():
-            self.change_door(name, door)
+        for name, allocation_api in self._allocation_apis.items():
+            self.change_allocation_api(name, allocation_api)
 
-    def change_door(self, name: str, door: str) -> None:
+    def change_allocation_api(self, name: str, allocation_api: str) -> None:
         node, told = self.nodes[name]
         self.nodes[name] = (
-            replace(node, allocation_api=door, labels={**node.labels, "kubernetes.io/hostname": name}),
+            replace(node, allocation_api=allocation_api, labels={**node.labels, "kubernetes.io/hostname": name}),
             told,
         )
         self.core.node_changed(self.nodes[name][0], self.now_s)
@@ -69,7 +70,7 @@ class ClaimCluster(Cluster):
         return core
 
     def take_over(self) -> None:
-        """Another planner takes over, which is told of everything before it begins."""
+        """Let another planner take over, with all objects known before it starts."""
         self.todo.clear()
         core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
@@ -89,22 +90,22 @@ class ClaimCluster(Cluster):
     # ---- claims ---------------------------------------------------------------------------------------------------
 
     def claim(self, name: str, request: GpuRequest | None = WHOLE, **more: Any) -> str:
-        """A claim is there."""
-        self.tell(ClaimFacts(uid=f"uid-{name}", namespace="team", name=name, request=request, **more))
+        """Create a claim."""
+        self.update_claim(ClaimFacts(uid=f"uid-{name}", namespace="team", name=name, request=request, **more))
         return name
 
-    def tell(self, facts: ClaimFacts) -> None:
+    def update_claim(self, facts: ClaimFacts) -> None:
         self.claims[facts.name] = facts
         self.core.claim_changed(facts, self.now_s)
 
     def claimer(self, *claims: str, name: str = "", terms: GpuRequest | None = None, **more: Any) -> str:
-        """A pod that names these claims, as admission leaves it."""
+        """Create a pod that names these claims, as admission leaves it."""
         return self.create(
             by_claims(claims, terms), name=name, **{"constraints": CLAIMS, "claims": named(claims), **more}
         )
 
     def with_own(self, request: GpuRequest = WHOLE, *, terms: GpuRequest | None = None, **more: Any) -> str:
-        """A pod with a claim of its own, made of a template."""
+        """Create a pod with a claim from a template."""
         number = next(self._numbers)
         name = more.pop("name", "") or f"pod-{number}"
         self.create(
@@ -119,12 +120,12 @@ class ClaimCluster(Cluster):
         return name
 
     def allocate_by_hand(self, name: str, node: str) -> None:
-        """Somebody else's scheduler allocated it."""
+        """Allocate a claim as another scheduler does."""
         claim = self.claims[name]
-        self.tell(replace(claim, node=node, held=self.could_allocate(claim, node)))
+        self.update_claim(replace(claim, node=node, held=self.could_allocate(claim, node)))
 
     def set_alien(self, name: str, claim: str, node: str) -> None:
-        """A pod of another scheduler, which nobody has gated."""
+        """Create an ungated pod of another scheduler."""
         self.reserved.setdefault(claim, set()).add(name)
         self.now_s += 0.001
         self.set(
@@ -144,7 +145,7 @@ class ClaimCluster(Cluster):
         return [self.claims[one.claim] for one in self.pods[uid].claims if one.claim in self.claims]
 
     def end(self, uid: str) -> None:
-        """A pod is gone; Kubernetes frees what nobody uses any more, and deletes what was made for it."""
+        """Delete a pod. Kubernetes frees claims without users, and deletes those created for the pod."""
         super().end(uid)
         self.free()
 
@@ -153,7 +154,7 @@ class ClaimCluster(Cluster):
             users &= set(self.pods)
             if not users:
                 del self.reserved[name]
-                self.tell(replace(self.claims[name], node="", held=None))
+                self.update_claim(replace(self.claims[name], node="", held=None))
         for claim in [c for c in self.claims.values() if c.owner and c.owner not in self.pods]:
             del self.claims[claim.name]
             self.core.claim_deleted("team", claim.name, self.now_s)
@@ -161,7 +162,10 @@ class ClaimCluster(Cluster):
     # ---- the allocator --------------------------------------------------------------------------------------------
 
     def held_on(self, node: str, uuid: str, *, without: Collection[str] = ()) -> list[tuple[str, HeldSlice]]:
-        """What the API server's objects say is held of a device, by either door: (mode, slice). ``without``: claims."""
+        """Return what is held of a device by either allocation API, according to the API server: (mode, slice).
+
+        ``without``: claims to leave out.
+        """
         found: list[tuple[str, HeldSlice]] = []
         for claim in self.claims.values():
             if claim.node == node and claim.held is not None and claim.name not in without:
@@ -183,8 +187,10 @@ class ClaimCluster(Cluster):
         return found
 
     def could_allocate(self, claim: ClaimFacts, node: str) -> PlannedContainer | None:
-        """Devices for a claim on a node, the first in an order that the planner does not know; the agent's taints keep what
-        came by the other door out."""
+        """Return devices for a claim on a node, the first in a random order; None for none.
+
+        Devices in use by the other allocation API are excluded.
+        """
         request = claim.request
         if request is None or self.nodes[node][0].allocation_api != "claims":
             return None
@@ -214,7 +220,7 @@ class ClaimCluster(Cluster):
         return PlannedContainer(name=claim.name, mode=mode, policy=request.policy, slices=tuple(slices))
 
     def allocate(self, uid: str, node: str) -> bool:
-        """kube-scheduler has found its node: its claims are allocated there, all or none."""
+        """Allocate all claims of a pod on the node that kube-scheduler has found, or none."""
         done: list[ClaimFacts] = []
         for claim in self.used_by(uid):
             if claim.node:
@@ -235,7 +241,7 @@ class ClaimCluster(Cluster):
         return True
 
     def rooms(self, uid: str) -> list[str]:
-        """Nodes whose devices its claims could have, or have."""
+        """Return the nodes on which the pod's claims are or could be allocated."""
         found = []
         for node in self.nodes:
             ok = all(
@@ -285,8 +291,8 @@ class ClaimCluster(Cluster):
 
     # ---- what must always hold ------------------------------------------------------------------------------------
 
-    def check_doors(self) -> None:
-        """No device is held by both doors, nor beyond its sharing mode; pods are on nodes of their door, unless it changed."""
+    def check_allocation_apis(self) -> None:
+        """Check that no device is held by both allocation APIs, nor beyond its sharing mode."""
         for node, (_, told) in self.nodes.items():
             for found in told.devices:
                 held = self.held_on(node, found.device.uuid)
@@ -302,13 +308,15 @@ class ClaimCluster(Cluster):
         return [claim.request for claim in self.used_by(pod.uid) if claim.request is not None]
 
     def leaving(self) -> set[str]:
-        """Claims of pods that were asked to leave, and have not left."""
+        """Return the claims of evicted pods that have not ended."""
         asked = [e.facts.uid for e in self.core.store.entries.values() if e.stage is Stage.EVICTED]
         return {claim.name for uid in asked if uid in self.pods for claim in self.used_by(uid)}
 
-    def check_book(self) -> None:
-        """What the next decision finds counted of a device is what the claims have, and what is planned beside them; who was
-        asked to leave holds nothing in the store."""
+    def check_store(self) -> None:
+        """Check that the next decision counts for a device what the claims have, and what is planned beside them.
+
+        Evicted pods hold nothing in the store.
+        """
         store = self.core.store
         store.scheduler.unmanaged_memory.catch_up()
         without = self.leaving()
@@ -324,7 +332,7 @@ class ClaimCluster(Cluster):
 
 
 def by_claims(claims: Iterable[str], terms: GpuRequest | None = None) -> PodRequest:
-    """What admission wrote: the pod's own terms, and a device for each claim until somebody has looked."""
+    """Return the request as admission writes it: the pod's terms, and one device for each claim."""
     request = terms or GpuRequest()
     parts = tuple(ContainerRequest(container=name, kind=ContainerKind.MAIN, request=request) for name in claims)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE

@@ -1,4 +1,4 @@
-"""What the planner's tests share."""
+"""Fixtures of the planner's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners that make their pods again, and books that must balance, for tests of pods that are moved."""
+"""Controllers that recreate their pods, and a check of the scheduler's accounts, for tests of moved pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIR = GpuRequest(count=2)
 
 
 class Owner:
-    """Makes pods until there are ``replicas`` that are not leaving, as a ReplicaSet does."""
+    """Creates pods until ``replicas`` of them are not terminating, as a ReplicaSet does."""
 
     def __init__(self, cluster: Cluster, name: str, replicas: int, request: GpuRequest = WHOLE, **more: Any) -> None:
         self.cluster, self.name, self.replicas, self.request = cluster, name, replicas, request
@@ -27,13 +27,13 @@ class Owner:
         return [pod.uid for pod in there if pod.owner == self.name and not pod.leaving]
 
     def make(self) -> list[str]:
-        """Those that are missing; the names of them."""
+        """Create the missing pods; return their names."""
         missing = self.replicas - len(self.pods())
         return [self.cluster.create(self.request, **self._more) for _ in range(missing)]
 
 
 def split(**more: Any) -> tuple[Cluster, Owner]:
-    """Two nodes of two devices, each with one device in use by a pod that may be moved."""
+    """Return a cluster of two nodes with two devices, on each of which a movable pod uses one."""
     options = more.pop("options", MOVES)
     cluster = Cluster({"a": 2, "b": 2}, options=options)
     owner = Owner(cluster, "web", 3, **more)
@@ -49,7 +49,7 @@ def split(**more: Any) -> tuple[Cluster, Owner]:
 
 
 def balance(cluster: Cluster) -> None:
-    """What the scheduler counts is what pods and places that are kept have, to the last thousandth."""
+    """Check that the scheduler counts exactly what pods and reservations hold."""
     core = cluster.core
     scheduler = core.store.scheduler
     state = scheduler.scheduler.state

@@ -1,4 +1,4 @@
-"""What ``calabash planner`` refuses before it begins."""
+"""Options that ``calabash planner`` refuses."""
 
 from __future__ import annotations
 

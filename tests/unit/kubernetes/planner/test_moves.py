@@ -1,4 +1,4 @@
-"""The service moves pods: what it asks of the API server, what it says to people, and how another goes on with it."""
+"""The service moves pods: its requests to the API server, its events, and takeovers."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_moved_pod_is_evicted_and_its_replacement_gets_the_reservation_and_event
     assert condition.message == f"planned on {was}, and waits for team/{moved}, moved to make room for it, to end there"
     assert [name for name, _ in until(lambda: events(world, "WaitsForMove"), "its event")] == ["large"]
     world.pod("thief", WHOLE)
-    movable(world, "heir")
-    assert bind(world, service, "heir") == kept
+    movable(world, "replacement")
+    assert bind(world, service, "replacement") == kept
     assert released(world, "large") is None, "not before the moved one is gone, which takes its grace"
     world.client.faults.release("team", moved)
     assert bind(world, service, "large") == was
@@ -108,19 +108,19 @@ def test_another_planner_continues_a_move_after_a_crash(world: World) -> None:
     moved = until(lambda: leaving(world), "one is evicted")
     service.stop()
     world.services.remove(service)
-    movable(world, "heir-0")
+    movable(world, "replacement-0")
     world.client.faults.release("team", moved)
     service = world.start(**MOVING, identity="second")
-    relocations = (f"heir-{number}" for number in range(1, 9))
+    replacements = (f"replacement-{number}" for number in range(1, 9))
 
     def step() -> dict[str, str] | None:
-        """What kube-scheduler, the kubelets and the owner do; where all are, once all have their nodes."""
+        """Act as kube-scheduler, kubelets and controller; return the node of each pod once all are bound."""
         pods = world.client.list(POD, "team").items
         for pod in pods:
             name = pod.metadata.name
             if pod.metadata.deletion_timestamp:  # created within one second, they may be planned in any order
                 world.client.faults.release("team", name)
-                movable(world, next(relocations))
+                movable(world, next(replacements))
             elif not pod.spec.node_name and released(world, name):
                 bind(world, service, name)
         bound = {
@@ -151,8 +151,8 @@ def test_budget_changed_after_the_decision_protects_its_pod_and_another_is_moved
     moved = until(lambda: leaving(world), "the other is evicted")
     assert refused == [name for name in nodes if name != moved]
     assert events(world, "Moved") == [] or [name for name, _ in events(world, "Moved")] == [moved]
-    movable(world, "heir")
-    assert bind(world, service, "heir") == nodes[refused[0]]
+    movable(world, "replacement")
+    assert bind(world, service, "replacement") == nodes[refused[0]]
     world.client.faults.release("team", moved)
     assert bind(world, service, "large") == nodes[moved]
 

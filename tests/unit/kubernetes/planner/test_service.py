@@ -1,4 +1,4 @@
-"""The service on an API server in memory: what is created is planned, released, bound over HTTP, and said to people."""
+"""The planner service on an in-memory API server: pods are planned, released and bound over HTTP."""
 
 from __future__ import annotations
 

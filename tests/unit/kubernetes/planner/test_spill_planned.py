@@ -1,4 +1,4 @@
-"""Memory beyond the card, planned: where it is given, up to what is given, and what a pod is told elsewhere."""
+"""Pods whose memory exceeds the device: planned within the spill limit of the node, and a hint elsewhere."""
 
 from __future__ import annotations
 

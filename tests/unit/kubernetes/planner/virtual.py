@@ -1,4 +1,4 @@
-"""A cluster that exists only in a test: pods, nodes, an executor and a kube-scheduler over one planner's core."""
+"""A simulated cluster: pods, nodes, an executor and a kube-scheduler around one planner's core."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def device(number: int, *, health: Health = Health.HEALTHY, model: str = MODEL) 
     )
 
 
-def gpu_node(name: str, gpus: int = 2, *, ill: Iterable[int] = (), model: str = MODEL, **more: object) -> GpuNodeFacts:
+def gpu_node(
+    name: str, gpus: int = 2, *, unhealthy: Iterable[int] = (), model: str = MODEL, **more: object
+) -> GpuNodeFacts:
     devices = tuple(
-        NodeDevice(device=device(i, health=Health.LOST if i in ill else Health.HEALTHY, model=model))
+        NodeDevice(device=device(i, health=Health.LOST if i in unhealthy else Health.HEALTHY, model=model))
         for i in range(gpus)
     )
     return GpuNodeFacts(name=name, devices=devices, **more)  # type: ignore[arg-type]
@@ -63,12 +65,12 @@ def asked(request: GpuRequest | None = None, *others: tuple[ContainerKind, GpuRe
 
 
 class Cluster:
-    """The API server's truth, and a planner's core that is told of it.
+    """Objects of the API server, and the core of a planner that gets them as events.
 
     Args:
-        nodes: devices of each node; its label ``zone`` is its name.
-        options: how its planner decides.
-        models: of the devices of nodes; ``MODEL`` where nothing is said.
+        nodes: number of devices of each node; its label ``zone`` is its name.
+        options: options of the scheduler.
+        models: device models of nodes; ``MODEL`` by default.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Cluster:
     # ---- the world ------------------------------------------------------------------------------------------------
 
     def restarted(self) -> Core:
-        """Another planner takes over; what the one before wanted and had not done is lost."""
+        """Let another planner take over; actions that the one before has not carried out are lost."""
         self.todo.clear()
         self.core = core = Core(new_id=lambda: f"plan-{next(self._numbers)}", hold_s=50.0, options=self.options)
         for node, gpus in self.nodes.values():
@@ -116,7 +118,7 @@ class Cluster:
         return core
 
     def create(self, request: PodRequest | GpuRequest, *, name: str = "", **more: object) -> str:
-        """A pod appears, as admission leaves it."""
+        """Create a pod as admission leaves it."""
         number = next(self._numbers)
         uid = name or f"pod-{number}"
         if isinstance(request, GpuRequest):
@@ -129,7 +131,7 @@ class Cluster:
         return uid
 
     def set(self, facts: PodFacts) -> None:
-        """A pod is so from now on, and the planner hears of it."""
+        """Update a pod, and pass it to the core."""
         self.pods[facts.uid] = facts
         self.core.pod_changed(facts, self.now_s)
 
@@ -137,8 +139,8 @@ class Cluster:
         if self.pods.pop(uid, None) is not None:
             self.core.pod_deleted(uid)
 
-    def agents_tell(self) -> None:
-        """Every agent says what is given of its node's devices."""
+    def report_slices(self) -> None:
+        """Let every agent report the slices of its node."""
         for name, (node, told) in self.nodes.items():
             slices = tuple(
                 SliceFacts(pod_uid=pod.uid, device=part.device, memory_mib=part.memory_mib)
@@ -193,7 +195,7 @@ class Cluster:
                 self.reports.append(action)
 
     def settle(self, rounds: int = 20) -> None:
-        """Until nothing is left to do: decide, carry out, let kube-scheduler try, let who was evicted end."""
+        """Decide, carry out, let kube-scheduler try, and let evicted pods end, some rounds long."""
         for _ in range(rounds):
             self.decide()
             while self.todo:
@@ -212,11 +214,11 @@ class Cluster:
             self.bind(uid)
 
     def accepts(self, pod: PodFacts, node: str) -> bool:
-        """Whether a node is one that the pod's nodeSelector takes."""
+        """Return True if the pod's node selector accepts the node."""
         return all(parse_expression(one).holds(self.nodes[node][0].labels) for one in pod.constraints.selector)
 
     def try_one(self, uid: str, feasible: Iterable[str] | None = None) -> str | None:
-        """One attempt: the nominated node alone, then all that have room; then the binding."""
+        """Make one attempt of kube-scheduler: filter the nominated node alone, then all with room; then bind."""
         pod = self.pods[uid]
         offered_to = self.nodes if feasible is None else feasible
         rooms = [n for n in offered_to if n not in self.full and self.accepts(pod, n)]
@@ -250,7 +252,7 @@ class Cluster:
     # ---- what must always hold ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """No device is promised beyond its sharing mode: by what is bound, nor by what is planned beside it."""
+        """Check that no device is used beyond its sharing mode, by bound pods alone and together with planned ones."""
         store = self.core.store
         bound = {p.uid: p.plan for p in self.pods.values() if p.node in self.nodes and p.plan is not None}
         free = {
@@ -279,8 +281,8 @@ class Cluster:
                     assert answer == part, (uuid, held_slices)
                     before.append(held)
 
-    def check_wishes(self) -> None:
-        """Who is planned or bound is on a node that it accepts, with devices of a model that it accepts."""
+    def check_constraints(self) -> None:
+        """Check that planned and bound pods are on nodes, and on devices of models, that they accept."""
         planned = {e.facts.uid: e.plan.node for e in self.core.store.entries.values() if e.plan is not None}
         for uid, node in {**planned, **self.bound()}.items():
             pod = self.pods.get(uid)
@@ -292,8 +294,10 @@ class Cluster:
                     assert selector_misfit(found.device, request.selector) is None, (uid, node)
 
     def check_nobody_is_forgotten(self, begin_anew: Callable[[], object]) -> None:
-        """In the end nobody waits for whom a planner that begins anew finds room without stopping others. Where room is held
-        for who comes first, it depends on when."""
+        """Check that finally no pod waits for which a new planner finds room without evictions.
+
+        Skipped while devices are reserved, because the result then depends on time.
+        """
         self.full, self.protected = set(), set()
         self._settle_for_long()
         if self.core.store.scheduler.scheduler.state.reservations:
@@ -305,7 +309,7 @@ class Cluster:
             assert set(self.bound()) <= before, set(self.bound()) - before
 
     def _settle_for_long(self) -> None:
-        """Until whatever is held for others for a while is let go."""
+        """Settle until all temporary reservations and deferrals are over."""
         for _ in range(3):
             self.now_s += max(self.options.reservation_hold_s + 100, REFUSED_MAX_S)
             for uid, _ in self.core.answers.take_expired(self.now_s):
@@ -313,7 +317,7 @@ class Cluster:
             self.settle(4)
 
     def requests(self, pod: PodFacts) -> list[GpuRequest]:
-        """What a pod asks, of devices of one node each."""
+        """Return the pod's requests, each for devices of one node."""
         return [one.request for one in pod.request.containers] if pod.request is not None else []
 
     def bound(self) -> dict[str, str]:

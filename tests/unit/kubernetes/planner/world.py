@@ -25,7 +25,7 @@ SETTINGS = PlannerSettings(port=0, nominate_nodes_min=0, workers=2, renew_every_
 
 
 def until(check: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    """Ask until the answer is true."""
+    """Wait until ``check`` returns a true value, and return it."""
     end = time.monotonic() + timeout_s
     while not (answer := check()):
         if time.monotonic() > end:
@@ -54,7 +54,7 @@ class World:
         self.client.patch(GPU_NODE, name, body={"status": {"devices": devices}}, subresource="status")
 
     def tokens(self, node: str, count: int) -> None:
-        """Its kubelet offers so many."""
+        """Set the number of device IDs that the node's kubelet offers."""
         self.client.patch(NODE, node, body={"status": {"allocatable": {GPUS: str(count)}}}, subresource="status")
 
     def pod(

@@ -1,4 +1,4 @@
-"""ExtenderAnswers to kube-scheduler: on which node a pod may go, whom it may preempt, and when it is bound.
+"""Answers to kube-scheduler: on which node a pod may go, whom it may preempt, and when it is bound.
 
 Theory of operation. kube-scheduler knows CPU, affinity, taints and volumes; the pod store knows devices. A pod may go
 to its planned node only. If kube-scheduler no longer offers the planned node, the plan is made again within the offer,
@@ -64,7 +64,7 @@ class BindAnswer:
 
 
 class ExtenderAnswers:
-    """ExtenderAnswers to kube-scheduler; see the module's description."""
+    """Answers to kube-scheduler; see the module's description."""
 
     def __init__(self, store: PodStore, decisions: Decisions) -> None:
         self._store = store

@@ -56,7 +56,7 @@ class _BindingArgs(msgspec.Struct, frozen=True):
 
 
 class Planning(Protocol):
-    """ExtenderAnswers for kube-scheduler. Safe for threads; each call is short."""
+    """Answers for kube-scheduler. Safe for threads; each call is short."""
 
     def leads(self) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""GangPermits for bindings of gangs: members of a gang are bound together or not at all.
+"""Permits for bindings of gangs: members of a gang are bound together or not at all.
 
 Theory of operation. kube-scheduler requests the binding of each pod in a call of its own and waits for the answer;
 meanwhile it reserves the pod's place on the node. So the calls of a gang are held until as many members as it needs are

@@ -1,5 +1,4 @@
-"""Every kind of write of the planner, and every refusal of the API server: none is made for ever, none delays another
-namespace."""
+"""Every kind of write of the planner, with every refusal of the API server."""
 
 from __future__ import annotations
 

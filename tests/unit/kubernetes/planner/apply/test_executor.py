@@ -1,4 +1,4 @@
-"""What the planner wants done is done once the API server lets it be, in no other term, and no later than it can be."""
+"""Actions are carried out once the API server answers, without delay, and only in their own term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queues have and wait for, as their objects say it."""
+"""Status of queue objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes that the API server refuses: given up, reported, tried again when the pod changes, and no delay to others."""
+"""Refused writes are given up, reported, and repeated when the pod changes; they delay no other pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which writes are made: namespaces in turn, one write of a pod at a time, pauses of one pod alone."""
+"""Order of writes: namespaces take turns, one write of a pod at a time, and pauses concern one pod."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def test_refused_pod_is_swept_once_and_its_devices_are_free_at_once() -> None:
     for _ in range(2):
         cluster.core.pod_changed(failed, cluster.now_s)
     assert [(s.pod.uid, s.is_recreated) for s in sweeps(cluster)] == [(uid, True)]
-    heir = cluster.create(GpuRequest())
+    replacement = cluster.create(GpuRequest())
     cluster.settle()
-    assert cluster.bound() == {heir: "a"}
+    assert cluster.bound() == {replacement: "a"}
 
 
 def test_ended_or_terminating_pod_is_not_swept() -> None:

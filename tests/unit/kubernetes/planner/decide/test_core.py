@@ -1,4 +1,4 @@
-"""The planner without the world: what it promises, keeps, repairs, and takes up again after its own death."""
+"""Decisions of the planner's core on a simulated cluster: plans, repairs, and takeovers after a crash."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_plan_on_a_device_that_becomes_unhealthy_is_replaced() -> None:
     entry = cluster.core.store.entries[uid]
     assert entry.plan is not None
     before = entry.plan.containers[0].slices[0].device
-    cluster.core.devices_changed(gpu_node("a", 2, ill=[int(before[-1])]), cluster.now_s)
+    cluster.core.devices_changed(gpu_node("a", 2, unhealthy=[int(before[-1])]), cluster.now_s)
     cluster.settle()
     after = cluster.pods[uid].plan
     assert after is not None
@@ -310,9 +310,9 @@ def test_replacement_of_a_refused_pod_gets_its_devices() -> None:
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
     cluster.core.pod_changed(replace(cluster.pods.pop(uid), finished=True), cluster.now_s)  # Failed, OutOfcpu
-    heir = cluster.create(WHOLE)
+    replacement = cluster.create(WHOLE)
     cluster.settle()
-    assert cluster.bound() == {heir: "a"}
+    assert cluster.bound() == {replacement: "a"}
 
 
 def test_of_two_gangs_that_wait_for_each_other_both_are_bound_in_the_end() -> None:
@@ -403,13 +403,13 @@ def test_preempted_unbound_pod_keeps_its_node_selector_with_the_next_planner() -
         cluster.carry_out(cluster.todo.pop(0))
     cluster.restarted()
     assert cluster.core.store.entries[first].stage is Stage.RELEASED
-    heir = cluster.create(WHOLE, namespace="shop", constraints=only_a)
+    replacement = cluster.create(WHOLE, namespace="shop", constraints=only_a)
     cluster.decide()
     cluster.decide()
     assert cluster.core.store.entries[first].stage is Stage.WAITING, "b is free, and not where it may go"
     cluster.settle()
-    assert cluster.bound() == {heir: "a"}
-    cluster.end(heir)
+    assert cluster.bound() == {replacement: "a"}
+    cluster.end(replacement)
     cluster.settle()
     assert cluster.bound() == {first: "a"}
 
@@ -436,9 +436,9 @@ def test_devices_of_an_evicted_pod_are_given_only_when_it_is_gone() -> None:
     old = cluster.create(WHOLE)
     cluster.settle()
     cluster.core.namespace_changed(NamespaceFacts(name="shop", queue="prod"))
-    heir = cluster.create(WHOLE, namespace="shop")
+    replacement = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
-    cluster.end(heir)
+    cluster.end(replacement)
     another = cluster.create(WHOLE, namespace="shop")
     cluster.decide()
     assert cluster.core.store.entries[another].after == {old}
@@ -668,7 +668,7 @@ def test_reported_slices_are_held_by_their_pods_and_are_not_unmanaged(asked_for:
     cluster = Cluster({"a": 2, "b": 1})
     pods = [cluster.create(asked_for) for _ in range(3)]
     cluster.settle()
-    cluster.agents_tell()
+    cluster.report_slices()
     cluster.restarted()
     _hold(cluster, pods)
     node = cluster.nodes["a"]
@@ -687,7 +687,7 @@ def test_slice_reported_before_its_pod_belongs_to_the_pod() -> None:
     cluster = Cluster({"a": 1})
     pod = cluster.create(LARGE)
     cluster.settle()
-    cluster.agents_tell()
+    cluster.report_slices()
     seen = cluster.pods.pop(pod)
     cluster.restarted()
     cluster.set(seen)
@@ -760,7 +760,7 @@ def replace_uid(plan: Any, uid: str) -> Any:
 
 OTHER_MODEL = "NVIDIA H100-SXM5-40GB"
 ONE, OTHER = Selector(models=("A100",)), Selector(models=("h100",))
-WISHES = st.sampled_from(
+CONSTRAINTS = st.sampled_from(
     [
         PlacementConstraints(),
         PlacementConstraints(),
@@ -786,15 +786,17 @@ REQUESTS = st.sampled_from(
 
 
 class Life(RuleBasedStateMachine):
-    """Random histories: pods, nodes, failures, repeated events, other planners; no device is ever promised twice, and
-    nobody gets what it did not ask for."""
+    """Random histories: pods, nodes, failures, repeated events, other planners.
+
+    No device is ever promised twice, and nobody gets what it did not ask for.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         shop = NamespaceFacts(name="shop", queue="prod")
         self.cluster = Cluster({"a": 2, "b": 1, "c": 2}, [PROD], seed=7, models={"c": OTHER_MODEL}, namespaces=[shop])
 
-    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]), constraints=WISHES)
+    @rule(request=REQUESTS, shop=st.booleans(), priority=st.sampled_from([0, 0, 5]), constraints=CONSTRAINTS)
     def create(self, request: Any, shop: bool, priority: int, constraints: PlacementConstraints) -> None:
         self.cluster.create(request, namespace="shop" if shop else "team", priority=priority, constraints=constraints)
 
@@ -857,8 +859,8 @@ class Life(RuleBasedStateMachine):
             self.cluster.add_node(name, 1 if name == "b" else 2)
 
     @rule()
-    def agents_tell(self) -> None:
-        self.cluster.agents_tell()
+    def report_slices(self) -> None:
+        self.cluster.report_slices()
 
     @rule(pick=st.integers(0, 1000))
     def protect(self, pick: int) -> None:
@@ -867,7 +869,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from([*"abc", "", "", ""]))
     def another_planner(self, lost: str) -> None:
-        """It begins with the plans that it finds; a node of theirs may go then."""
+        """Let another planner take over; one of the nodes may be gone."""
         self.cluster.restarted()
         if lost in self.cluster.nodes:
             self.cluster.lose_node(lost)
@@ -884,7 +886,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def everybody_is_where_it_wished(self) -> None:
-        self.cluster.check_wishes()
+        self.cluster.check_constraints()
 
     @invariant()
     def gangs_are_bound_together(self) -> None:
@@ -893,7 +895,7 @@ class Life(RuleBasedStateMachine):
                 assert self.cluster.core.store.permits.has_bound_member(entry.gang)
 
     @invariant()
-    def the_book_agrees_with_the_scheduler(self) -> None:
+    def store_agrees_with_the_scheduler(self) -> None:
         store = self.cluster.core.store
         for entry in store.entries.values():
             if entry.stage in (Stage.PLACED, Stage.RELEASING, Stage.RELEASED):

@@ -1,4 +1,4 @@
-"""The service while planners come and go, hang and wake up, and answers of the API server are lost: nothing is given twice."""
+"""The service while planners stop, hang and continue, and answers of the API server are lost: no device is given twice."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ GROUP = {"metadata": {"name": "g", "namespace": "team"}, "spec": {"minMember": 2
 
 
 def members(service: PlannerService) -> int | None:
-    """What the core knows of the group."""
+    """Return the size of the gang group in the core; None if it is unknown."""
     core = service.mirrors.core
     return core.pods.requests.groups.get((GangSource.VOLCANO, "team", "g")) if core is not None else None
 

@@ -1,4 +1,4 @@
-"""One object on which the planner fails costs only itself, when it comes and when another planner begins."""
+"""An object on which the planner fails is left out, and all others are planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that are moved so that others find room: their place is kept for the pod that their owner makes instead."""
+"""Moved pods: their new place is reserved for the replacement that their controller creates."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_replacement_gets_the_reservation_and_the_large_pod_gets_the_freed_devic
     balance(cluster)
     carry_out(cluster)
     assert cluster.pods[moved].leaving
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.decide()
     carry_out(cluster)
     cluster.try_all()
-    assert cluster.bound()[heir] == other, "before the moved one is gone"
+    assert cluster.bound()[replacement] == other, "before the moved one is gone"
     assert large not in cluster.bound()
     balance(cluster)
     cluster.settle()
@@ -85,9 +85,9 @@ def test_reservation_goes_to_no_other_pod_even_if_it_came_earlier() -> None:
     assert not set(thieves) & set(cluster.bound())
     assert twin not in cluster.bound(), "of the same owner, but it asks for something else"
     owner.replicas += 1
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.settle()
-    assert heir in cluster.bound()
+    assert replacement in cluster.bound()
     cluster.check()
     balance(cluster)
 
@@ -198,13 +198,13 @@ def test_replacement_is_not_moved_again_for_a_while() -> None:
     cluster.decide()
     carry_out(cluster)
     cluster.end(cluster.evictions[0])
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.settle()
-    assert heir in cluster.bound()
+    assert replacement in cluster.bound()
     large = next(uid for uid, pod in cluster.pods.items() if pod.request and pod.request.containers[0].request == PAIR)
     cluster.end(large)
-    stayed = next(uid for uid in owner.pods() if uid != heir)
-    cluster.end(stayed)  # one device of each node is free, if the heir were moved
+    stayed = next(uid for uid in owner.pods() if uid != replacement)
+    cluster.end(stayed)  # one device of each node is free, if the replacement were moved
     cluster.add_node("c", 2)
     cluster.lose_node("c")
     cluster.settle()
@@ -259,7 +259,7 @@ def test_move_respects_the_node_selector_of_a_pod_adopted_by_a_new_planner() -> 
     assert cluster.evictions == [], "neither may go to the other's node"
 
 
-# ---- what becomes of the kept place ---------------------------------------------------------------------------------
+# ---- end of the reservation ---------------------------------------------------------------------------------
 
 
 def kept_on(cluster: Cluster) -> str:
@@ -274,12 +274,12 @@ def test_replacement_waits_in_its_queue_if_the_reserved_node_is_gone() -> None:
     cluster.lose_node(kept_on(cluster))
     balance(cluster)
     cluster.settle()
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.settle()
-    assert heir not in cluster.bound()
+    assert replacement not in cluster.bound()
     cluster.add_node("c")
     cluster.settle()
-    assert heir in cluster.bound()
+    assert replacement in cluster.bound()
     balance(cluster)
 
 
@@ -309,7 +309,7 @@ def test_reservation_on_a_device_that_becomes_unhealthy_is_cancelled() -> None:
     begin(cluster)
     carry_out(cluster)
     node = kept_on(cluster)
-    cluster.core.devices_changed(gpu_node(node, 2, ill=(0, 1)), cluster.now_s)
+    cluster.core.devices_changed(gpu_node(node, 2, unhealthy=(0, 1)), cluster.now_s)
     assert kept_on(cluster) == ""
     balance(cluster)
 
@@ -363,9 +363,9 @@ def test_replacement_goes_elsewhere_if_kube_scheduler_refuses_the_reserved_node(
     cluster.full.add(kept_on(cluster))
     cluster.add_node("d", 1)
     cluster.settle()
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.settle()
-    assert cluster.bound()[heir] == "d"
+    assert cluster.bound()[replacement] == "d"
     cluster.check()
     balance(cluster)
 
@@ -373,15 +373,17 @@ def test_replacement_goes_elsewhere_if_kube_scheduler_refuses_the_reserved_node(
 # ---- a planner that dies ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["before it is evicted", "while it leaves", "when it is gone", "when its heir waits"])
+@pytest.mark.parametrize(
+    "when", ["before it is evicted", "while it leaves", "when it is gone", "when its replacement waits"]
+)
 def test_planner_crash_during_a_move_loses_and_duplicates_no_pod(when: str) -> None:
     cluster, owner = split()
     large, moved = begin(cluster)
     if when != "before it is evicted":
         carry_out(cluster)
-    if when in ("when it is gone", "when its heir waits"):
+    if when in ("when it is gone", "when its replacement waits"):
         cluster.end(moved)
-    if when == "when its heir waits":
+    if when == "when its replacement waits":
         owner.make()
     cluster.restarted()
     balance(cluster)
@@ -398,7 +400,7 @@ def test_planner_crash_during_a_move_loses_and_duplicates_no_pod(when: str) -> N
 
 
 class Moving(RuleBasedStateMachine):
-    """Whatever happens in whatever order, no device is given twice and nothing that was held stays held."""
+    """No device is given twice and no reservation stays forever, whatever happens in whatever order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -451,7 +453,7 @@ class Moving(RuleBasedStateMachine):
             self.cluster.end(there[number])
 
     @rule()
-    def gone(self) -> None:
+    def end_evicted(self) -> None:
         for uid in [pod.uid for pod in self.cluster.pods.values() if pod.leaving]:
             self.cluster.end(uid)
 

@@ -1,4 +1,4 @@
-"""Who is told that a pod waits, and when; and nodes that are not ready to take pods."""
+"""Reports of waiting pods, and nodes whose kubelets offer no device IDs."""
 
 from __future__ import annotations
 
@@ -220,8 +220,10 @@ def test_released_pod_goes_elsewhere_if_the_kubelet_of_its_node_offers_no_device
 
 
 def held_gang(cluster: Cluster) -> tuple[str, str]:
-    """Create a gang of two, on a node each, and have the binding of the member on node ``a`` held; the UIDs, that on ``a``
-    first."""
+    """Create a gang of two, on a node each, and have the binding of the member on node ``a`` held.
+
+    The UIDs, that on ``a`` first.
+    """
     members = [cluster.create(GpuRequest(gang="g", gang_size=2)) for _ in range(2)]
     cluster.decide()
     while cluster.todo:

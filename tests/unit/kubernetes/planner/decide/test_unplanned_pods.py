@@ -1,4 +1,4 @@
-"""Pods whose node others chose: planned there, told why not, and never started without."""
+"""Pods that another scheduler bound or that have candidate nodes: planned, or told why not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHOLE = GpuRequest()
 
 
 class Affinity(Cluster):
-    """The same where kube-scheduler does not ask: pods are confined, and somebody binds them."""
+    """A cluster with the handshake ``affinity``: pods get candidate nodes, and another scheduler binds them."""
 
     def create(self, request: Any, *, name: str = "", **more: object) -> str:
         return super().create(request, name=name, **{"uses_our_scheduler": False, **more})
@@ -65,8 +65,8 @@ class Affinity(Cluster):
             for uid in [p.uid for p in self.pods.values() if p.leaving]:
                 self.end(uid)
 
-    def give(self, uid: str, node: str) -> None:
-        """Somebody binds it."""
+    def bind_by_hand(self, uid: str, node: str) -> None:
+        """Bind a pod without the planner."""
         self.set(replace(self.pods[uid], node=node, nominated=""))
 
 
@@ -77,7 +77,7 @@ def test_replacement_in_handshake_affinity_gets_the_reserved_node_as_first_candi
     def give_all() -> None:
         for pod in list(cluster.pods.values()):
             if pod.candidate_nodes and not pod.node and not pod.leaving:
-                cluster.give(pod.uid, pod.candidate_nodes[0])
+                cluster.bind_by_hand(pod.uid, pod.candidate_nodes[0])
 
     owner.make()
     for _ in range(3):
@@ -90,15 +90,15 @@ def test_replacement_in_handshake_affinity_gets_the_reserved_node_as_first_candi
     large = cluster.create(GpuRequest(count=2))
     cluster.settle(2)
     (moved,) = cluster.evictions
-    (heir,) = owner.make()
+    (replacement,) = owner.make()
     cluster.settle(2)
-    (stays,) = set(owner.pods()) - {heir}
-    assert cluster.pods[heir].candidate_nodes[0] == cluster.bound()[stays]
+    (stays,) = set(owner.pods()) - {replacement}
+    assert cluster.pods[replacement].candidate_nodes[0] == cluster.bound()[stays]
     give_all()
     cluster.settle(2)
     give_all()
     cluster.settle(2)
-    assert set(cluster.bound()) == {large, heir, stays}
+    assert set(cluster.bound()) == {large, replacement, stays}
     assert moved not in cluster.pods
     cluster.check()
     balance(cluster)
@@ -189,7 +189,7 @@ def test_pod_is_restricted_to_candidate_nodes_and_its_plan_is_written_when_it_is
     assert len(nodes) == 4
     assert "full" not in nodes
     assert cluster.pods[uid].plan is None, "not before it is bound"
-    cluster.give(uid, nodes[0])
+    cluster.bind_by_hand(uid, nodes[0])
     cluster.settle()
     plan = cluster.pods[uid].plan
     assert plan is not None
@@ -201,7 +201,7 @@ def test_pod_bound_to_another_candidate_is_planned_there_and_the_first_is_freed(
     uid = cluster.create(WHOLE)
     cluster.settle()
     first, *others = cluster.pods[uid].candidate_nodes
-    cluster.give(uid, others[-1])
+    cluster.bind_by_hand(uid, others[-1])
     cluster.settle()
     plan = cluster.pods[uid].plan
     assert plan is not None
@@ -221,7 +221,7 @@ def test_confined_pod_without_devices_is_evicted_only_if_its_controller_recreate
     assert other in cluster.pods[uid].candidate_nodes
     cluster.create(WHOLE, gated=False, node=other)
     cluster.settle()
-    cluster.give(uid, other)
+    cluster.bind_by_hand(uid, other)
     cluster.decide()
     evicted = [a.message for a in cluster.todo if isinstance(a, EvictPod)]
     if is_recreated:
@@ -291,7 +291,7 @@ def test_50_pods_whose_first_nodes_fill_up_are_planned_on_other_candidates(monke
         node = next((n for n in rest if n not in taken), rest[-1])
         missed += node in taken
         taken.add(node)
-        cluster.give(uid, node)
+        cluster.bind_by_hand(uid, node)
     cluster.settle()
     assert missed == 0, "so many others have room that nobody need share one"
     assert all((plan := cluster.pods[uid].plan) is not None and plan.node == cluster.pods[uid].node for uid in pods)
@@ -314,10 +314,10 @@ def test_pod_refused_on_all_candidates_is_evicted_and_its_replacement_is_planned
     assert f"kube-scheduler found no room on the candidate nodes {', '.join(tried)}" in evicted.message
     cluster.settle()
     assert uid not in cluster.pods
-    heir = cluster.create(WHOLE, owner="set")
+    replacement = cluster.create(WHOLE, owner="set")
     other = cluster.create(WHOLE, owner="another")
     cluster.settle()
-    assert set(cluster.pods[heir].candidate_nodes).isdisjoint(tried)
+    assert set(cluster.pods[replacement].candidate_nodes).isdisjoint(tried)
     assert not cluster.pods[other].gated
 
 
@@ -332,12 +332,12 @@ def test_refused_nodes_are_tried_again_after_a_while_if_all_others_are_in_use() 
     cluster.settle()
     cluster.now_s += PATIENCE_S
     cluster.settle()
-    heir = cluster.create(WHOLE, owner="set")
+    replacement = cluster.create(WHOLE, owner="set")
     cluster.settle()
-    assert cluster.pods[heir].gated
+    assert cluster.pods[replacement].gated
     cluster.now_s += BACKOFF_S + 2 * PATIENCE_S
     cluster.settle()
-    assert cluster.pods[heir].candidate_nodes == ("a",)
+    assert cluster.pods[replacement].candidate_nodes == ("a",)
 
 
 def test_refused_pod_without_a_controller_is_left_to_kube_scheduler() -> None:

@@ -1,4 +1,4 @@
-"""Plans that kube-scheduler does not use are given back, on virtual time."""
+"""Plans that kube-scheduler does not use are withdrawn, on simulated time."""
 
 from __future__ import annotations
 

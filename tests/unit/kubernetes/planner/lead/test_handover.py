@@ -1,4 +1,4 @@
-"""Nodes go from one planner to another without ever being planned by two, whatever each of them has heard of by then."""
+"""Handover of nodes: no node is planned by two planners, whatever each of them has seen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOLS = ("a", "b")
 
 
 class LateView:
-    """What one planner has seen of nodes: what there was a while ago, until it is told."""
+    """View of one planner on its nodes, which is out of date until the test updates it."""
 
     def __init__(self, client: MemoryKube, shard: Shard) -> None:
         self._client = client
@@ -114,8 +114,11 @@ def begin(client: MemoryKube, pool: str, lives: Callable[[str], bool]) -> Planni
 
 
 class Wandering:
-    """Two planners of two pools, nodes that are moved between these, and news that come late: one thing after the other, at
-    random. Searches that choose rules freely find the few sequences that matter only after many thousands."""
+    """Two planners of two pools, nodes that are moved between these, and news that come late.
+
+    One thing after the other, at random. Searches that choose rules freely find the few sequences that matter only
+    after many thousands.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -140,7 +143,7 @@ class Wandering:
             self.bind: 12,
             self.write_bindings: 8,
             self.move: 16,
-            self.tell: 4,
+            self.report_usage: 4,
             self.lead: 10,
             self.lead_no_longer: 6,
         }
@@ -148,11 +151,11 @@ class Wandering:
         happening(self._random.choice(POOLS), self._random.choice(NODES))
 
     def move(self, pool: str, node: str) -> None:
-        """An administrator does."""
+        """Change a node's pool, as an administrator does."""
         self.client.patch(NODE, node, body={"metadata": {"labels": {POOL: pool}}})
 
-    def tell(self, pool: str, node: str) -> None:
-        """A node's agent does, which makes another version of it."""
+    def report_usage(self, pool: str, node: str) -> None:
+        """Let the node's agent report usage, which changes the version of the GpuNode."""
         at = f"2026-01-01T00:00:{self._random.randrange(60):02}Z"
         self.client.patch(GPU_NODE, node, body={"status": {"usedAt": at}}, subresource="status")
 
@@ -210,7 +213,7 @@ class Wandering:
                 one.handover.step()
 
 
-@pytest.mark.parametrize("seed", [25, 31, 86, 99])  # found whoever did not look again, or forgot to when it began anew
+@pytest.mark.parametrize("seed", [25, 31, 86, 99])  # seeds that found missing confirmations of a takeover
 def test_no_node_is_planned_by_two_planners_and_each_is_planned_by_its_pool_finally(seed: int) -> None:
     world = Wandering(seed)
     for number in range(1500):

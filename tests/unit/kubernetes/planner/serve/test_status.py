@@ -1,4 +1,4 @@
-"""Probes and metrics: a planner says when nothing is planned, and why."""
+"""Probes and metrics of the planner."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_planner_whose_mirrors_are_not_in_sync_is_not_ready(world: World, monkey
 
 
 class Planner:
-    """What the status asks."""
+    """State of a planner that leads or not."""
 
     led = False
     healthy = True

@@ -1,4 +1,4 @@
-"""Disruption budgets that are watched: which pods make way, what is told when none may, and that no budget keeps a loan."""
+"""Disruption budgets: the choice of victims, explanations, and borrowed devices that no budget protects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that ask by claims: queues, gangs, sharing, and the truth of what was allocated."""
+"""Pods that request devices by claims: queues, gangs, shared claims, and allocated devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calabash.model.request import AllocationId, GpuRequest
 BOTH = {"a": "claims", "b": "claims"}
 
 
-def told(cluster: ClaimCluster, uid: str) -> tuple[Reason | None, str]:
+def reason_of(cluster: ClaimCluster, uid: str) -> tuple[Reason | None, str]:
     entry = cluster.core.store.entries[uid]
     return entry.reason, entry.message
 
@@ -30,23 +30,23 @@ def plan_devices(cluster: ClaimCluster, uid: str) -> set[str]:
 
 
 def test_a_pod_waits_for_a_claim_that_does_not_exist_yet_and_is_planned_when_it_comes() -> None:
-    cluster = ClaimCluster({"a": 2}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2}, allocation_apis={"a": "claims"})
     uid = cluster.claimer("later")
     cluster.settle()
-    assert told(cluster, uid) == (Reason.NOT_FOUND, "claim later does not exist yet")
+    assert reason_of(cluster, uid) == (Reason.NOT_FOUND, "claim later does not exist yet")
     cluster.claim("later")
     cluster.settle()
     assert cluster.bound() == {uid: "a"}
 
 
 def test_pod_uses_the_claim_that_was_created_from_its_template() -> None:
-    cluster = ClaimCluster({"a": 2}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2}, allocation_apis={"a": "claims"})
     uid = cluster.create(
         by_claims(["gpu"]), constraints=CLAIMS, claims=(replace(named(["gpu"])[0], claim="", template="t"),)
     )
     cluster.claim("other-gpu", owner="somebody", pod_claim="gpu")
     cluster.settle()
-    assert told(cluster, uid) == (Reason.NOT_FOUND, "claim of template t for its gpu does not exist yet")
+    assert reason_of(cluster, uid) == (Reason.NOT_FOUND, "claim of template t for its gpu does not exist yet")
     cluster.claim("its-gpu", share(), owner=uid, pod_claim="gpu")
     cluster.decide()
     entry = cluster.core.store.entries[uid]
@@ -55,7 +55,7 @@ def test_pod_uses_the_claim_that_was_created_from_its_template() -> None:
 
 
 def test_allocated_devices_are_counted_and_pods_planned_there_get_others_of_the_node() -> None:
-    cluster = ClaimCluster({"a": 2}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2}, allocation_apis={"a": "claims"})
     first, second = cluster.with_own(), cluster.with_own()
     cluster.decide()
     mine, theirs = plan_devices(cluster, first), plan_devices(cluster, second)
@@ -65,53 +65,53 @@ def test_allocated_devices_are_counted_and_pods_planned_there_get_others_of_the_
     claim = cluster.claims[f"{first}-gpu"]
     held = cluster.core.store.entries[second].plan
     assert held is not None
-    cluster.tell(replace(claim, node="a", held=held.containers[0]))  # the allocator chose the other's device
+    cluster.update_claim(replace(claim, node="a", held=held.containers[0]))  # the allocator chose the other's device
     assert plan_devices(cluster, first) == theirs
     assert plan_devices(cluster, second) == mine
     assert is_allocated(cluster.core.store.entries[first].plan)
-    cluster.check_book()
+    cluster.check_store()
 
 
 def test_pod_with_allocated_claims_is_not_planned_on_another_node() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis={"a": "claims"})
     gang = GpuRequest(gang="g", gang_size=2)
     first, second = cluster.with_own(terms=gang), cluster.with_own(terms=gang)
     cluster.decide()
     cluster.carry_out(cluster.todo.pop(0))
     cluster.try_all()
     assert [claim.node for claim in cluster.claims.values()] == ["a", ""], "it waits for the other to be bound"
-    cluster.change_door("a", "tokens")
+    cluster.change_allocation_api("a", "tokens")
     cluster.try_all()
     assert not cluster.core.store.scheduler.holds(cluster.core.store.entries[first].id), (
         "none of the nodes is its door's"
     )
     answer = cluster.core.answers.filter(first, ["b"], "", cluster.now_s)
     assert (answer.node, answer.text) == (None, "its claims are allocated on a")
-    cluster.change_door("a", "claims")
+    cluster.change_allocation_api("a", "claims")
     cluster.settle()
     assert cluster.bound() == {first: "a", second: "a"}
-    cluster.check_book()
+    cluster.check_store()
 
 
 def test_a_gang_of_claims_is_released_together_and_bound_together_or_not_at_all() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH)
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH)
     gang = GpuRequest(gang="g", gang_size=4)
     members = [cluster.with_own(terms=gang) for _ in range(3)]
     cluster.settle()
     assert cluster.bound() == {}
-    assert told(cluster, members[0])[0] is Reason.GANG_INCOMPLETE
+    assert reason_of(cluster, members[0])[0] is Reason.GANG_INCOMPLETE
     assert all(not claim.node for claim in cluster.claims.values())
     members.append(cluster.with_own(terms=gang))
     cluster.settle()
     assert set(cluster.bound()) == set(members)
-    cluster.check_doors()
+    cluster.check_allocation_apis()
 
 
 def test_over_quota_reason_is_the_same_for_claims_and_resources() -> None:
     queues = [QueueFacts(name="small", limit=1.0)]
     reasons = []
     for by in ("tokens", "claims"):
-        cluster = ClaimCluster({"a": 2}, queues, doors={"a": by})
+        cluster = ClaimCluster({"a": 2}, queues, allocation_apis={"a": by})
         if by == "claims":
             uids = []
             for _ in range(2):
@@ -124,7 +124,7 @@ def test_over_quota_reason_is_the_same_for_claims_and_resources() -> None:
         cluster.core.namespace_changed(_open())
         cluster.settle()
         assert list(cluster.bound()) == uids[:1]
-        reasons.append(told(cluster, uids[1]))
+        reasons.append(reason_of(cluster, uids[1]))
     assert reasons[0] == reasons[1]
     assert reasons[0][0] is Reason.QUEUE_OVER_LIMIT
 
@@ -134,13 +134,13 @@ def _open() -> NamespaceFacts:
 
 
 def test_shared_claim_counts_once_and_its_users_follow_it() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH)
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH)
     cluster.claim("shared")
     first = cluster.claimer("shared", name="first")
     second = cluster.claimer("shared", name="second")
     cluster.decide()
-    assert told(cluster, second)[0] is Reason.NOT_FOUND
-    assert "claim shared is held by pod team/first" in told(cluster, second)[1]
+    assert reason_of(cluster, second)[0] is Reason.NOT_FOUND
+    assert "claim shared is held by pod team/first" in reason_of(cluster, second)[1]
     assert not [a for a in cluster.todo if isinstance(a, UngatePod)]
     cluster.settle()
     bound = cluster.bound()
@@ -156,7 +156,7 @@ def test_shared_claim_counts_once_and_its_users_follow_it() -> None:
 
 
 def test_members_of_a_gang_that_share_one_claim_start_together() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH)
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH)
     cluster.claim("shared", GpuRequest(count=2, mode="exclusive"))  # type: ignore[arg-type]
     gang = GpuRequest(gang="g", gang_size=3)
     members = [cluster.claimer("shared", terms=gang) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_members_of_a_gang_that_share_one_claim_start_together() -> None:
 
 def test_eviction_includes_all_users_of_the_claim() -> None:
     queues = [QueueFacts(name="prod", deserved=2.0)]
-    cluster = ClaimCluster({"a": 2}, queues, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2}, queues, allocation_apis={"a": "claims"})
     cluster.claim("shared", GpuRequest(count=2, mode="exclusive"))  # type: ignore[arg-type]
     borrowers = [cluster.claimer("shared") for _ in range(2)]
     cluster.settle()
@@ -186,7 +186,7 @@ def test_eviction_includes_all_users_of_the_claim() -> None:
 
 def test_pod_waits_until_the_claims_on_its_devices_are_free() -> None:
     queues = [QueueFacts(name="prod", deserved=2.0)]
-    cluster = ClaimCluster({"a": 1}, queues, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 1}, queues, allocation_apis={"a": "claims"})
     borrower = cluster.with_own()
     cluster.settle()
     cluster.core.namespace_changed(_open())
@@ -208,7 +208,7 @@ def test_pod_waits_until_the_claims_on_its_devices_are_free() -> None:
 
 def halves(claim: bool) -> tuple[ClaimCluster, dict[str, str]]:
     """Two nodes, on each of which a pod that may be moved has one of two devices; by a claim of its own, or by a named one."""
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH, options=MOVES)
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH, options=MOVES)
     more: dict[str, Any] = {"owner": "web", "movable": True}
     several = [
         cluster.claimer(cluster.claim(f"named-{i}"), **more) if claim else cluster.with_own(**more) for i in range(4)
@@ -229,30 +229,33 @@ def test_pod_is_moved_with_its_own_claim_and_its_replacement_gets_the_reservatio
     (moved,) = [action.pod.uid for action in cluster.todo if isinstance(action, EvictPod)]
     was = before[moved]
     (other,) = set(BOTH) - {was}
-    assert told(cluster, large)[0] is Reason.WAITS_FOR_MOVE
+    assert reason_of(cluster, large)[0] is Reason.WAITS_FOR_MOVE
     while cluster.todo:
         cluster.carry_out(cluster.todo.pop(0))
-    heir = cluster.with_own(owner="web", movable=True)
+    replacement = cluster.with_own(owner="web", movable=True)
     cluster.settle()
-    assert cluster.bound() == {uid: node for uid, node in before.items() if uid != moved} | {heir: other, large: was}
-    cluster.check_doors()
-    cluster.check_book()
+    assert cluster.bound() == {uid: node for uid, node in before.items() if uid != moved} | {
+        replacement: other,
+        large: was,
+    }
+    cluster.check_allocation_apis()
+    cluster.check_store()
 
 
 def test_pod_with_a_user_created_claim_stays_where_the_claim_is_allocated() -> None:
     cluster, before = halves(claim=True)
     large = cluster.claimer(cluster.claim("pair", replace(WHOLE, count=2)), terms=GpuRequest(count=2))
     cluster.settle()
-    assert told(cluster, large)[0] is Reason.NO_CAPACITY
+    assert reason_of(cluster, large)[0] is Reason.NO_CAPACITY
     assert cluster.bound() == before
 
 
 def test_explanation_says_that_the_model_is_offered_by_the_other_allocation_api() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis={"a": "claims"})
     for _ in range(3):
         last = cluster.with_own()
     cluster.settle()
-    message = told(cluster, last)[1]
+    message = reason_of(cluster, last)[1]
     assert (
         "1: have NVIDIA A100-SXM4-40GB (40960MiB, by tokens), asked NVIDIA A100-SXM4-40GB (40960MiB, by claims)"
         in message
@@ -261,7 +264,7 @@ def test_explanation_says_that_the_model_is_offered_by_the_other_allocation_api(
 
 
 def test_claims_of_pods_of_other_schedulers_are_counted_for_their_queue() -> None:
-    cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 1}, allocation_apis={"a": "claims"})
     cluster.claim("theirs")
     cluster.allocate_by_hand("theirs", "a")
     waits = cluster.with_own()
@@ -276,7 +279,7 @@ def test_claims_of_pods_of_other_schedulers_are_counted_for_their_queue() -> Non
 
 
 def test_next_planner_finds_allocated_claims() -> None:
-    cluster = ClaimCluster({"a": 2, "b": 2}, doors=BOTH, seed=3)
+    cluster = ClaimCluster({"a": 2, "b": 2}, allocation_apis=BOTH, seed=3)
     cluster.claim("shared", share())
     uids = [cluster.with_own() for _ in range(2)] + [cluster.claimer("shared") for _ in range(2)]
     cluster.settle()
@@ -284,11 +287,11 @@ def test_next_planner_finds_allocated_claims() -> None:
     used = cluster.core.store.scheduler.scheduler.tree.used("default")
     cluster.take_over()
     assert cluster.core.store.scheduler.scheduler.tree.used("default") == used
-    cluster.check_book()
+    cluster.check_store()
 
 
 def test_pod_whose_claim_requests_no_devices_of_ours_is_ungated() -> None:
-    cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 1}, allocation_apis={"a": "claims"})
     uid = cluster.claimer("nic")
     cluster.settle()
     assert cluster.pods[uid].gated
@@ -300,7 +303,7 @@ def test_pod_whose_claim_requests_no_devices_of_ours_is_ungated() -> None:
 
 
 def test_node_has_a_pending_binding_while_claims_may_be_allocated_there() -> None:
-    cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 1}, allocation_apis={"a": "claims"})
     uid = cluster.with_own()
     cluster.decide()
     store, answers = cluster.core.store, cluster.core.answers
@@ -314,13 +317,13 @@ def test_node_has_a_pending_binding_while_claims_may_be_allocated_there() -> Non
 
 
 def test_unreadable_claim_has_a_reason() -> None:
-    cluster = ClaimCluster({"a": 1}, doors={"a": "claims"})
+    cluster = ClaimCluster({"a": 1}, allocation_apis={"a": "claims"})
     cluster.claim(
         "all", None, fault="request gpu: all devices of a node are not a number of devices; hint: say how many"
     )
     uid = cluster.claimer("all")
     cluster.settle()
-    assert told(cluster, uid) == (
+    assert reason_of(cluster, uid) == (
         Reason.BAD_REQUEST,
         "claim all: request gpu: all devices of a node are not a number of devices; hint: say how many",
     )

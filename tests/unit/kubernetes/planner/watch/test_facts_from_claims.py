@@ -1,4 +1,4 @@
-"""The planner on an API server with claims: classes, claims of templates, allocations and what nodes tell of them."""
+"""Claims on an in-memory API server: device classes, templates, allocations, and slices that nodes report."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_pod_with_a_claim_by_kube_scheduler_is_planned_on_claim_nodes_before_the
     assert facts is not None
     assert (facts.claims, facts.by_claims, facts.constraints.allocation_api) == ((), True, NodeDoor.CLAIMS)
     assert facts.request == request
-    cluster = ClaimCluster({"tokens": 2, "claims": 1}, doors={"claims": "claims"})
+    cluster = ClaimCluster({"tokens": 2, "claims": 1}, allocation_apis={"claims": "claims"})
     first, second = (cluster.create(request, constraints=facts.constraints) for _ in range(2))
     cluster.decide()
     assert {uid: cluster.core.answers.planned_node(uid) for uid in (first, second)} == {first: "claims", second: None}

@@ -1,4 +1,4 @@
-"""What the planner holds of an object tells it the same as the whole object, and less of it is held."""
+"""Pruned objects give the same facts as whole objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN_TEXT = (
 
 
 def pod(**annotations: str) -> dict[str, Any]:
-    """With everything that a pod has."""
+    """Return a pod with all fields that the planner reads, and others."""
     states = {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     conditions = [{"type": name, "status": "False", "reason": "Unschedulable"} for name in ("Ready", "PodScheduled")]
     owners = [{"kind": "Set", "name": "s", "uid": "1"}, {"kind": "Job", "name": "j", "uid": "2", "controller": True}]

@@ -1,4 +1,4 @@
-"""Limits, queues and isolation hold for pods however they were bound, and none of these pods is evicted again and again."""
+"""Limits, queues and isolation hold for pods that another scheduler bound, and none of them is evicted without end."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_queue_limit_holds_for_every_way_of_binding(seed: int) -> None:  # noqa:
             case 5:
                 for pod in list(cluster.pods.values()):
                     if pod.candidate_nodes and not (pod.node or pod.leaving):
-                        cluster.give(pod.uid, rng.choice(pod.candidate_nodes))
+                        cluster.bind_by_hand(pod.uid, rng.choice(pod.candidate_nodes))
             case 6:
                 name = rng.choice(tuple(limits))
                 most[name] = rng.choice((0.0, 1.0, 2.0))

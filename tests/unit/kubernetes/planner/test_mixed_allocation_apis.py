@@ -1,4 +1,4 @@
-"""Both doors on one cluster, as they come: no device is held through both, and the store is what claims and plans say."""
+"""Random operations on nodes of both allocation APIs: no device is held by both."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ REQUESTS = st.sampled_from(
 ZONES = st.sampled_from([(), (), ("zone in (a,c)",), ("zone!=c",)])
 
 
-class BothDoors(RuleBasedStateMachine):
-    """Pods of both kinds come and go, aliens take claims, nodes change their doors, planners die."""
+class MixedAllocationApis(RuleBasedStateMachine):
+    """Create and delete pods of both kinds, use claims elsewhere, change nodes' APIs, and crash planners."""
 
     def __init__(self) -> None:
         super().__init__()
-        doors = {"a": "tokens", "b": "claims", "c": "claims"}
-        self.cluster = ClaimCluster({"a": 2, "b": 2, "c": 2}, doors=doors, options=MOVES, models={"c": OTHER_MODEL})
+        apis = {"a": "tokens", "b": "claims", "c": "claims"}
+        self.cluster = ClaimCluster(
+            {"a": 2, "b": 2, "c": 2}, allocation_apis=apis, options=MOVES, models={"c": OTHER_MODEL}
+        )
         self.shared = 0
 
     @rule(request=REQUESTS, zones=ZONES)
@@ -72,9 +74,9 @@ class BothDoors(RuleBasedStateMachine):
         if self.cluster.pods:
             self.cluster.end(sorted(self.cluster.pods)[which % len(self.cluster.pods)])
 
-    @rule(node=st.sampled_from("abc"), door=st.sampled_from(["tokens", "claims"]))
-    def change_door(self, node: str, door: str) -> None:
-        self.cluster.change_door(node, door)
+    @rule(node=st.sampled_from("abc"), allocation_api=st.sampled_from(["tokens", "claims"]))
+    def change_allocation_api(self, node: str, allocation_api: str) -> None:
+        self.cluster.change_allocation_api(node, allocation_api)
 
     @rule(count=st.integers(1, 3))
     def carry_out_some(self, count: int) -> None:
@@ -95,18 +97,18 @@ class BothDoors(RuleBasedStateMachine):
         self.cluster.take_over()
 
     @invariant()
-    def nothing_goes_through_both_doors(self) -> None:
-        self.cluster.check_doors()
+    def no_device_is_held_by_both_apis(self) -> None:
+        self.cluster.check_allocation_apis()
 
     @invariant()
     def everybody_is_where_it_wished(self) -> None:
-        self.cluster.check_wishes()
+        self.cluster.check_constraints()
 
     @invariant()
-    def the_book_is_what_claims_say(self) -> None:
+    def store_counts_what_claims_have(self) -> None:
         cluster = self.cluster
         cluster.decide()
-        cluster.check_book()
+        cluster.check_store()
         store = cluster.core.store
         leaving = cluster.leaving()
         for claim in cluster.claims.values():
@@ -131,5 +133,5 @@ class BothDoors(RuleBasedStateMachine):
         self.cluster.check_nobody_is_forgotten(self.cluster.take_over)
 
 
-BothDoors.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=25, deadline=None)
-TestBothDoors = BothDoors.TestCase
+MixedAllocationApis.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=25, deadline=None)
+TestMixedAllocationApis = MixedAllocationApis.TestCase

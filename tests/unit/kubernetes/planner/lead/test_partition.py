@@ -45,7 +45,7 @@ def queue(world: World, name: str, pool: str = "", limit: float | None = None) -
 
 
 def has(world: World, service: PlannerService, *nodes: str) -> Callable[[], bool]:
-    """Whether its core has these nodes and no others."""
+    """Return a check that the service leads and its core has exactly these nodes."""
     return lambda: service.leads() and {str(n) for n in service._core.store.scheduler.nodes} == set(nodes)  # type: ignore[union-attr]
 
 
@@ -173,7 +173,7 @@ def test_namespace_with_queues_in_two_pools_may_use_both() -> None:
     assert queues.queue_of(pod) == "team-a"
 
 
-# ---- who leads beside whom ------------------------------------------------------------------------------------------
+# ---- leadership of several parts --------------------------------------------------------------------------------------
 
 
 class Candidates:
@@ -183,7 +183,7 @@ class Candidates:
         self.client = MemoryKube()
         self.now_s = 100.0
 
-    def of(self, shard: Shard, name: str) -> ExclusiveCandidate:
+    def candidate(self, shard: Shard, name: str) -> ExclusiveCandidate:
         def now_s() -> float:
             return self.now_s
 
@@ -199,7 +199,7 @@ class Candidates:
 
 def test_planners_of_disjoint_parts_lead_at_the_same_time() -> None:
     world = Candidates()
-    assert all(world.of(shard, "x").step() for shard in (A, B, REST))
+    assert all(world.candidate(shard, "x").step() for shard in (A, B, REST))
 
 
 def test_leases_of_other_programs_are_ignored() -> None:
@@ -207,13 +207,13 @@ def test_leases_of_other_programs_are_ignored() -> None:
     for name in ("calabash-server", "calabash-scheduler-a", "calabash-planner-Not.a.name"):
         spec = {"holderIdentity": "x", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}
         world.client.create(LEASE, {"metadata": {"name": name.lower(), "namespace": "ns"}, "spec": spec}, "ns")
-    assert world.of(ALL, "x").step()
+    assert world.candidate(ALL, "x").step()
 
 
 @pytest.mark.parametrize(("first", "second"), [(ALL, A), (A, ALL), (ALL, REST), (REST, ALL)])
 def test_later_planner_with_shared_nodes_waits_until_the_first_is_gone(first: Shard, second: Shard) -> None:
     world = Candidates()
-    one, other = world.of(first, "one"), world.of(second, "other")
+    one, other = world.candidate(first, "one"), world.candidate(second, "other")
     assert one.step()
     assert not other.step()
     assert one.step(), "who leads goes on"

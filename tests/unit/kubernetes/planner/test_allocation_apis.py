@@ -1,4 +1,4 @@
-"""A node has one door: who asks by the other is planned elsewhere, and told where there is none."""
+"""Nodes offer devices by one allocation API: pods of the other are planned elsewhere, or wait with a reason."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TOKENS, CLAIMS = (
 )
 
 
-def with_doors(**doors: str) -> Cluster:
-    cluster = Cluster(dict.fromkeys(doors, 2))
-    for name, door in doors.items():
-        change_door(cluster, name, door)
+def with_allocation_apis(**allocation_apis: str) -> Cluster:
+    cluster = Cluster(dict.fromkeys(allocation_apis, 2))
+    for name, allocation_api in allocation_apis.items():
+        change_allocation_api(cluster, name, allocation_api)
     return cluster
 
 
-def change_door(cluster: Cluster, name: str, door: str) -> None:
+def change_allocation_api(cluster: Cluster, name: str, allocation_api: str) -> None:
     node, told = cluster.nodes[name]
-    cluster.nodes[name] = (replace(node, allocation_api=door), told)
+    cluster.nodes[name] = (replace(node, allocation_api=allocation_api), told)
     cluster.core.node_changed(cluster.nodes[name][0], cluster.now_s)
 
 
@@ -38,7 +38,7 @@ def test_node_label_overrides_the_agent_and_device_plugin_is_the_default() -> No
 
 
 def test_pods_go_to_nodes_of_their_allocation_api() -> None:
-    cluster = with_doors(a="tokens", b="claims")
+    cluster = with_allocation_apis(a="tokens", b="claims")
     by_token = [cluster.create(GpuRequest(), constraints=TOKENS) for _ in range(2)]
     by_claim = [cluster.create(GpuRequest(), constraints=CLAIMS) for _ in range(2)]
     cluster.settle()
@@ -49,7 +49,7 @@ def test_pods_go_to_nodes_of_their_allocation_api() -> None:
 
 
 def test_pod_waits_with_a_reason_if_no_node_has_its_allocation_api() -> None:
-    cluster = with_doors(a="tokens")
+    cluster = with_allocation_apis(a="tokens")
     uid = cluster.create(GpuRequest(), constraints=CLAIMS)
     cluster.settle()
     entry = cluster.core.store.entries[uid]
@@ -58,7 +58,7 @@ def test_pod_waits_with_a_reason_if_no_node_has_its_allocation_api() -> None:
 
 
 def test_claim_node_is_used_although_its_kubelet_offers_no_device_ids() -> None:
-    cluster = with_doors(a="claims")
+    cluster = with_allocation_apis(a="claims")
     node, told = cluster.nodes["a"]
     cluster.nodes["a"] = (replace(node, offers_device_ids=False), told)
     cluster.core.node_changed(cluster.nodes["a"][0], cluster.now_s)
@@ -68,7 +68,7 @@ def test_claim_node_is_used_although_its_kubelet_offers_no_device_ids() -> None:
 
 
 def test_node_that_changes_its_allocation_api_keeps_running_pods_and_loses_plans() -> None:
-    cluster = with_doors(a="tokens", b="tokens")
+    cluster = with_allocation_apis(a="tokens", b="tokens")
     runs = cluster.create(GpuRequest(), constraints=TOKENS)
     cluster.settle()
     there = cluster.bound()[runs]
@@ -76,7 +76,7 @@ def test_node_that_changes_its_allocation_api_keeps_running_pods_and_loses_plans
     planned = cluster.create(GpuRequest(), constraints=TOKENS, name="planned")
     cluster.decide()
     assert [a.plan.node for a in cluster.todo if isinstance(a, ReleasePod)] == [there], "beside the first"
-    change_door(cluster, there, "claims")
+    change_allocation_api(cluster, there, "claims")
     by_claims = [cluster.create(GpuRequest(), constraints=CLAIMS) for _ in range(2)]
     cluster.settle()
     bound = cluster.bound()
