@@ -115,7 +115,7 @@ class Keeper:
     def __init__(self, state: Path | None, slots: Sequence[Path], *, pause_s: float = 0.1) -> None:
         self._driver = open_driver(DriverOptions(sim_state=state))
         self._reaper = Reaper(Inventory([self._driver]), PageLibrary())
-        self._keepings = [
+        self._open_slots = [
             OpenSlot(
                 usage=UsagePage.of_slot(slot),
                 limits=LimitsPage.of_slot(slot),
@@ -131,14 +131,14 @@ class Keeper:
 
     def _keep(self) -> None:
         while not self._stop.is_set():
-            self._reaper.tick(self._keepings)
+            self._reaper.tick(self._open_slots)
             self._stop.wait(self._pause_s)
 
     def learn_context(self, model: str, context_bytes: int) -> None:
         """Publish the memory of an empty context, as the agent does after its probe."""
         self._reaper.learn_context(model, context_bytes)
-        for keeping in self._keepings:
-            self._reaper.publish_context(keeping.limits)
+        for slot in self._open_slots:
+            self._reaper.publish_context(slot.limits)
 
     def close(self) -> None:
         """Stop the thread."""

@@ -49,7 +49,7 @@ class SlotAuditor:
     def __init__(self, home: Path, state: Path) -> None:
         self._home = home
         self._audited = Audited()
-        self._keepings: dict[AllocationId, OpenSlot] = {}
+        self._open_slots: dict[AllocationId, OpenSlot] = {}
         self._members = MemberControl(Path(os.environ["VIRTUAL_TIME"]))
         inventory = Inventory([open_driver(DriverOptions(sim_state=state))])
         self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, report=self._tell)
@@ -63,15 +63,15 @@ class SlotAuditor:
             if now_ns >= next_ns:
                 next_ns = now_ns + int(ROUND_S * 1e9)
                 self._read()
-                self._auditor.tick(list(self._keepings.values()), now_ns)
+                self._auditor.tick(list(self._open_slots.values()), now_ns)
             pause_s = min(self._auditor.step(time.monotonic_ns()) or ROUND_S, ROUND_S)
 
     def _read(self) -> None:
         self._audited = msgspec.json.decode((self._home / AUDITED_FILE).read_bytes(), type=Audited)
         for name in self._audited.slots:
-            if name not in self._keepings:
+            if name not in self._open_slots:
                 path = self._home / "alloc" / name
-                self._keepings[name] = OpenSlot(
+                self._open_slots[name] = OpenSlot(
                     usage=UsagePage.of_slot(path),
                     limits=LimitsPage.of_slot(path),
                     lease=path / "lease",
