@@ -24,7 +24,7 @@ from tests.daemons.world import World, until
 from tests.listening import MACHINE, OTHERS, ListenerRow, rows
 from tests.unit.node.port_world import PortHost, held, may
 
-from calabash.node.ports.entry_sockets import Doors
+from calabash.node.ports.entry_sockets import EntrySockets
 
 pytestmark = pytest.mark.skipif(not may(), reason="network namespaces and workers of other users need root")
 
@@ -196,7 +196,7 @@ def test_the_keeper_of_a_program_in_a_tenants_network_listens_where_the_table_sa
         host.agent.attach(record)
         place = host.agent.place(record)
         assert place is not None
-        listener = Doors(host.home).open(record, place, lease="", member=False)
+        listener = EntrySockets(host.home).open(record, place, lease="", member=False)
         found = until(
             lambda: {
                 listening

@@ -195,7 +195,7 @@ def test_a_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_n
     finally:
         host.start("ovn-controller")
     assert code == 1
-    assert f"refused {Reason.UNREACHABLE}: port red/a/web1 is not carried out" in said
+    assert f"refused {Reason.UNREACHABLE}: OVN has not installed port red/a/web1" in said
     until(lambda: not pool.left(), what="everything to be gone")
     assert not pool.world.allocations()
 

@@ -33,7 +33,7 @@ from calabash.node.devices.inventory import no_devices
 from calabash.node.membership.protocol import group_name
 from calabash.node.ports.host_ports import HostNetwork
 from calabash.node.ports.network_file import host_switch
-from calabash.node.ports.port_facts import BookedPorts
+from calabash.node.ports.port_facts import PlatformPorts
 from calabash.node.processes.unmanaged import UnmanagedPolicy
 from calabash.node.slots.names import SlotNames
 from calabash.platform.access.identities import Identities
@@ -231,16 +231,18 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
     return pool
 
 
-def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, BookedPorts, PlaceJournal]:
+def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPorts, PlaceJournal]:
     """The ports of this host; what servers hold is known before anything is swept."""
-    booked, journal = BookedPorts(), PlaceJournal(home)
-    network = HostNetwork(home=home, pool=group_name(home), switch=lambda: host_switch(home), book=booked, names=names)
+    booked, journal = PlatformPorts(), PlaceJournal(home)
+    network = HostNetwork(
+        home=home, pool=group_name(home), switch=lambda: host_switch(home), source=booked, names=names
+    )
     network.places = journal.held
     return network, booked, journal
 
 
 def _networks(
-    pool: Pool, store: Store, *, network: HostNetwork, booked: BookedPorts, journal: PlaceJournal, home: Path
+    pool: Pool, store: Store, *, network: HostNetwork, booked: PlatformPorts, journal: PlaceJournal, home: Path
 ) -> tuple[NetworkBook, CertificateBook]:
     """The book of networks and the certificates of their balancers; from now on programs may have ports."""
     book, certificates = networking(

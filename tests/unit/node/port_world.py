@@ -113,11 +113,11 @@ class PortHost:
         self.name = f"{self.pool}-host"
         namespaces.create(self.name)
         self.switch = MemorySwitch(namespaces.path_of(self.name))
-        self.book = Book("red/a/web1", "red/a/web2", "blue/a/web1", "red/a/x-gate")
+        self.port_source = Book("red/a/web1", "red/a/web2", "blue/a/web1", "red/a/x-gate")
         self.agent = self.new_agent()
 
     def new_agent(self) -> HostNetwork:
-        return HostNetwork(home=self.home, pool=self.pool, switch=lambda: self.switch, book=self.book)
+        return HostNetwork(home=self.home, pool=self.pool, switch=lambda: self.switch, source=self.port_source)
 
     def left(self) -> list[str]:
         """All that is here of any allocation."""

@@ -28,7 +28,7 @@ from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement
 from calabash.net.store.networks import Networks
 from calabash.node.ports.host_ports import HostNetwork
 from calabash.node.ports.network_file import HostPlace, read_host_place
-from calabash.node.ports.port_facts import BookedPorts
+from calabash.node.ports.port_facts import PlatformPorts
 from calabash.node.ports.protocol import READY_WITHIN_S
 from calabash.node.ports.switch import OwnedPorts
 
@@ -79,7 +79,7 @@ class ProbePlaces:
     def __init__(self, pool: ApiClient, hosts: Sequence[HostPlace]) -> None:
         self._pool = pool
         self._hosts = hosts
-        self._booked = BookedPorts()
+        self._booked = PlatformPorts()
         self._directory = tempfile.TemporaryDirectory(prefix="calabash-check-")
         self._name = f"{POOL}-{os.getpid()}"
         self._networks: list[HostNetwork] = []

@@ -1,14 +1,17 @@
-"""What a container has earned and used of a device's time. Pure.
+"""Accounts of the GPU time that each container has earned and used on a device. Pure.
 
-Theory of operation. The counter of GPU time lies in the tenant's own page: it is read as ``believed`` allows, and what
-the driver saw and the page did not tell is added by the agent (``unreported_ns``, see ``audit``). The *credit* is what
-was earned less what was used. It is bounded, because turns correct small errors only; what falls below the bound is
-summed up in the *overdraft*. A container that overdraws its account, or was found to report too little, is held
-*strictly* for some seconds: it runs in turns even when it is alone, the length that it gives for its kernels is
-not used, its credit may fall by seconds, and while it is in debt it has no turn at all. As long as somebody is held
-strictly, nobody on that device is charged by pages, which overlapping work makes wrong even for the honest: all
-are charged what the driver saw, whenever the agent has published it, and may be owed more than usual. A container that
-keeps to its gate loses nothing by being held strictly but the time that it had too much of.
+Theory of operation. The counter of GPU time lies in the tenant's own usage page, so it is read through
+``clamped_counters.Believed``. The agent adds the time that the driver measured and the usage page did not report
+(``unreported_ns``, see ``node.audit``). The *credit* of a container is the time that it earned less the time that it used.
+The credit is bounded, because time windows can correct small errors only; what falls below the bound is summed up in the
+*overdraft*.
+
+A container that overdraws its account, or that reported too little, is held *strictly* for some seconds:
+it runs in time windows even if it is alone, its own statement of the length of its kernels is ignored, its credit may fall
+by seconds, and it gets no time window while it is in debt. While one container of a device is held strictly, all containers
+of that device are charged what the driver measured, whenever the agent has published it, and may be owed more than usual.
+The usage pages are not used then, because overlapping work makes them wrong even for containers that report correctly.
+A container that respects its gate loses nothing by this except the time that it had in excess.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from calabash.node.slots.layout import PagePolicy
 LAG_NS_MAX = 5_000 * MS  # time that is owed to a container, or by it, is carried over up to this
 AHEAD_NS_MAX = 1_000 * MS  # what the driver has not seen after so long was not used
 FADING = 4  # a debt fades in so many times its length while its container takes part in no round
-ROBBED_CREDIT_NS = 500 * MS  # beside somebody who is held strictly, one may be owed so much
+ROBBED_CREDIT_NS = 500 * MS  # largest credit of a container beside one that is held strictly
 OVERDRAFT_NS = 300 * MS
 OVERDRAFT_LEAK_RATIO = 0.01  # an overdraft that grows more slowly than this is a measuring error
 STRICT_NS = 3_000 * MS
-SUSPENDED_NS = 50 * MS  # a window of the driver holds more than its turns, or less, by so much
-INDEBTED_NS = 250 * MS  # who owes more than this is held on
+SUSPENDED_NS = 50 * MS  # largest difference between the driver's measurement and the time windows in one interval
+INDEBTED_NS = 250 * MS  # a container that owes more than this stays held strictly
 HOLD_NS = 1_200 * MS  # the agent publishes at least once a second
 IDLE_RATIO = 0.001  # less than this is not planned as idle time
 LATE_NS = 1_000 * MS
@@ -40,10 +43,10 @@ CONFIRMED_RATIO = 0.05  # part of its share that counts as use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDemand:
-    """What one container wants and has used of one device; times in ns of the host's monotonic clock.
+    """Demand and use of one device by one container; times in ns of the host's monotonic clock.
 
-    ``charged_ns`` is cumulative and believed, ``unreported_ns`` what the agent adds to it, ``seen_ns`` what the driver saw
-    in all, a few times a second.
+    ``charged_ns`` is the cumulative and clamped counter of the usage page, ``unreported_ns`` the time that the agent adds
+    to it, ``seen_ns`` the total that the driver measured, updated a few times a second.
     """
 
     core_percent: int
@@ -57,25 +60,28 @@ class ComputeDemand:
     seen_ns: int = 0
     kernel_ns: int = 0
     unmeasured_ns: int = 0  # charged so far for a kernel that was never measured and runs beside others
-    paged_bytes: int = 0  # of its memory, what need not lie on the device
-    busy_until_ns: int = 0  # when its work in flight should be done
+    paged_bytes: int = 0  # part of the container's memory that need not lie on the device
+    busy_until_ns: int = 0  # expected end of the work in flight
 
     @property
     def used_ns(self) -> int:
-        """All of its GPU time, told or not."""
+        """All GPU time of the container, reported or not."""
         return self.charged_ns + self.unreported_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a container is owed (positive) or has overdrawn, and the counters up to which that is known.
+    """Balance of one container on one device, and the values of the counters at its last settlement.
 
-    ``earned_ns`` waits for its settlement; until ``strict_until_ns`` it is held strictly; ``caught_ns`` is when it was
-    last found to report too little.
-
-    ``ahead_ns`` is what it was charged and the driver has not seen yet; ``seen_at_ns`` is when the driver last saw use.
-    ``unconfirmed_ns`` is how much of its time windows it left unused. ``late_ns`` is how much of them it left unused in
-    the last ``LATE_NS`` or so.
+    Attributes:
+        credit_ns: time that is owed to the container; negative if the container owes time.
+        earned_ns: time earned since the last settlement.
+        strict_until_ns: until when the container is held strictly.
+        caught_ns: when the container was last found to report too little; 0 if never.
+        ahead_ns: time that the container was charged and the driver has not measured yet.
+        seen_at_ns: when the driver last measured use.
+        unconfirmed_ns: time of its time windows that the container left unused since it last used the device.
+        late_ns: time of its time windows that the container left unused in about the last ``LATE_NS``.
     """
 
     credit_ns: int = 0
@@ -91,29 +97,29 @@ class Account:
     seen_at_ns: int = 0
     unconfirmed_ns: int = 0
     late_ns: int = 0
-    is_phantom: bool = False  # it asked for turns for a second and did not run
-    watched_ns: int = 0  # the counter of use up to which that is known
+    is_phantom: bool = False  # the container asked for time windows for a second and did not run
+    watched_ns: int = 0  # the counter of use at the last decision
 
     @property
     def balance_ns(self) -> int:
-        """The credit with what was earned since it was settled."""
+        """The credit plus the time earned since the last settlement."""
         return self.credit_ns + self.earned_ns
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing but use can change it."""
+        """True if only use of the device can change the account."""
         return self.credit_ns == 0 and self.overdraft_ns == 0 and self.strict_until_ns == 0
 
     def is_strict(self, now_ns: int) -> bool:
-        """Whether it is held to its share by turns, even when it is alone."""
+        """Return True if the container is limited to its share by time windows even when it is alone."""
         return now_ns < self.strict_until_ns
 
     def is_suspended(self, now_ns: int) -> bool:
-        """Whether it must pay before it runs again."""
+        """Return True if the container gets no time window until it has paid its debt."""
         return self.is_strict(now_ns) and self.balance_ns < -SUSPENDED_NS
 
     def is_silent_user(self, now_ns: int) -> bool:
-        """Whether it used the device a moment ago and did not tell."""
+        """Return True if the container used the device in the last ``HOLD_NS`` without reporting it."""
         return self.caught_ns > 0 and now_ns - self.caught_ns < HOLD_NS
 
 
@@ -131,10 +137,10 @@ def settle(
     """Return the accounts of all containers of a device after ``elapsed_ns``.
 
     Args:
-        share: the part of the device's time, 0..1, that each is entitled to.
+        share: the part of the device's time, 0..1, that each container is entitled to.
         among: the containers that took part in rounds in that time; the others are owed nothing.
         unused_ns: the time in its own time windows for which the device had no work. The container pays for it.
-        overcharged_ns: the part of a container's charges in that time that cannot be true. It is given back.
+        overcharged_ns: the part of a container's charges in that time that is impossible. It is refunded.
     """
     is_witnessed = any(account.is_strict(now_ns) for account in before.values())
     is_full = sum(share[name] for name in among) > 1 - IDLE_RATIO
@@ -179,9 +185,9 @@ def _refunded(
     *,
     now_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts without charges that cannot be true.
+    """Return the accounts without impossible charges.
 
-    Of charges for use that the driver did not see that holds only if the driver has reported of late.
+    Charges for use that the driver did not measure are removed only if the driver has reported in the last ``HOLD_NS``.
     """
     audited = any(now_ns - account.seen_at_ns < HOLD_NS for account in before.values() if account.seen_at_ns)
     return {
@@ -228,7 +234,7 @@ def _use_recorded(
     *,
     elapsed_ns: int,
 ) -> dict[AllocationId, Account]:
-    """Return the accounts with what each container left unused of late, and whether its demand is followed by use."""
+    """Return the accounts with the time that each container recently left unused, and whether use follows its demand."""
     recorded = {}
     for name, account in accounts.items():
         late_ns = int(account.late_ns * max(0.0, 1 - elapsed_ns / LATE_NS)) + unused_ns.get(name, 0)
@@ -240,7 +246,7 @@ def _use_recorded(
 def _without_hidden_time(accounts: dict[AllocationId, Account], *, now_ns: int) -> dict[AllocationId, Account]:
     """Return the accounts without any credit or debt if a container was just found to report too little.
 
-    The balances follow from pages of which one is not true: what was hidden would be paid for twice.
+    The balances were computed from usage pages of which one was wrong, so the unreported time would be paid for twice.
     """
     if not any(account.caught_ns == now_ns for account in accounts.values()):
         return accounts
@@ -315,7 +321,7 @@ def _unused_due(
 def _seen(
     account: Account, old: Account, demand: ComputeDemand, *, overcharged_ns: int, audited: bool, now_ns: int
 ) -> Account:
-    """Return the account without charges for use that the driver did not see: a page may tell too much as well."""
+    """Return the account without charges for use that the driver did not measure: a usage page may also report too much."""
     seen_ns = demand.seen_ns - old.seen_ns
     ahead_ns = max(0, old.ahead_ns + demand.used_ns - old.used_ns - overcharged_ns - seen_ns)
     limit_ns = AHEAD_NS_MAX + max(0, min(KERNEL_NS_MAX, demand.inflight_ns))
@@ -353,7 +359,7 @@ def _confirmed(account: Account, demand: ComputeDemand, share: float, unused_ns:
 
 
 def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
-    """Settled up to what the counters say now."""
+    """Return the account settled up to the present values of the counters."""
     return replace(
         account,
         earned_ns=0,
@@ -365,7 +371,7 @@ def _counted(account: Account, demand: ComputeDemand, now_ns: int) -> Account:
 
 
 def _witnessed(account: Account, now_ns: int) -> Account:
-    """Bounds beside, or for, a container that is held strictly."""
+    """Return the account within the bounds that hold while a container of the device is held strictly."""
     if account.is_strict(now_ns):
         credit_ns = max(-LAG_NS_MAX, min(CREDIT_NS, account.credit_ns))
         account = replace(account, credit_ns=credit_ns, overdraft_ns=0)
@@ -376,7 +382,7 @@ def _witnessed(account: Account, now_ns: int) -> Account:
 
 
 def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
-    """Bounds of a container that takes part in rounds: it is owed, or owes, some seconds at most."""
+    """Return the account of a container in a round within its bounds: credit and debt of at most ``LAG_NS_MAX``."""
     if account.credit_ns < -max(CREDIT_NS, 2 * kernel_ns) - 3 * kernel_ns - OVERDRAFT_NS:
         return replace(account, strict_until_ns=now_ns + STRICT_NS, overdraft_ns=0)
     credit_ns = max(-LAG_NS_MAX, min(LAG_NS_MAX, account.credit_ns))
@@ -384,7 +390,7 @@ def _lagging(account: Account, kernel_ns: int, now_ns: int) -> Account:
 
 
 def _bounded(account: Account, kernel_ns: int, known_ns: int, *, elapsed_ns: int, now_ns: int) -> Account:
-    """Bounds of a container that takes no part in rounds: what is owed from the last ones fades as time passes."""
+    """Return the account of a container outside rounds within its bounds: credit and debt of earlier rounds fade with time."""
     credit_ns = account.credit_ns
     floor_ns = -max(CREDIT_NS, 2 * kernel_ns) - kernel_ns
     ceiling_ns = max(0, known_ns - elapsed_ns)

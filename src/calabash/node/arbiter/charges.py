@@ -21,7 +21,7 @@ def charged_since(accounts: Mapping[AllocationId, Account], name: AllocationId, 
 def overcharged_time(
     excess_ns: int, charged_ns: Mapping[AllocationId, int], demands: Mapping[AllocationId, ComputeDemand]
 ) -> dict[AllocationId, int]:
-    """Return the part of each container's charges that cannot be true because a first kernel ran beside its kernels.
+    """Return the excess charges of containers beside which a kernel ran that was never measured.
 
     Theory of operation. A kernel that was never measured may run beyond its time window. The device then divides its time
     between that kernel and the kernels of the container whose time window it is. These take longer than they would alone,

@@ -1,9 +1,9 @@
-"""One device as the arbiter keeps it: the shares of its containers, what was decided last, and whether it rests.
+"""The arbiter's state of one device: the shares of its containers, the last decision, and whether the device is at rest.
 
-A device rests when nobody uses it and a decision changes nothing: all orders and accounts are what they were, and only a
-demand, or GPU time that the driver saw, can change them. A device that rests costs one short read for each share and round.
-Before the first decision after a rest, the decision of the last round of the rest is made, so that the accounts are those of a
-device about which every round has decided.
+A device is at rest if no container uses it and a decision would change nothing: all orders and accounts stay as they are until
+a container wants the device or the driver measures GPU time. A device at rest costs one short read per share and step.
+Before the first decision after a rest, the decision of the last step of the rest is made, so that the accounts are the same as
+if every step had decided.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import ComputeDemand
-from calabash.node.arbiter.policy import Order, SharedDevice, Turn, decide, is_active
+from calabash.node.arbiter.policy import Order, SharedDevice, TimeWindow, decide, is_active
 from calabash.node.arbiter.swap_shifts import Shift, present
 from calabash.node.slots.clamped_counters import CREDIT_NS, KERNEL_NS_MAX, MS, ClampedCounter, LargestStep
 from calabash.node.slots.layout import PagePolicy
@@ -23,11 +23,11 @@ from calabash.node.slots.pages import LimitsPage, TurnPlan, UsagePage
 
 KERNEL_WINDOW_NS = 250 * MS
 KERNEL_WINDOWS = 4
-CHARGES_NS = 250 * MS  # how often a device that rests is asked whether the driver saw use
+CHARGES_NS = 250 * MS  # interval at which the driver's measurements are compared on a device at rest
 
 
 class DeviceShare:
-    """One container's part of one device: its pages, and what was last read and written."""
+    """Slice that one container has of one device: its pages, and the values last read and written."""
 
     def __init__(self, name: AllocationId, limits: LimitsPage, usage: UsagePage, index: int) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class DeviceShare:
         self._kernels_at_ns = 0
 
     def demand(self, now_ns: int) -> ComputeDemand:
-        """Return the demand and the use of the share; an idle share costs a comparison."""
+        """Return the demand and the use of the slice. If the slice is idle and unchanged, the last result is returned."""
         known = self._demand
         limits = self._limits.device(self._index)
         if (
@@ -90,50 +90,50 @@ class DeviceShare:
 
     @property
     def demand_place(self) -> tuple[int, int]:
-        """The descriptor and the offset of the word that changes with every demand."""
+        """File descriptor and offset of the word of the usage page that changes with every demand."""
         return self._usage.demand_place(self._index)
 
     def charges_text(self) -> bytes:
-        """Bytes that change when the driver saw use, told or not."""
+        """Return bytes of the limits page that change whenever the driver has measured use."""
         return self._limits.charges_text(self._index)
 
     def _kernel_ns(self, latest_ns: int) -> int:
-        """Return the length of the share's long kernels: the least of the last maxima, as other programs only lengthen them."""
+        """Return the length of the slice's long kernels: the least of the last maxima, as other programs only lengthen them."""
         return min(self._kernels, default=latest_ns)
 
-    def obey(self, order: Order) -> None:
-        """Publish an order if it differs from the last one."""
+    def publish(self, order: Order) -> None:
+        """Write an order to the limits page if it differs from the last one."""
         last = self._order
         if last == order:
             return
         self._order = order
-        if order.turn is None or order.round is None:
+        if order.window is None or order.round is None:
             self._limits.set_gate(self._index, order.gate, neighbours=order.neighbours)
             return
         plan = TurnPlan(
             from_ns=order.round.from_ns,
-            start_ns=order.turn.start_ns,
-            end_ns=order.turn.end_ns,
+            start_ns=order.window.start_ns,
+            end_ns=order.window.end_ns,
             period_ns=order.round.length_ns,
         )
-        sooner = last is None or last.turn is None or last.round is None or _sooner(last, order.turn)
+        sooner = last is None or last.window is None or last.round is None or _sooner(last, order.window)
         self._limits.set_gate(self._index, order.gate, plan, neighbours=order.neighbours, wake=sooner)
 
 
 class ArbitratedDevice:
-    """All shares of one device. ``step`` does what is due."""
+    """All slices of one device, with the state of their arbitration."""
 
     def __init__(self, members: Mapping[AllocationId, DeviceShare], before: ArbitratedDevice | None = None) -> None:
         self.members = members
         self.limits = tuple({id(share.limits): share.limits for share in members.values()}.values())
-        self._state, self._shift = before.handed_on() if before is not None else (SharedDevice(), None)
+        self._state, self._shift = before.transferred_state() if before is not None else (SharedDevice(), None)
         self._shares = tuple(members.values())
-        self._places = [share.demand_place for share in self._shares]
-        self._words: list[bytes] = []
+        self._demand_words_at = [share.demand_place for share in self._shares]
+        self._demand_words: list[bytes] = []
         self._charges: list[bytes] = []
         self._demands: dict[AllocationId, ComputeDemand] = {}
         self._charges_at_ns = 0
-        self._looked_ns = 0
+        self._read_at_ns = 0
         self.rests = False
 
     @property
@@ -142,34 +142,34 @@ class ArbitratedDevice:
         return self._state.active
 
     def step(self, now_ns: int) -> None:
-        """Look, decide and publish; nothing while the device rests and nothing has changed."""
+        """Read the pages, decide, and publish the orders. Does nothing if the device is at rest and nothing has changed."""
         if self.rests:
             if not self._has_changed(now_ns):
-                self._looked_ns = now_ns
+                self._read_at_ns = now_ns
                 return
             self._wake()
-            for limits in self.limits:  # a device that rests shows signs of life less often
+            for limits in self.limits:  # the heartbeat of a device at rest is slower
                 limits.beat(now_ns)
         # Read before the pages: what changes after it is seen at the next step.
-        words, charges = demand_words(self._places), [share.charges_text() for share in self._shares]
+        words, charges = demand_words(self._demand_words_at), [share.charges_text() for share in self._shares]
         demands = {name: share.demand(now_ns) for name, share in self.members.items()}
         if self._decide(demands, now_ns):
             self.rests = True
-            self._words, self._charges, self._demands = words, charges, demands
-            self._looked_ns = self._charges_at_ns = now_ns
+            self._demand_words, self._charges, self._demands = words, charges, demands
+            self._read_at_ns = self._charges_at_ns = now_ns
 
-    def handed_on(self) -> tuple[SharedDevice, Shift | None]:
-        """Return what is remembered of the device, for its next group of shares."""
+    def transferred_state(self) -> tuple[SharedDevice, Shift | None]:
+        """Return the state of the device, for the object that replaces this one when the set of slices changes."""
         if self.rests:
             self._wake()
         return self._state, self._shift
 
     def _wake(self) -> None:
         self.rests = False
-        self._decide(self._demands, self._looked_ns)
+        self._decide(self._demands, self._read_at_ns)
 
     def _has_changed(self, now_ns: int) -> bool:
-        if demand_words(self._places) != self._words:
+        if demand_words(self._demand_words_at) != self._demand_words:
             return True
         if now_ns - self._charges_at_ns < CHARGES_NS:
             return False
@@ -177,35 +177,35 @@ class ArbitratedDevice:
         return [share.charges_text() for share in self._shares] != self._charges
 
     def _decide(self, demands: Mapping[AllocationId, ComputeDemand], now_ns: int) -> bool:
-        """Make one decision. Returns True if it changed nothing, and time alone will not either."""
+        """Make and publish one decision. Return True if it changed nothing and only use or demand can change the next one."""
         shown = present(self._shift, demands, now_ns)
         before, self._shift = self._state, shown.shift
         self._state, decision = decide(before, shown.demands, now_ns)
         for name, order in (*decision.orders.items(), *shown.aside.items()):
-            self.members[name].obey(order)
+            self.members[name].publish(order)
         return shown.shift is None and not shown.aside and _is_steady(before, self._state, now_ns)
 
 
 def demand_words(places: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the words at some places, to be compared with those of another look."""
+    """Return the 8-byte words at some offsets of open files, to compare them with a later reading."""
     return [os.pread(descriptor, 8, offset) for descriptor, offset in places]
 
 
 def _is_steady(before: SharedDevice, after: SharedDevice, now_ns: int) -> bool:
     """Return True if only use or demand can change the state of a device."""
-    if after.active or after.taking_turns:
+    if after.active or after.scheduled:
         return False
     if any(not account.is_settled or account.is_silent_user(now_ns) for account in after.accounts.values()):
         return False
     return replace(before, accounted_ns=0, covered_ns=0) == replace(after, accounted_ns=0, covered_ns=0)
 
 
-def _sooner(last: Order, turn: Turn) -> bool:
-    """Return True if a program that sleeps by the last order would wake up after the start of this turn."""
-    assert last.turn is not None
+def _sooner(last: Order, window: TimeWindow) -> bool:
+    """Return True if a program that sleeps according to the last order would wake up after the start of this time window."""
+    assert last.window is not None
     assert last.round is not None
-    if last.turn.end_ns <= last.turn.start_ns:
+    if last.window.end_ns <= last.window.start_ns:
         return True
-    behind = turn.start_ns - last.turn.start_ns
-    expected = last.turn.start_ns + -(-behind // last.round.length_ns) * last.round.length_ns
-    return turn.start_ns < expected or last.turn.end_ns > turn.start_ns
+    behind = window.start_ns - last.window.start_ns
+    expected = last.window.start_ns + -(-behind // last.round.length_ns) * last.round.length_ns
+    return window.start_ns < expected or last.window.end_ns > window.start_ns

@@ -1,8 +1,8 @@
-"""The arbiter process: looks at every slot every few milliseconds and writes who may use which device when.
+"""Main loop of the arbiter process, which reads all usage pages every few milliseconds and writes the limits pages.
 
-``python -I -m calabash.node.arbiter.main --home DIR`` is started and supervised by the pool; it is a process of its own, with
-one thread and no network, so that nothing delays it. All decisions are in ``arbiter_policy``; here are the pages, the
-clock and the loop. When it dies, the shims hold to their rate by themselves until the next one is up.
+The pool starts and supervises ``python -I -m calabash.node.arbiter.main --home DIR``. The arbiter is a separate process with
+one thread and no network, so that nothing delays it. All decisions are in ``policy``; this module has the pages, the clock and
+the loop. If the arbiter dies, the shims limit themselves to their rates until it has been restarted.
 """
 
 from __future__ import annotations
@@ -26,40 +26,43 @@ from calabash.node.slots.names import LIMITS_FILE
 from calabash.node.slots.pages import LimitsPage, UsagePage
 
 TICK_CONTENDED_S = 0.0015
-TICK_SHARED_S = 0.003  # one is active, others may come back
+TICK_SHARED_S = 0.003  # one container is active, others may become active
 TICK_IDLE_S = 0.02
-TICK_REST_S = 0.15  # nobody has wanted anything for long: all are held to their own rates meanwhile
-REST_RATIO = 0.02  # of the time for which nobody has wanted anything
+TICK_REST_S = 0.15  # all devices have long been at rest; all containers are limited to their own rates meanwhile
+REST_RATIO = 0.02  # length of a tick, as a part of the time for which all devices have been at rest
 SCAN_S = 0.1
-SETTLING_NS = 1_000_000_000  # from a change of the slots on all are looked at for so long
-LOOK_AT_ALL_NS = 2_000_000_000  # what the directory does not tell is found after so long
+SETTLING_NS = 1_000_000_000  # for so long after a change of the directory all slots are scanned
+FULL_SCAN_NS = 2_000_000_000  # interval of scans that do not depend on the directory's modification time
 BEAT_NS = 50_000_000
-REST_BEAT_NS = 400_000_000  # programs wait a second for a sign of life before they take the arbiter for dead
+REST_BEAT_NS = 400_000_000  # programs consider the arbiter dead after one second without a heartbeat
 
 
 class OpenSlots:
-    """The slots of a home directory, opened as they appear and dropped as they go."""
+    """The slots of a home directory, opened when they appear and closed when they are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open: dict[str, tuple[int, LimitsPage, list[tuple[DeviceUuid, DeviceShare]]]] = {}
         self._bad: dict[str, int] = {}
-        self._modified_ns = -1  # the directory's own time, by which its entries have changed
+        self._modified_ns = -1  # the directory's modification time
         self._complete = False
-        self._look_at_all_ns = 0
+        self._full_scan_at_ns = 0
         self._settling_until_ns = 0
 
     def scan(self, now_ns: int) -> bool:
-        """Look for new, replaced and removed slots; true when the set has changed. Costs little while nothing has happened."""
+        """Find new, replaced and removed slots. Return True if the set has changed.
+
+        Reads only the modification time of the directory if it is unchanged and a full scan is not due.
+        """
         modified_ns = 0
         with suppress(FileNotFoundError):
             modified_ns = os.stat(self._directory).st_mtime_ns
         if modified_ns != self._modified_ns:
             self._modified_ns = modified_ns
             self._settling_until_ns = now_ns + SETTLING_NS
-        elif self._complete and self._settling_until_ns < now_ns < self._look_at_all_ns:
+        elif self._complete and self._settling_until_ns < now_ns < self._full_scan_at_ns:
             return False
-        self._look_at_all_ns = now_ns + LOOK_AT_ALL_NS
+        self._full_scan_at_ns = now_ns + FULL_SCAN_NS
         return self._scan()
 
     def _scan(self) -> bool:
@@ -67,7 +70,7 @@ class OpenSlots:
         self._complete = True
         with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
             for entry in entries:
-                if entry.name.startswith("."):  # half made or half removed
+                if entry.name.startswith("."):  # being created or removed
                     continue
                 try:
                     found[entry.name] = os.stat(os.path.join(entry.path, LIMITS_FILE)).st_ino
@@ -90,7 +93,7 @@ class OpenSlots:
             usage = UsagePage.of_slot(self._directory / name)
         except CalabashError as error:
             self._bad[name] = inode
-            print(f"arbiter: slot {name} is left alone: {error.message}", file=sys.stderr)
+            print(f"arbiter: slot {name} cannot be opened and is ignored: {error.message}", file=sys.stderr)
             return False
         allocation = AllocationId(name)
         slices = [(uuid, DeviceShare(allocation, limits, usage, i)) for i, uuid in enumerate(limits.uuids)]
@@ -98,7 +101,7 @@ class OpenSlots:
         return True
 
     def beat(self, now_ns: int) -> None:
-        """Show every tenant that somebody is looking after the shares."""
+        """Write the heartbeat of the arbiter to the limits pages of all slots."""
         for _, limits, _ in self._open.values():
             limits.beat(now_ns)
 
@@ -108,7 +111,7 @@ class OpenSlots:
 
 
 class Arbiter:
-    """One loop over all devices of the host. ``step`` does what is due and says how long to sleep."""
+    """Arbitration of all devices of the host."""
 
     def __init__(self, home: Path) -> None:
         self._slots = OpenSlots(home / "alloc")
@@ -119,7 +122,7 @@ class Arbiter:
         self._busy_ns = 0
 
     def step(self, now_ns: int) -> float:
-        """Look, decide, publish. Returns seconds until the next step."""
+        """Scan the slots if that is due, and run one step for each device. Return the seconds until the next step."""
         if now_ns - self._scanned_ns > int(SCAN_S * 1e9):
             self._scanned_ns = now_ns
             if self._slots.scan(now_ns):
@@ -142,7 +145,7 @@ class Arbiter:
         return max(pause, min(TICK_REST_S, REST_RATIO * (now_ns - self._busy_ns) / 1e9))
 
     def _beat(self, now_ns: int) -> None:
-        """Show every tenant that somebody is looking after the shares; less often where nobody takes turns."""
+        """Write the heartbeats that are due: every ``REST_BEAT_NS`` to all slots, every ``BEAT_NS`` to devices not at rest."""
         if now_ns - self._beat_all_ns > REST_BEAT_NS:
             self._beat_ns = self._beat_all_ns = now_ns
             self._slots.beat(now_ns)
@@ -160,14 +163,14 @@ class Arbiter:
 
 
 def _take_lock(home: Path) -> int:
-    """One arbiter per home; a successor waits for its predecessor to go."""
+    """Wait until no other arbiter of this home directory runs. Return the descriptor that holds the lock."""
     descriptor = os.open(home / "arbiter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 
 
 def _prefer_this_process() -> None:
-    """A late arbiter costs accuracy: ask for a prompt wake-up where the system allows it."""
+    """Raise the scheduling priority of this process as far as the system allows, because late decisions cost accuracy."""
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         return
@@ -176,7 +179,7 @@ def _prefer_this_process() -> None:
 
 
 def run(home: Path, parent: int) -> None:
-    """Arbitrate until the parent is gone or SIGTERM."""
+    """Run the arbiter until the parent process has ended or SIGTERM arrives."""
     lock = _take_lock(home)
     stopping = False
 
@@ -197,10 +200,10 @@ def run(home: Path, parent: int) -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -I -m calabash.node.arbiter.main``."""
+    """Parse the command line and run the arbiter."""
     parser = argparse.ArgumentParser(description="Arbitrates compute shares between the slots of one host.")
     parser.add_argument("--home", type=Path, required=True, help="the pool's directory (CALABASH_HOME)")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="end when this is no longer the parent")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="PID of the parent; exit when it has ended")
     arguments = parser.parse_args()
     if not arguments.home.is_dir():
         parser.exit(2, f"error: {arguments.home} is not a directory\nhint: start it through the pool\n")

@@ -1,4 +1,4 @@
-"""Supervises the arbiter, a process of its own: started with the pool, started again when it dies, gone with it."""
+"""Supervisor of the arbiter process: starts it with the pool, restarts it when it dies, ends it with the pool."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import structlog
 from calabash.adapters.host.children import start_module
 
 BACKOFF_FIRST_S = 0.02
-BACKOFF_MAX_S = 0.5  # shares are held by the shims alone meanwhile, so even an arbiter that always dies is tried often
+BACKOFF_MAX_S = 0.5  # short, because the shims enforce the shares alone until the arbiter runs again
 STEADY_S = 10.0
 
 log = structlog.get_logger(__name__)
 
 
 class ArbiterProcess:
-    """At most one arbiter. A thread of its own waits for the process, so its death is noticed at once."""
+    """The arbiter process of a pool. A thread waits for the process, so its death is noticed at once."""
 
     def __init__(self, home: Path) -> None:
-        # The arbiter ends with its parent and is told the parent's number: the parent may be dead before the arbiter looks.
-        self._words = ("--home", str(home.absolute()), "--parent", str(os.getpid()))
+        # The arbiter exits when its parent does. It gets the parent's PID, because the parent may end before it can read it.
+        self._demand_words = ("--home", str(home.absolute()), "--parent", str(os.getpid()))
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -32,7 +32,7 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """0 when it does not run."""
+        """PID of the arbiter; 0 if it does not run."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
 
@@ -40,7 +40,7 @@ class ArbiterProcess:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; the shims then hold to their rate by themselves."""
+        """End the arbiter. The shims then limit themselves to their rates."""
         self._stopping.set()
         with self._lock:
             process = self._process
@@ -62,20 +62,22 @@ class ArbiterProcess:
             code = process.wait() if process is not None else None
             if self._stopping.is_set():
                 return
-            log.warning("the arbiter ended and is started again", code=code)
+            log.warning("the arbiter exited and is restarted", code=code)
             steady = time.monotonic() - begun_s > STEADY_S
             backoff_s = BACKOFF_FIRST_S if steady else backoff_s
             self._stopping.wait(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def _begin(self) -> subprocess.Popen[bytes] | None:
-        """Start one; None when the machine starts no process now, or the arbiter is to stop."""
+        """Start the process. Return None if the machine cannot start a process now, or the supervisor is stopping."""
         with self._lock:
             if self._stopping.is_set():
                 return None
             try:
-                # Its priority stays raised: it gives out time windows of milliseconds, and needs little time itself.
-                self._process = start_module("calabash.node.arbiter.main", *self._words, urgent=True, new_session=True)
+                # The priority stays raised: the arbiter assigns time windows of milliseconds, and needs little CPU time.
+                self._process = start_module(
+                    "calabash.node.arbiter.main", *self._demand_words, urgent=True, new_session=True
+                )
             except OSError as error:
                 log.error("the arbiter cannot be started", error=str(error))
                 return None

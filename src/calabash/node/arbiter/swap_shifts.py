@@ -1,12 +1,11 @@
-"""Shifts: containers that spill use a device one after the other, for seconds, so that their pages stay. Pure.
+"""Shifts of seconds for containers that spill memory, so that they do not page each other off the device. Pure.
 
-Theory of operation. A container that spills has more memory than lies on the device. In turns of milliseconds two of them
-would move each other's pages off at every turn and compute nothing. So where two or more of them want the device, one has
-a *shift*: it alone is presented to ``arbiter_policy``, with the share of all of them, while the others stand aside. A shift
-is so long that moving pages is a small part of it, and over a round of shifts each has its share; what fixed shares do not
-add up to is nobody's. Who needs the device no
-longer gives his shift up; before the next one begins, what the last holder has in flight is let finish. Containers
-that do not spill take turns with the holder as always.
+Theory of operation. A container that spills has more memory than lies on the device. In time windows of milliseconds two such
+containers would page each other off at every window and compute nothing. So if two or more of them want the device, one has a
+*shift*: only this holder is presented to ``policy``, with the share of all of them, and the others are suspended. A
+shift is so long that moving pages is a small part of it, and over a round of shifts each container has its share; the rest that
+fixed shares leave stays unused. A holder that no longer wants the device ends its shift early. Before the next shift begins,
+the work that the last holder has in flight may finish. Containers that do not spill alternate with the holder in time windows.
 """
 
 from __future__ import annotations
@@ -16,23 +15,28 @@ from dataclasses import dataclass, replace
 
 from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import ComputeDemand
-from calabash.node.arbiter.policy import NEVER, NO_ROUND, Order, is_active
+from calabash.node.arbiter.policy import EMPTY_WINDOW, NO_ROUND, Order, is_active
 from calabash.node.slots.clamped_counters import MS
 from calabash.node.slots.layout import Gate, PagePolicy
 
-LINK_BYTES_PER_S = 12_000_000_000  # what a link of the slower sort moves
-PART_MOVING = 0.1  # of a round of shifts is for moving pages, there and back
+LINK_BYTES_PER_S = 12_000_000_000  # throughput of a slow link to the host
+PART_MOVING = 0.1  # part of a round of shifts that is spent on moving pages, in both directions
 ROUND_NS_MIN, ROUND_NS_MAX = 200 * MS, 30_000 * MS
-IDLE_NS = 200 * MS  # a holder without demand for so long has given its shift up
-NOBODY = AllocationId("~")  # behind all names
-DRAIN_NS = 2_000 * MS  # what is in flight is waited for so long at most
+IDLE_NS = 200 * MS  # a holder without demand for so long loses its shift
+NOBODY = AllocationId("~")  # holder of the unused rest; sorts after all names
+DRAIN_NS = 2_000 * MS  # longest wait for the work in flight of the last holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """Whose shift it is. ``seen_ns`` is when the holder last wanted the device.
+    """The present shift of a device.
 
-    As long as ``after`` is named, what that one has in flight is let finish, and nobody begins.
+    Attributes:
+        holder: the container that has the shift, or ``NOBODY``.
+        until_ns: end of the shift.
+        seen_ns: when the holder last wanted the device.
+        after: the last holder, while its work in flight may finish; the present holder waits for it.
+        drain_until_ns: end of that wait.
     """
 
     holder: AllocationId
@@ -44,7 +48,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Who is presented to the policy, and the orders of those who stand aside."""
+    """Demands that are presented to the policy, and the orders of the suspended containers (``aside``)."""
 
     shift: Shift | None
     demands: Mapping[AllocationId, ComputeDemand]
@@ -52,10 +56,10 @@ class Present:
 
 
 def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], now_ns: int) -> Present:
-    """Who may use the device now, of those who spill.
+    """Return the demands without the spilling containers that do not have the shift, and the next state of the shift.
 
     Args:
-        shift: what the last call returned.
+        shift: the shift that the last call returned.
         demands: every container that has a slice of the device.
     """
     members = {
@@ -72,10 +76,12 @@ def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], 
     if not draining or now_ns >= shift.drain_until_ns:
         shift = replace(shift, after=None)
     stands = {name for name in members if name != shift.holder or shift.after is not None}
-    orders = {name: Order(gate=Gate.TURN, neighbours=len(members) - 1, turn=NEVER, round=NO_ROUND) for name in stands}
+    orders = {
+        name: Order(gate=Gate.TURN, neighbours=len(members) - 1, window=EMPTY_WINDOW, round=NO_ROUND) for name in stands
+    }
     shown = {name: demand for name, demand in demands.items() if name not in stands}
     if shift.holder in shown:
-        # With the share of all of them; what is left of it while nobody else is there is lent to it.
+        # The holder has the share of all of them, and borrows the rest of the device while no other container is active.
         percent = min(99, sum(shares.values()))
         promised = any(demand.policy is not PagePolicy.BEST_EFFORT for demand in members.values())
         policy = PagePolicy.BURST if promised else PagePolicy.BEST_EFFORT
@@ -84,15 +90,18 @@ def present(shift: Shift | None, demands: Mapping[AllocationId, ComputeDemand], 
 
 
 def _wants(demand: ComputeDemand, now_ns: int) -> bool:
-    """As ``is_active``, but that a kernel which waits for pages takes many times as long as anybody believes."""
+    """Return True as ``is_active`` does, or if work is in flight: a kernel that waits for pages takes far longer than usual."""
     return is_active(demand, now_ns) or (demand.inflight_ns > 0 and now_ns - demand.demand_ns < DRAIN_NS)
 
 
 def _shares(
     members: Mapping[AllocationId, ComputeDemand], demands: Mapping[AllocationId, ComputeDemand]
 ) -> dict[AllocationId, int]:
-    """Return the share in percent, at least 1, of each member: what it is promised; best-effort members divide what all
-    promises on the device leave, by their weights. Where no member is promised anything, the weights are the shares."""
+    """Return the share of each member in percent, at least 1.
+
+    Best-effort members divide the percentage that is not promised to any container of the device, by their weights. If no
+    member has a promised share, the weights are the shares.
+    """
     promised = {name: d.core_percent for name, d in demands.items() if d.policy is not PagePolicy.BEST_EFFORT}
     weights = {name: max(1, d.core_percent) for name, d in members.items() if name not in promised}
     left, total = max(0, 100 - sum(promised.values())), sum(weights.values())
@@ -104,7 +113,7 @@ def _shares(
 
 
 def _unpromised(members: Mapping[AllocationId, ComputeDemand]) -> int:
-    """What fixed shares leave; nothing where one of them may have what is left."""
+    """Return the percentage that fixed shares leave unused; 0 if a member of another policy may use it."""
     if any(demand.policy is not PagePolicy.FIXED for demand in members.values()):
         return 0
     return max(0, 100 - sum(demand.core_percent for demand in members.values()))

@@ -1,6 +1,6 @@
-"""Ports of tenant networks on this host: made with an allocation, held by one at a time, gone with it.
+"""Ports of tenant networks on this host. A port has at most one holder, and is made and removed with its allocation.
 
-What of a port is on a host is a network namespace of the allocation's own, a pair of interfaces of which one end is in it, and
-the other end as a port of the host's switch, called as OVN calls it. All of it stays when the agent ends, so traffic is never
-touched by that; the next agent finds it by its names.
+An allocation with ports has a network namespace. For each port there is a pair of interfaces: one end is in the namespace, the
+other is a port of the host's switch under the port's OVN name. All of it stays when the agent stops, so traffic is not
+interrupted; the next agent finds the parts by their names.
 """

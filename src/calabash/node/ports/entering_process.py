@@ -1,7 +1,7 @@
-"""What a program's process does in an allocation's namespace before it is the program.
+"""Steps of a process from root to a tenant's program inside the network namespace of an allocation.
 
-It is root's when it begins and its caller's when it reads what it is to be. It has no right over networks then and cannot get
-one, it is in the namespace, and of this machine's network it has nothing open.
+The process starts as root, enters the namespace, drops its capabilities and becomes the calling user, and only then reads the
+command. At that point it has no network capability and cannot obtain one, and it has no socket of the machine's network open.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _LIMITS = [number for name, number in vars(resource).items() if name.startswith(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
-    """Where it goes and what it has.
+    """Parameters of the process that becomes the program.
 
     Args:
-        descriptors: what becomes its standard input, output and error.
-        go: it waits for a byte there once it is where it belongs; the end of it ends the process.
-        begins: a descriptor that closes when it is the program.
-        keeper: its parent.
+        lease: the file that the program locks as a member of the allocation; "" for none.
+        descriptors: standard input, output and error of the program.
+        go: read end of a pipe; the process waits there for a byte after it has entered the namespace, and exits at its end.
+        begins: a descriptor that closes when the program is executed.
+        keeper: PID of the parent process.
     """
 
     namespace: Path
@@ -52,7 +53,7 @@ class Entrant:
 
 
 def become_program(entrant: Entrant, caller: socket.socket) -> NoReturn:
-    """Never returns; what goes wrong is told on standard error."""
+    """Turn this forked process into the caller's program. Errors are written to standard error with exit status 125."""
     try:
         os.setsid()
         caller = _take_descriptors(entrant, caller)
@@ -69,12 +70,15 @@ def become_program(entrant: Entrant, caller: socket.socket) -> NoReturn:
             hold_lease(entrant.lease)
         _execute(order)
     except BaseException as error:
-        os.write(2, f"error: it cannot be started: {error}\n".encode(errors="replace"))
+        os.write(2, f"error: the program cannot be started: {error}\n".encode(errors="replace"))
     os._exit(NOT_STARTED)
 
 
 def _take_descriptors(entrant: Entrant, caller: socket.socket) -> socket.socket:
-    """0, 1 and 2 of its caller, 3 to wait at, 4 that closes when it begins, 5 the connection, which is returned."""
+    """Renumber the descriptors and close all others. Return the connection to the caller.
+
+    0, 1 and 2 are the caller's, 3 is ``go``, 4 is ``begins``, 5 the connection. Only 0 to 2 stay open in the program.
+    """
     kept = [os.dup(d) for d in (*entrant.descriptors, entrant.go, entrant.begins, caller.fileno())]
     high = [os.dup2(descriptor, 200 + number, inheritable=False) for number, descriptor in enumerate(kept)]
     for number, descriptor in enumerate(high):
@@ -85,7 +89,10 @@ def _take_descriptors(entrant: Entrant, caller: socket.socket) -> socket.socket:
 
 
 def _become_caller(caller: socket.socket) -> None:
-    """Its user, its groups, and no right that it could use to leave."""
+    """Become the connected user with its groups, and drop every capability that would allow leaving the namespace.
+
+    Raises PermissionError if the user or group IDs are not the caller's afterwards.
+    """
     _, uid, gid = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     groups = array.array("I", caller.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES_MAX))
     kept = OF_A_TENANT_ROOT if uid == 0 else frozenset[int]()
@@ -94,14 +101,14 @@ def _become_caller(caller: socket.socket) -> None:
     os.setresgid(gid, gid, gid)
     if uid != 0:
         os.setresuid(uid, uid, uid)
-        close_memory()  # until it is the program, it is the product's
+        close_memory()  # until the program is executed, its user must not read the memory of this process
     keep_only(kept)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
-        raise PermissionError(1, "it would have rights of somebody else")
+        raise PermissionError(1, "the process still has user or group IDs that are not the caller's")
 
 
 def _take_limits(caller: socket.socket) -> None:
-    """Its caller's, as far as they are not above those of the pool; as that user, who may ask for them."""
+    """Set the caller's resource limits, each at most the pool's. Runs as the caller, who may read them."""
     pid = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     for number in _LIMITS:
         own = resource.getrlimit(number)[1]
@@ -115,7 +122,7 @@ def _least(limit: int, other: int) -> int:
 
 
 def _end_with(keeper: int) -> None:
-    """The kernel ends this process when its keeper ends; later than becoming another user, which undoes that."""
+    """Have the kernel kill this process when its keeper ends. Called after the change of user, which resets this setting."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != keeper:
         os._exit(NOT_STARTED)
@@ -125,7 +132,7 @@ def _read_order(caller: socket.socket) -> dict[str, Any]:
     caller.settimeout(READ_WITHIN_S)
     (length,) = struct.unpack("!I", _exactly(caller, 4))
     if length > ORDER_BYTES_MAX:
-        raise ValueError(f"its command and environment have {length} bytes, at most {ORDER_BYTES_MAX}")
+        raise ValueError(f"the command and environment have {length} bytes, at most {ORDER_BYTES_MAX} are allowed")
     order: dict[str, Any] = json.loads(_exactly(caller, length))
     return order
 
@@ -135,7 +142,7 @@ def _exactly(caller: socket.socket, length: int) -> bytes:
     while len(found) < length:
         chunk = caller.recv(min(1 << 16, length - len(found)))
         if not chunk:
-            raise ConnectionError("its caller went away")
+            raise ConnectionError("the caller closed the connection")
         found += chunk
     return bytes(found)
 
@@ -144,7 +151,7 @@ def _execute(order: dict[str, Any]) -> None:
     command = [str(word) for word in order["command"]]
     os.chdir(order["directory"])
     os.umask(int(order["umask"]) & 0o777)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, which the program would inherit
         signal.signal(number, signal.SIG_DFL)
     environment = {str(name): str(value) for name, value in order["environment"].items()}
     try:

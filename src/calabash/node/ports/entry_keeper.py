@@ -1,10 +1,11 @@
-"""``python -I -m calabash.node.ports.entry_keeper``: lets one program into an allocation's namespace, and tells how it ended.
+"""Keeper process that starts one program in the network namespace of an allocation and reports its exit status.
 
-Theory of operation. It is root's, of its own session, and no member of the allocation, so neither the end of the pool nor that
-of the tenant takes it along. Whoever connects is known by the kernel's word (user, groups) and sends its standard input,
-output and error. The program's process is forked, goes into the namespace, becomes a member, becomes that user without any
-right over networks, and only then reads what it is to be (``entrant``): nothing that a tenant writes is read as root. When
-whoever asked goes away, the program is ended; when this keeper is killed, the kernel ends it.
+Theory of operation. ``python -I -m calabash.node.ports.entry_keeper`` runs as root in its own session and is no member of the
+allocation, so it survives the end of the pool and of the tenant. A caller connects to the entry socket; the kernel
+tells its user and groups. The caller sends its standard input, output and error. The keeper forks the process of the program,
+which enters the namespace, becomes a member, becomes the caller's user without network capabilities, and only then
+reads the command (``entering_process``): nothing that a tenant writes is read as root. If the caller closes the connection, the
+program is ended; if the keeper is killed, the kernel kills the program.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from calabash.adapters.pool.client import PoolClient
 from calabash.adapters.pool.entry import FORWARDED
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.ports.entering_process import Entrant, become_program
-from calabash.node.ports.entry_sockets import DoorOrder
+from calabash.node.ports.entry_sockets import KeeperOrder
 
-COMES_WITHIN_S = 10.0
+CONNECT_WITHIN_S = 10.0
 KILL_S = 5.0
 DESCRIPTORS = 3
 _ANSWER_S = 30.0
-_TO_ALL = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}
+_GROUP_SIGNALS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}
 
 
 class ProgramKeeper:
-    """One program from its caller's coming to its end."""
+    """One program from the connection of its caller to its exit."""
 
-    def __init__(self, order: DoorOrder, caller: socket.socket) -> None:
+    def __init__(self, order: KeeperOrder, caller: socket.socket) -> None:
         self._order = order
         self._caller = caller
         self._kill_at_s: float | None = None
 
-    def keep(self, descriptors: list[int]) -> dict[str, object]:
-        """Start it and wait for its end; what its caller is told."""
+    def run_program(self, descriptors: list[int]) -> dict[str, object]:
+        """Start the program and wait for its exit. Return the answer for the caller: ``code``, or reason, message and hint."""
         go, goes = os.pipe()
         begun, begins = os.pipe()
         keeper = os.getpid()
@@ -78,7 +79,7 @@ class ProgramKeeper:
             return {"reason": str(error.reason), "message": error.message, "hint": error.hint}
         finally:
             os.close(goes)
-        os.read(begun, 1)  # its end: it is the program, or gone
+        os.read(begun, 1)  # end of file: the program was executed, or has exited
         os.close(begun)
         return {"code": self._watch(program)}
 
@@ -93,7 +94,7 @@ class ProgramKeeper:
                 ready = {key.fd for key, _ in selector.select(pause_s)}
                 if pidfd in ready:
                     break
-                if self._caller.fileno() in ready and not self._heard(program):
+                if self._caller.fileno() in ready and not self._forward_signals(program):
                     selector.unregister(self._caller)
                 if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                     _send(program, signal.SIGKILL)
@@ -103,8 +104,8 @@ class ProgramKeeper:
         code = os.waitstatus_to_exitcode(status)
         return 128 - code if code < 0 else code
 
-    def _heard(self, program: int) -> bool:
-        """Pass on what its caller was told; False when that one is gone."""
+    def _forward_signals(self, program: int) -> bool:
+        """Send the program the signals that its caller forwards. Return False if the caller has closed the connection."""
         try:
             numbers = self._caller.recv(64)
         except BlockingIOError:
@@ -121,17 +122,17 @@ class ProgramKeeper:
 
 
 def _send(program: int, number: signal.Signals) -> None:
-    """To its process, and what a terminal would tell all of its group to all of it."""
+    """Send a signal to the program; those that a terminal sends to a process group, and SIGKILL, to its whole group."""
     with contextlib.suppress(ProcessLookupError):
-        if number in _TO_ALL or number == signal.SIGKILL:
+        if number in _GROUP_SIGNALS or number == signal.SIGKILL:
             os.killpg(program, number)
         else:
             os.kill(program, number)
 
 
-def _comer(listener: socket.socket, uid: int) -> socket.socket | None:
-    """Who may come; None when nobody has in time."""
-    deadline_s = time.monotonic() + COMES_WITHIN_S
+def _accept_caller(listener: socket.socket, uid: int) -> socket.socket | None:
+    """Return the first connection of the user; None if there is none within ``CONNECT_WITHIN_S``."""
+    deadline_s = time.monotonic() + CONNECT_WITHIN_S
     while (left_s := deadline_s - time.monotonic()) > 0:
         listener.settimeout(left_s)
         try:
@@ -145,9 +146,9 @@ def _comer(listener: socket.socket, uid: int) -> socket.socket | None:
     return None
 
 
-def _given(caller: socket.socket) -> list[int]:
-    """Its standard input, output and error. Raises CalabashError."""
-    caller.settimeout(COMES_WITHIN_S)
+def _receive_descriptors(caller: socket.socket) -> list[int]:
+    """Return the caller's standard input, output and error. Raises BAD_REQUEST if it does not send three descriptors."""
+    caller.settimeout(CONNECT_WITHIN_S)
     found = array.array("i")
     try:
         _, ancillary, flags, _ = caller.recvmsg(
@@ -161,26 +162,26 @@ def _given(caller: socket.socket) -> list[int]:
     if len(found) != DESCRIPTORS or flags & socket.MSG_CTRUNC:
         for descriptor in found:
             os.close(descriptor)
-        raise CalabashError("its caller gave it no input and output", reason=Reason.BAD_REQUEST)
+        raise CalabashError("the caller sent no standard input, output and error", reason=Reason.BAD_REQUEST)
     return found.tolist()
 
 
 def main() -> int:
-    """Keep the program that standard input tells of."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=DoorOrder)
+    """Read an order from standard input, wait for its caller, and keep its program. Return 1 if no caller connects."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=KeeperOrder)
     with socket.socket(fileno=order.listener) as listener:
         os.set_inheritable(order.listener, False)
-        caller = _comer(listener, order.uid)
+        caller = _accept_caller(listener, order.uid)
     if caller is None:
         return 1
     with caller:
         try:
-            told = ProgramKeeper(order, caller).keep(_given(caller))
+            answer = ProgramKeeper(order, caller).run_program(_receive_descriptors(caller))
         except CalabashError as error:
-            told = {"reason": str(error.reason), "message": error.message, "hint": error.hint}
+            answer = {"reason": str(error.reason), "message": error.message, "hint": error.hint}
         with contextlib.suppress(OSError):
-            caller.settimeout(COMES_WITHIN_S)
-            caller.sendall(json.dumps(told).encode() + b"\n")
+            caller.settimeout(CONNECT_WITHIN_S)
+            caller.sendall(json.dumps(answer).encode() + b"\n")
     return 0
 
 

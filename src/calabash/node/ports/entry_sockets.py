@@ -1,7 +1,7 @@
-"""Opens the way of a program into its allocation's namespace: a socket at which a keeper waits for it.
+"""Entry sockets, at which a keeper process waits to start a program in the network namespace of an allocation.
 
-Only root may enter a namespace, and a program's user is not root; so the program is started by a process of the pool's
-(``keeper``), which is no child of whoever asked. That one gives it its input and output, and hears how it ended.
+Only root may enter a namespace, and the user of the program is not root. So a process of the pool, ``entry_keeper``, starts
+the program. It is no child of the caller, who sends it the program's input and output and receives its exit status.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import msgspec
 from calabash.adapters.host.children import start_module
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.ports.interface_names import DOOR_FILE
+from calabash.node.ports.interface_names import ENTRY_SOCKET_FILE
 from calabash.node.ports.protocol import Place
 
 _PATH_BYTES_MAX = 107
 
 
-class DoorOrder(msgspec.Struct, kw_only=True, frozen=True):
-    """What a keeper is told.
+class KeeperOrder(msgspec.Struct, kw_only=True, frozen=True):
+    """Parameters of a keeper process, which it reads from standard input.
 
     Args:
-        listener: the descriptor of the socket that it waits at.
-        uid: who may come.
-        lease: the file that the program holds a lock on; "" where the kernel knows its members.
-        member: whether the program is a member of the allocation; not where a worker uses the slice in its stead.
+        listener: descriptor of the entry socket.
+        uid: the user whose connection is accepted.
+        lease: the file that the program holds a lock on; "" where members are known by their cgroup.
+        member: True if the program becomes a member of the allocation; False if a worker uses the slice for it.
     """
 
     home: str
@@ -43,8 +43,8 @@ class DoorOrder(msgspec.Struct, kw_only=True, frozen=True):
     member: bool = True
 
 
-class Doors:
-    """The keepers of one pool. Safe for threads."""
+class EntrySockets:
+    """The entry sockets and keepers of one pool. Methods may be called from any thread."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -52,11 +52,25 @@ class Doors:
         self._lock = threading.Lock()
 
     def open(self, record: AllocationRecord, place: Place, *, lease: str, member: bool) -> str:
-        """The path of the socket; its keeper goes when nobody comes within seconds. Raises CalabashError."""
-        path = place.directory / DOOR_FILE
+        """Create an entry socket and start its keeper, which exits if no caller connects within seconds.
+
+        Args:
+            record: the allocation; its user may connect.
+            place: the namespace of the allocation, and the directory for the socket.
+            lease: the lease file; "" where members are known by their cgroup.
+            member: True if the program becomes a member of the allocation.
+
+        Returns:
+            The path of the socket.
+
+        Raises:
+            CalabashError: the path is too long; CONFLICT: the socket or the keeper cannot be created.
+        """
+        path = place.directory / ENTRY_SOCKET_FILE
         if len(os.fsencode(path)) > _PATH_BYTES_MAX:
             raise CalabashError(
-                f"the path of a door has {len(os.fsencode(path))} bytes, the kernel takes {_PATH_BYTES_MAX}: {path}",
+                f"the path of an entry socket has {len(os.fsencode(path))} bytes, at most {_PATH_BYTES_MAX} are allowed:"
+                f" {path}",
                 hint="set CALABASH_HOME to a shorter path",
             )
         try:
@@ -67,7 +81,7 @@ class Doors:
                 path.chmod(0o600)
                 listener.listen(1)
                 self._start(
-                    DoorOrder(
+                    KeeperOrder(
                         home=str(self._home),
                         allocation=record.id,
                         listener=listener.fileno(),
@@ -80,13 +94,13 @@ class Doors:
                 )
         except OSError as error:
             raise CalabashError(
-                f"the way to the ports of {record.id} cannot be opened: {error.strerror or error}",
+                f"the entry socket of allocation {record.id} cannot be created: {error.strerror or error}",
                 reason=Reason.CONFLICT,
                 hint="try again",
             ) from error
         return str(path)
 
-    def _start(self, order: DoorOrder) -> None:
+    def _start(self, order: KeeperOrder) -> None:
         keeper = start_module(
             "calabash.node.ports.entry_keeper", stdin=subprocess.PIPE, pass_fds=(order.listener,), new_session=True
         )

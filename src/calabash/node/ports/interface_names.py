@@ -1,4 +1,4 @@
-"""What the parts of a port are called on a host, so that whoever comes later knows whose they are."""
+"""Names of namespaces, interfaces and switch ports, from which the next agent recognises their pool and allocation."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from calabash.model.request import AllocationId
 from calabash.node.slots.names import SlotNames, is_slot_name
 
 RESOLVER_FILE = "resolv.conf"
-DOOR_FILE = "door"
+ENTRY_SOCKET_FILE = "door"
 
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """Names of one pool; ``pool`` is unlike any other pool's of this machine. Every user reads them, so an allocation goes
-    by the name of its slot."""
+    """Names of one pool. Every user can read them, so an allocation appears under the name of its slot.
+
+    ``pool`` is unique on this machine.
+    """
 
     pool: str
     slots: SlotNames = field(default_factory=SlotNames)
 
     @property
     def prefix(self) -> str:
-        """Of the namespaces of all its allocations."""
+        """Prefix of the names of all namespaces of the pool."""
         return f"{self.pool}."
 
     def namespace(self, allocation: AllocationId) -> str:
         return self.prefix + self.slots.name_of(allocation)
 
     def directory(self, allocation: AllocationId) -> str:
-        """The directory with the files that its program sees."""
+        """Return the name of the directory with the files that the allocation's program sees."""
         return self.slots.name_of(allocation)
 
     def of_directory(self, name: str) -> AllocationId:
         return self.slots.allocation_of(name)
 
     def owner(self, allocation: AllocationId) -> str:
-        """What the switch keeps beside a port."""
+        """Return the owner that the switch stores with a port."""
         return f"{self.pool}/{self.slots.name_of(allocation)}"
 
     def outer(self, allocation: AllocationId, port: str) -> str:
-        """The end of a pair that is the switch's: at most 15 characters, which is all the kernel takes."""
+        """Return the name of the interface that is plugged into the switch. The kernel allows 15 characters."""
         digest = hashlib.sha256(f"{self.owner(allocation)}/{port}".encode()).hexdigest()
         return f"cb{digest[:12]}"
 
@@ -50,7 +52,7 @@ class HostNames:
         return owner.replace("/", ".", 1)
 
     def of_namespace(self, name: str) -> AllocationId | None:
-        """Whose a namespace is; None: not this pool's."""
+        """Return the allocation of a namespace; None if the namespace does not belong to this pool."""
         return self._allocation(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
 
     def of_owner(self, owner: str) -> AllocationId | None:
@@ -62,5 +64,5 @@ class HostNames:
 
 
 def inner(index: int) -> str:
-    """The end of a pair that its program sees."""
+    """Return the name of the interface that the program sees."""
     return f"eth{index}"

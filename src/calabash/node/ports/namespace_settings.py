@@ -1,4 +1,4 @@
-"""What follows from the facts of its ports for the inside of an allocation's namespace. No input, no output."""
+"""Interface settings and resolv.conf of an allocation's namespace, computed from the facts about its ports. No I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from calabash.node.ports.protocol import PortFacts
 
 
 def link_settings(facts: PortFacts, *, first: bool) -> LinkSettings:
-    """Of one port's interface. The first one of an allocation has the way out; the others reach their own VPC."""
+    """Return the settings of one port's interface.
+
+    The first port of an allocation gets the default routes; the others get routes to their own VPC.
+    """
     routes: list[tuple[str, str]] = []
     for gateway in facts.gateways:
-        ranges = [_everything(gateway.version)] if first else [str(n) for n in facts.reaches if _beyond(n, facts)]
+        ranges = (
+            [_default_route(gateway.version)]
+            if first
+            else [str(n) for n in facts.reaches if _is_beyond_subnet(n, facts)]
+        )
         routes += [(text, str(gateway)) for text in ranges if (":" in text) == (gateway.version == 6)]
     return LinkSettings(
         mac=facts.mac,
@@ -24,19 +31,19 @@ def link_settings(facts: PortFacts, *, first: bool) -> LinkSettings:
 
 
 def resolver_text(ports: Sequence[PortFacts]) -> str:
-    """The resolv.conf of a program with these ports; "" where nobody answers DNS in their subnets."""
+    """Return the resolv.conf of a program with these ports; "" if none of their subnets has DNS."""
     servers = dict.fromkeys(str(server) for facts in ports for server in facts.resolvers)
     domains = dict.fromkeys(facts.domain for facts in ports if facts.domain and facts.resolvers)
     if not servers:
         return ""
-    lines = [f"nameserver {server}" for server in list(servers)[:3]]  # as many as libc asks
+    lines = [f"nameserver {server}" for server in list(servers)[:3]]  # libc uses no more
     return "\n".join(([f"search {' '.join(domains)}"] if domains else []) + lines) + "\n"
 
 
-def _everything(version: int) -> str:
+def _default_route(version: int) -> str:
     return "::/0" if version == 6 else "0.0.0.0/0"
 
 
-def _beyond(network: Network, facts: PortFacts) -> bool:
-    """Whether it is more than the port's own subnet."""
+def _is_beyond_subnet(network: Network, facts: PortFacts) -> bool:
+    """Return True if a network is none of the port's own subnets."""
     return network not in {own for _, own in facts.addresses}

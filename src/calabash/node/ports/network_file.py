@@ -1,11 +1,11 @@
-"""``network-host.toml`` in the pool's home: which switch is this host's.
+"""The file ``network-host.toml`` in the pool's home, which names the switch of this host.
 
 name = "h1"                                   # of its chassis
 switch = "unix:/run/openvswitch/db.sock"      # the database of its Open vSwitch
 namespace = "/run/netns/cb-h1"                # the network namespace that the switch is in; left out: this machine's own
 
-``calabash net up`` writes it for a host of a network of namespaces; where OVN is there already, an administrator does. It is
-read again whenever the switch is to be opened, so that a network may come up after the pool.
+``calabash net up`` writes the file for a host of a network of namespaces; where OVN is installed already, an administrator
+writes it. It is read whenever the switch is opened, so that a network may be started after the pool.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST_FILE = "network-host.toml"
 
 
 class HostPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """This host's part of the network."""
+    """Content of the file: the host's name in the network, and its switch."""
 
     switch: Annotated[str, Meta(max_length=512, pattern=r"^unix:/[^\x00]*\Z")]
     name: Annotated[str, Meta(max_length=64)] = ""
@@ -32,7 +32,7 @@ class HostPlace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 def read_host_place(home: Path) -> HostPlace | None:
-    """As it is now; None where there is none. Raises CalabashError(BAD_FILE)."""
+    """Return the content of the file; None if there is no file. Raises BAD_FILE."""
     path = home / HOST_FILE
     try:
         return msgspec.toml.decode(path.read_bytes(), type=HostPlace)
@@ -40,18 +40,18 @@ def read_host_place(home: Path) -> HostPlace | None:
         return None
     except (msgspec.DecodeError, msgspec.ValidationError, OSError, UnicodeDecodeError) as error:
         raise CalabashError(
-            f"{path} is not usable: {error}", reason=Reason.BAD_FILE, hint="`calabash net up` writes it"
+            f"{path} cannot be used: {error}", reason=Reason.BAD_FILE, hint="`calabash net up` writes it"
         ) from error
 
 
 def write_host_place(home: Path, place: HostPlace) -> None:
-    """Raises OSError."""
+    """Write the file durably; fields without a value are left out. Raises OSError."""
     lines = [f"{name} = {_quoted(value)}\n" for name, value in msgspec.to_builtins(place).items() if value]
     write_durably(home / HOST_FILE, "".join(lines).encode())
 
 
 def host_switch(home: Path) -> OwnedPorts | None:
-    """This host's switch as the file says; None without a file. Raises CalabashError."""
+    """Open the switch that the file names; None if there is no file. Raises CalabashError."""
     host = read_host_place(home)
     if host is None:
         return None
@@ -59,5 +59,5 @@ def host_switch(home: Path) -> OwnedPorts | None:
 
 
 def _quoted(text: str) -> str:
-    """As TOML's basic string."""
+    """Return the text as a basic string of TOML."""
     return msgspec.json.encode(text).decode()

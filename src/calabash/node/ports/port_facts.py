@@ -1,4 +1,4 @@
-"""What a host must know of a port, taken from the book of networks."""
+"""Facts about a port that its host needs, taken from the network objects of the platform."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from calabash.net.objects.collection import NetworkObjects
 from calabash.node.ports.protocol import PortFacts
 
 
-class BookedPorts:
-    """Ports as the book has them at the moment."""
+class PlatformPorts:
+    """Facts about ports from the present network objects."""
 
     def __init__(self) -> None:
         self.networks: Callable[[], NetworkObjects] = (
-            NetworkObjects  # until the book is known: the agent is there before it
+            NetworkObjects  # none until the platform sets this: the agent is constructed first
         )
 
     def port_facts(self, name: str) -> PortFacts:
-        """Raises CalabashError(NOT_FOUND)."""
         return facts_of(self.networks(), name)
 
 
 def facts_of(networks: NetworkObjects, name: str) -> PortFacts:
-    """Raises CalabashError(NOT_FOUND)."""
+    """Return the facts about a port. Raises NOT_FOUND."""
     port = networks.find(Port, name)
     subnet = networks.find(Subnet, name.rpartition("/")[0])
     vpc = networks.find(Vpc, vpc_of(name))

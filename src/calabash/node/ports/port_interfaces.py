@@ -1,11 +1,11 @@
-"""What of ports stands on this host: made, found again by its names, and removed. One thread at a time.
+"""Creation, discovery and removal of the namespaces, interfaces and switch ports of allocations. One thread at a time.
 
-Made is, in this order,
+Parts are made in this order:
 
-    namespace -> pair of interfaces, one end in it -> port of the switch
+    namespace -> pair of interfaces, one end in the namespace -> port of the switch
 
-and undone: the pair (from then on nothing passes), the port of the switch, the directory, and last the namespace, whose name
-tells whoever comes later that there may be more.
+and removed in this one: the pair (from then on no traffic passes), the port of the switch, the directory, and last the
+namespace, whose name shows the next agent that other parts may be left.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from calabash.node.ports.protocol import Place, PortFacts, PortSwitch
 log = structlog.get_logger(__name__)
 
 
-class PortParts:
-    """Namespaces, pairs and ports of the switch of one pool.
+class PortInterfaces:
+    """Namespaces, interface pairs and switch ports of one pool.
 
     Args:
-        directory: for files that programs see.
-        open_switch: the host's, opened; None where the host has none.
+        directory: directory for the files that programs see.
+        names: names of the parts.
+        open_switch: opens the host's switch; returns None if the host has none.
     """
 
     def __init__(self, directory: Path, names: HostNames, open_switch: Callable[[], PortSwitch | None]) -> None:
@@ -43,7 +44,7 @@ class PortParts:
         self._switch: PortSwitch | None = None
 
     def place(self, allocation: AllocationId) -> Place:
-        """Where its program runs."""
+        """Return the namespace and files of an allocation's program."""
         directory = self._directory / self._names.directory(allocation)
         resolver = directory / RESOLVER_FILE
         return Place(
@@ -53,11 +54,11 @@ class PortParts:
         )
 
     def up(self, allocation: AllocationId, port: str) -> bool:
-        """Whether OVN says so."""
+        """Return True if OVN has installed the port on this host."""
         return self._opened().up(self._names.outer(allocation, port))
 
     def make(self, allocation: AllocationId, facts: Sequence[PortFacts]) -> None:
-        """All that is not there yet. Raises CalabashError."""
+        """Make the missing parts of an allocation's ports. Raises CalabashError."""
         switch, name = self._opened(), self._names.namespace(allocation)
         try:
             self._write_files(allocation, resolver_text(facts))
@@ -77,11 +78,16 @@ class PortParts:
             ) from error
 
     def undo(self, allocation: AllocationId, ports: Sequence[str]) -> None:
-        """All that is there; nothing where nothing is. A host whose switch was taken down has nothing plugged in; one whose
-        switch only does not answer is asked again. Raises CalabashError, OSError; then it is to be done again."""
+        """Remove all parts of an allocation's ports that exist.
+
+        On a host without a switch no interface is plugged in.
+
+        Raises:
+            CalabashError, OSError: the switch does not answer, or a part cannot be removed; call again.
+        """
         name = self._names.namespace(allocation)
         if namespaces.exists(name):
-            # Somebody may hold the namespace open: what is in it goes all the same.
+            # Interfaces are removed also if a process holds the namespace open.
             for index in range(PORTS_MAX):
                 interfaces.remove(LinkEnd(namespace=namespaces.path_of(name), name=inner(index)))
         self._switch = self._switch or self._open()
@@ -98,7 +104,7 @@ class PortParts:
             switch.unplug(interface)
 
     def sweep(self, keep: Collection[AllocationId]) -> None:
-        """Undo what is of nobody: a crash has left it. Raises as ``undo``."""
+        """Remove the parts, left by a crash, of allocations that are not in ``keep``. Raises as ``undo`` does."""
         found = {self._names.of_namespace(name) for name in namespaces.names(self._names.prefix)}
         if self._directory.is_dir():
             found |= {self._names.of_directory(entry.name) for entry in self._directory.iterdir()}
@@ -108,17 +114,17 @@ class PortParts:
         for allocation in found:
             if allocation is not None and allocation not in keep:
                 self.undo(allocation, ())
-                log.info("ports of nobody are gone", allocation=allocation)
+                log.info("removed the ports of an allocation that is not held", allocation=allocation)
 
     def free(self, ports: Sequence[str], *, by: AllocationId) -> None:
-        """One that is about to be made anew is plugged in nowhere else: what still is has been left over."""
+        """Unplug ports that are about to be made for an allocation where they are left over from another one."""
         for interface, (iface_id, owner) in self._opened().plugged().items():
             if iface_id in ports and self._names.of_owner(owner) not in (None, by):
                 interfaces.remove(LinkEnd(namespace=self._opened().namespace, name=interface))
                 self._opened().unplug(interface)
 
-    def whole(self, record: AllocationRecord) -> bool:
-        """Whether nothing of its ports is missing; a switch that was made anew has none."""
+    def is_complete(self, record: AllocationRecord) -> bool:
+        """Return True if all interfaces of an allocation exist and are plugged in."""
         switch = self._opened()
         plugged = switch.plugged()
         outer = [
@@ -127,7 +133,7 @@ class PortParts:
         return all(end.name in plugged and interfaces.present(end) for end in outer)
 
     def lose_switch(self) -> None:
-        """It is opened again when it is needed."""
+        """Close the switch. It is opened again when it is needed."""
         switch, self._switch = self._switch, None
         if switch is not None:
             switch.close()
@@ -145,7 +151,7 @@ class PortParts:
     def _write_files(self, allocation: AllocationId, resolver: str) -> None:
         for directory in (self._directory, self._directory / self._names.directory(allocation)):
             directory.mkdir(mode=0o711, exist_ok=True)
-            directory.chmod(0o711)  # whatever the umask is: programs of others must be able to pass
+            directory.chmod(0o711)  # regardless of the umask: programs of other users must be able to traverse it
         if resolver:
             file = self._directory / self._names.directory(allocation) / RESOLVER_FILE
             file.write_text(resolver)

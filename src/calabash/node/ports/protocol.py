@@ -1,4 +1,4 @@
-"""What the host's side of tenant networks is asked, and what it asks of others."""
+"""Interfaces of tenant networks on a host: the ports of allocations, the host's switch, and the facts about ports."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 
-READY_WITHIN_S = 10.0  # after that ports do not work any more
-LABEL_OF_THE_PLATFORM = "x-"  # ports that begin so are its own
+READY_WITHIN_S = 10.0  # ports that do not work within this time are considered broken
+LABEL_OF_THE_PLATFORM = "x-"  # prefix of the labels of the platform's own ports
 
 
 class PortSwitch(Protocol):
-    """The switch of this host. Methods raise CalabashError(UNREACHABLE) when it does not answer, and may be called from any
-    thread, not by two at a time."""
+    """The switch of this host.
+
+    Methods may be called from any thread, one at a time. They raise UNREACHABLE if the switch does not answer.
+    """
 
     @property
     def namespace(self) -> Path | None:
-        """The network namespace that its ports are in; None: this process's."""
+        """Network namespace that the switch's ports are in; None: that of this process."""
         ...
 
     def plug(self, interface: str, *, iface_id: str, owner: str) -> None:
-        """Make an interface its port, which OVN knows as ``iface_id``; again changes nothing. ``owner`` is kept beside it."""
+        """Add an interface to the switch as the OVN port ``iface_id``, and store its owner. Idempotent."""
         ...
 
     def unplug(self, interface: str) -> None:
-        """Take it out; nothing where it is none of its ports."""
+        """Remove an interface from the switch. Does nothing if it is not plugged in."""
         ...
 
     def plugged(self) -> Mapping[str, tuple[str, str]]:
-        """Its ports that have an owner: interface -> (iface_id, owner)."""
+        """Return the switch's ports that have an owner: interface -> (iface_id, owner)."""
         ...
 
     def up(self, interface: str) -> bool:
-        """Whether OVN has carried out that port on this host."""
+        """Return True if OVN has installed the port on this host."""
         ...
 
     def close(self) -> None: ...
@@ -46,15 +48,16 @@ class PortSwitch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortFacts:
-    """What of a port its host must know.
+    """Facts about a port that its host needs.
 
     Args:
         name: ``VPC/SUBNET/PORT``.
-        tenant: whose VPC it is in; "": anybody's.
-        addresses: each with its subnet's range.
+        addresses: each address with the range of its subnet.
         gateways: the router's address in each range.
-        reaches: ranges of the VPC, which are behind the gateways also where another port has the way out.
-        resolvers, domain: who answers DNS there, and of which domain its names are; empty where nobody does.
+        tenant: owner of the VPC; "" if every tenant may use it.
+        reaches: ranges of the VPC, which are routed to the gateways also if another port has the default route.
+        resolvers: addresses of the DNS servers; empty without DNS.
+        domain: DNS domain of the subnet; empty without DNS.
     """
 
     name: str
@@ -68,17 +71,17 @@ class PortFacts:
     domain: str = ""
 
 
-class PortBook(Protocol):
-    """Who knows ports."""
+class PortSource(Protocol):
+    """Source of the facts about ports."""
 
     def port_facts(self, name: str) -> PortFacts:
-        """Raises CalabashError(NOT_FOUND)."""
+        """Return the facts about a port. Raises NOT_FOUND."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the program of an allocation with ports runs: its namespace, and the resolv.conf that it is to see, if any."""
+    """Network namespace of an allocation's program, with the directory of its files and its resolv.conf, if any."""
 
     namespace: Path
     directory: Path
@@ -87,7 +90,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPlace:
-    """Ports that no allocation holds: as the record of one, and by what name people know its holder."""
+    """Ports that a server of the pool holds: a record as of an allocation, and the holder's name for messages."""
 
     record: AllocationRecord
     holder: str
@@ -97,36 +100,42 @@ class HostPorts(Protocol):
     """Ports of allocations on this host. Methods may be called from any thread."""
 
     def require(self, request: GpuRequest) -> None:
-        """Raises CalabashError where the ports of a request cannot be had here: UNSUPPORTED, NOT_FOUND, NOT_PERMITTED."""
+        """Check that the request's ports can be attached.
+
+        Raises:
+            CalabashError: UNSUPPORTED, NOT_FOUND or NOT_PERMITTED.
+        """
         ...
 
     def attach(self, record: AllocationRecord) -> None:
-        """Make what its ports are here; ``lacks`` says when they work. Asked again it changes nothing. Raises CalabashError;
-        then ``leave`` is to be called."""
+        """Make the namespace, interfaces and switch ports of an allocation. Idempotent.
+
+        ``lacks`` tells if the ports work. Raises CalabashError; the caller then calls ``leave``.
+        """
         ...
 
     def lacks(self, record: AllocationRecord) -> str:
-        """What of its ports does not work yet, "" when all do. Never waits. Raises CalabashError."""
+        """Return a description of the first port that does not work yet, or "". Never waits. Raises CalabashError."""
         ...
 
     def place(self, record: AllocationRecord) -> Place | None:
-        """None where it has no ports."""
+        """Return the namespace and files of an allocation's program; None if the allocation has no ports."""
         ...
 
     def leave(self, record: AllocationRecord) -> None:
-        """It is over: all that is here of it goes, soon. Never waits."""
+        """Schedule the removal of the ports of an allocation that has ended. Never waits."""
         ...
 
     def on_leave(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called when there is something to remove, so that ``round`` is called soon."""
+        """Set the function that is called when there are ports to remove, so that ``round`` is called soon."""
         ...
 
     def round(self, held: Collection[AllocationRecord]) -> None:
-        """Remove what is nobody's, mend what is missing. Takes as long as the switch does."""
+        """Remove parts of allocations that are not held, and make missing parts again. Waits for the switch."""
         ...
 
     def close(self) -> None:
-        """The agent stops; everything stays."""
+        """Close the switch when the agent stops. All ports stay."""
         ...
 
 
@@ -134,9 +143,10 @@ class NoPorts:
     """A host without tenant networks."""
 
     def require(self, request: GpuRequest) -> None:
+        """Refuse requests with ports. Raises UNSUPPORTED if there are any."""
         if request.ports:
             raise CalabashError(
-                f"port {request.ports[0]} cannot be had: this pool has no tenant networks",
+                f"port {request.ports[0]} cannot be attached: this pool has no tenant networks",
                 reason=Reason.UNSUPPORTED,
                 hint="start them with `calabash net up`",
             )
@@ -153,37 +163,37 @@ class NoPorts:
         return None
 
     def leave(self, record: AllocationRecord) -> None:
-        """Nothing is here."""
+        """Do nothing."""
 
     def on_leave(self, wake: Callable[[], None]) -> None:
-        """Nothing is here."""
+        """Do nothing."""
 
     def round(self, held: Collection[AllocationRecord]) -> None:
-        """Nothing is here."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def require_no_place(record_id: str, ports: Sequence[str], held: Collection[HeldPlace]) -> None:
-    """Raises CalabashError(CONFLICT) when a server of this host listens at one of them."""
+    """Raise CONFLICT if a server of this host holds one of the ports."""
     for place in held:
         for port in ports:
             if port in place.record.request.ports and place.record.id != record_id:
                 raise CalabashError(
-                    f"port {port} is held by {place.holder}, and by one at a time",
+                    f"port {port} is held by {place.holder}, and a port has one holder at a time",
                     reason=Reason.CONFLICT,
                     hint="stop that server, or create another port: calabash port create",
                 )
 
 
 def require_free(ports: Sequence[str], held: Collection[AllocationRecord]) -> None:
-    """Raises CalabashError(CONFLICT) when one of them is held: a port has one holder at a time."""
+    """Raise CONFLICT if an allocation holds one of the ports."""
     for record in held:
         for port in ports:
             if port in record.request.ports:
                 raise CalabashError(
-                    f"port {port} is held by {record.id}, and by one at a time",
+                    f"port {port} is held by {record.id}, and a port has one holder at a time",
                     reason=Reason.CONFLICT,
-                    hint="wait until that has ended, or create another: calabash port create",
+                    hint="wait until that allocation has ended, or create another port: calabash port create",
                 )

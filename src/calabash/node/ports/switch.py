@@ -1,4 +1,4 @@
-"""The switch of this host as ports of allocations need it."""
+"""The Open vSwitch of this host, as the ports of allocations use it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from calabash.adapters.links.queues import lengthen_at
 from calabash.adapters.ovn.open_vswitch import LocalSwitch
 
-OWNER = "calabash:owner"  # external_ids of an interface: whose it is
-CARRIED_OUT = "ovn-installed"  # what OVN's agent says there when it has carried the port out
+OWNER = "calabash:owner"  # key in the external_ids of an interface: its owner
+CARRIED_OUT = "ovn-installed"  # key that ovn-controller sets there when it has installed the port
 
 
 class OwnedPorts:
     """Ports of the switch that have an owner.
 
     Args:
-        remote: its database.
-        namespace: the network namespace that it is in; None: this process's.
+        remote: address of the switch's database.
+        namespace: network namespace of the switch; None: that of this process.
     """
 
     def __init__(self, remote: str, namespace: Path | None = None) -> None:

@@ -9,7 +9,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.model.tenancy import Principal
 from calabash.node.agent import Grant, NodeAgent
-from calabash.node.ports.entry_sockets import Doors
+from calabash.node.ports.entry_sockets import EntrySockets
 from calabash.node.ports.protocol import HostPorts, require_free
 from calabash.node.slots.names import LEASE_FILE
 from calabash.platform.networks.store import NetworkBook
@@ -29,7 +29,7 @@ class TenantPorts:
         self._network = network
         self._book = book
         self._agent = agent
-        self._doors = Doors(home)
+        self._entry_sockets = EntrySockets(home)
 
     def require(self, request: GpuRequest, who: Principal) -> None:
         """Raises CalabashError where the ports of a request are not that principal's, or another has them now."""
@@ -58,4 +58,4 @@ class TenantPorts:
         brokered = bool(granted.edits.worker_socket)
         lease = Path(record.slot) / LEASE_FILE
         held = str(lease) if lease.exists() and not brokered else ""
-        return self._doors.open(record, place, lease=held, member=not brokered)
+        return self._entry_sockets.open(record, place, lease=held, member=not brokered)

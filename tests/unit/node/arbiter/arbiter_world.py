@@ -17,7 +17,7 @@ from typing import Any
 
 from calabash.model.request import AllocationId
 from calabash.node.arbiter.accounts import ComputeDemand
-from calabash.node.arbiter.policy import NEVER, Order, SharedDevice, decide
+from calabash.node.arbiter.policy import EMPTY_WINDOW, Order, SharedDevice, decide
 from calabash.node.audit.auditor import PACED_WINDOW_NS, WINDOW_NS
 from calabash.node.audit.compare import Audit, Throttle, Window, check, throttle
 from calabash.node.audit.duty_cycle import due_ns
@@ -93,12 +93,12 @@ class Tenant:
         if self.ungated:
             return True
         if order.gate is Gate.TURN:
-            assert order.turn is not None
+            assert order.window is not None
             assert order.round is not None
-            length = order.turn.end_ns - order.turn.start_ns
-            if length <= 0 or now_ns < order.turn.start_ns:
+            length = order.window.end_ns - order.window.start_ns
+            if length <= 0 or now_ns < order.window.start_ns:
                 return False
-            left = length - (now_ns - order.turn.start_ns) % order.round.length_ns
+            left = length - (now_ns - order.window.start_ns) % order.round.length_ns
             return inflight + self.kernel_ns // 2 <= left or (
                 inflight == 0 and left > length // 2 and self.kernel_ns > length
             )
@@ -176,7 +176,7 @@ class World:
 
     def _hold(self, name: AllocationId, seen_ns: int | None, *, hides: bool = False) -> None:
         order, tenant = self.orders[name], self.tenants[name]
-        suspended = order.gate is Gate.TURN and order.turn == NEVER
+        suspended = order.gate is Gate.TURN and order.window == EMPTY_WINDOW
         tenant.throttle = throttle(
             tenant.throttle,
             suspended=suspended,

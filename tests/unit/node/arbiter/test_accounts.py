@@ -128,9 +128,9 @@ def test_container_that_is_owed_most_has_a_time_window_where_no_container_has_ea
     state = SharedDevice(active=frozenset({A, B}), accounts=accounts, accounted_ns=BEGIN_NS)
     _, decision = decide(state, {A: demand, B: demand}, BEGIN_NS + 1)
     lengths = {
-        name: order.turn.end_ns - order.turn.start_ns
+        name: order.window.end_ns - order.window.start_ns
         for name, order in decision.orders.items()
-        if order.turn is not None
+        if order.window is not None
     }
     assert lengths == {A: 0, B: 100 * MS}
 

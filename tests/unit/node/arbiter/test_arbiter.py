@@ -16,7 +16,7 @@ import pytest
 from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId, ComputePolicy
 from calabash.node.arbiter import device as arbiter_device
-from calabash.node.arbiter.main import BEAT_NS, LOOK_AT_ALL_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
+from calabash.node.arbiter.main import BEAT_NS, FULL_SCAN_NS, TICK_CONTENDED_S, TICK_IDLE_S, TICK_REST_S, Arbiter
 from calabash.node.arbiter.policy import decide
 from calabash.node.slots.clamped_counters import MS
 from calabash.node.slots.content import SlotDevice, SlotSpec
@@ -88,7 +88,7 @@ def test_a_damaged_or_half_made_slot_stops_nobody_else(tmp_path: Path, capsys: p
     arbiter.step(5_000 * MS)
     arbiter.step(5_000 * MS + SCAN_NS)
     assert limits.heartbeat_ns == 5_000 * MS + SCAN_NS
-    assert capsys.readouterr().err.count("slot bad is left alone") == 1
+    assert capsys.readouterr().err.count("slot bad cannot be opened and is ignored") == 1
 
 
 def _started(home: Path) -> subprocess.Popen[bytes]:
@@ -275,7 +275,7 @@ def test_unchanged_directory_of_slots_is_not_read_again(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "scandir", counted)
     now = _rested(arbiter, now, for_ns=10_000 * MS)
-    assert len(found) <= 10_000 * MS // LOOK_AT_ALL_NS + 1
+    assert len(found) <= 10_000 * MS // FULL_SCAN_NS + 1
     late, _ = _slot(tmp_path, "d", 20)
     _rested(arbiter, now, for_ns=2 * SCAN_NS)
     assert late.heartbeat_ns >= now

@@ -192,10 +192,10 @@ def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, Compute
 def test_turns_of_one_round_never_overlap() -> None:
     demands = {A: _demand(30), B: _demand(20, BURST), C: _demand(40)}
     _, decision = decide(SharedDevice(), demands, 100 * MS)
-    turns = sorted((o.turn.start_ns, o.turn.end_ns) for o in decision.orders.values() if o.turn is not None)
-    assert len(turns) == 3
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(turns))
-    assert turns[0][0] > 100 * MS
+    windows = sorted((o.window.start_ns, o.window.end_ns) for o in decision.orders.values() if o.window is not None)
+    assert len(windows) == 3
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(windows))
+    assert windows[0][0] > 100 * MS
 
 
 def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight_is_not() -> None:
@@ -218,9 +218,9 @@ def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> 
     forged = ComputeDemand(core_percent=30, policy=FIXED, demand_ns=110 * MS, charged_ns=forged_ns)
     _, decision = decide(state, {A: forged, B: _demand(70, demand_ns=110 * MS)}, 118 * MS)
     assert decision.orders[B].gate in {Gate.OPEN, Gate.RATE}
-    turn = decision.orders[A].turn
-    assert turn is not None
-    assert turn.end_ns == turn.start_ns
+    window = decision.orders[A].window
+    assert window is not None
+    assert window.end_ns == window.start_ns
 
 
 def test_a_whole_card_is_not_watched_and_a_shared_one_is() -> None:

@@ -66,8 +66,8 @@ def test_a_shift_is_long_beside_the_time_that_pages_take_and_never_without_end()
 
 
 def _aside(shown: Present) -> set[AllocationId]:
-    assert all(order.gate is Gate.TURN and order.turn is not None for order in shown.aside.values())
-    assert all(order.turn.end_ns == order.turn.start_ns for order in shown.aside.values() if order.turn)
+    assert all(order.gate is Gate.TURN and order.window is not None for order in shown.aside.values())
+    assert all(order.window.end_ns == order.window.start_ns for order in shown.aside.values() if order.window)
     return set(shown.aside)
 
 

@@ -19,7 +19,7 @@ from tests.unit.node.port_world import PortHost, held, may
 
 from calabash.adapters.links import namespaces
 from calabash.model.allocation import AllocationRecord
-from calabash.node.ports.entry_sockets import Doors
+from calabash.node.ports.entry_sockets import EntrySockets
 
 pytestmark = pytest.mark.skipif(not may(), reason="network namespaces need root")
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""  # one that every user may start
@@ -33,13 +33,13 @@ class Behind:
         self.user = user
         self.record: AllocationRecord = replace(held("one", "red/a/web1"), uid=user.uid if user else 0)
         host.agent.attach(self.record)
-        self.doors = Doors(host.home)
+        self.entry_sockets = EntrySockets(host.home)
 
     def start(self, *command: str, caller: User | None = None) -> ForkedCaller:
         """``command`` for that caller."""
         place = self.host.agent.place(self.record)
         assert place is not None
-        door = self.doors.open(self.record, place, lease="", member=False)
+        door = self.entry_sockets.open(self.record, place, lease="", member=False)
         return behind(door, command, caller or self.user)
 
     def run(self, *command: str, caller: User | None = None) -> tuple[int, str]:
@@ -137,13 +137,13 @@ def test_whoever_comes_without_input_and_output_is_told_so(of_ann: Behind) -> No
     place = of_ann.host.agent.place(of_ann.record)
     assert place is not None
     record = replace(of_ann.record, uid=0)
-    door = of_ann.doors.open(record, place, lease="", member=False)
+    door = of_ann.entry_sockets.open(record, place, lease="", member=False)
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(door)
         caller.sendall(b"\0" + b"x" * 100)
         caller.settimeout(60)
         said = json.loads(caller.recv(4096))
-    assert "no input and output" in said["message"]
+    assert "sent no standard input, output and error" in said["message"]
 
 
 # -- a hostile program ---------------------------------------------------------------------------------------------

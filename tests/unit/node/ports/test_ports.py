@@ -161,7 +161,7 @@ def test_a_host_whose_switch_was_taken_down_keeps_nothing_of_what_was_over(host:
     host.agent.attach(over)
     host.agent.attach(before)
     host.agent.close()
-    agent = HostNetwork(home=host.home, pool=host.pool, switch=lambda: None, book=host.book)
+    agent = HostNetwork(home=host.home, pool=host.pool, switch=lambda: None, source=host.port_source)
     agent.leave(over)
     agent.round([])
     assert namespaces.names(f"{host.pool}.") == []
