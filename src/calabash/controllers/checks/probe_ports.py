@@ -156,7 +156,7 @@ class ProbePlaces:
 
     def _network(self, home: Path, name: str, host: HostPlace) -> HostNetwork:
         inside = Path(host.namespace) if host.namespace else None
-        return HostNetwork(home=home, pool=name, switch=lambda: OwnedPorts(host.switch, inside), book=self._booked)
+        return HostNetwork(home=home, pool=name, switch=lambda: OwnedPorts(host.switch, inside), source=self._booked)
 
     def _sweep_dead(self, host: HostPlace) -> None:
         """Remove probes of killed checks from this host."""
