@@ -297,7 +297,7 @@ class Life:
             return found
         layout = partitioning.layout(uuid)
         standing = {(i.profile, i.start): {p.uuid for p in i.parts} for i in layout.instances}
-        shown = {k.limits.allocation: set(k.limits.uuids) for k in self.parts.usage_tracker.opened()}
+        shown = {k.limits.allocation: set(k.limits.uuids) for k in self.parts.usage_tracker.open_slots()}
         cut = [(r, s) for r in records for s in r.placement.slices if s.device == uuid and s.profile]
         for record, part in cut:
             told = shown.get(record.id, set())
