@@ -115,7 +115,7 @@ def test_every_dialect_was_tried(team: str) -> None:
 def test_a_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) -> None:
     junk = yaml.safe_load((EXAMPLES / "dialects" / "nvidia-mig.yaml").read_text())
     junk["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/mig-junk": 1}
-    with pytest.raises(RefusedError, match=r"nvidia.com/mig-junk names no MIG profile.*; hint: ") as refused:
+    with pytest.raises(RefusedError, match=r"nvidia.com/mig-junk is not a MIG profile.*; hint: ") as refused:
         create(cluster, team, junk)
     assert refused.value.status == 422
     with pytest.raises(RefusedError, match="names node n1 itself"):
@@ -185,7 +185,9 @@ def test_the_example_of_a_queue_is_a_namespace_whose_pods_wait_in_it(cluster: Cl
     pod = asking("asks")
     pod["metadata"]["labels"] = {names.QUEUE: "research"}
     assert read_request(create(cluster, "research", pod)["metadata"]["annotations"][names.REQUEST]).queue == "research"
-    with pytest.raises(RefusedError, match="queue research is not for namespace team, which may use: default"):
+    with pytest.raises(
+        RefusedError, match="queue research is not allowed in namespace team, whose pods may use: default"
+    ):
         create(cluster, team, pod)
     with pytest.raises(RefusedError, match="exceeded quota: devices"):
         create(cluster, "research", asking("too-much", {names.GPUS: "10", names.MEMORY: "161Gi"}))

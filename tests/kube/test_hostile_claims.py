@@ -54,7 +54,7 @@ UNCOUNTED: dict[str, tuple[Json, str]] = {
     "many-devices": ({"deviceClassName": WHOLE, "count": (1 << 63) - 1}, "ask for 1 to 64 devices"),
     "no-mig-profile": ({"deviceClassName": "mig.calabash.dev"}, "names no MIG profile"),
     "looks-without-admin": ({"deviceClassName": "observed.calabash.dev"}, "adminAccess: true"),
-    "one-byte": ({"deviceClassName": SLICE, "capacity": {"requests": {"memory": "1"}}}, "write the unit"),
+    "one-byte": ({"deviceClassName": SLICE, "capacity": {"requests": {"memory": "1"}}}, "add the unit"),
     "huge-cores": (
         {"deviceClassName": SLICE, "capacity": {"requests": {"memory": "1Gi", "cores": "1000000"}}},
         "hint:",

@@ -206,7 +206,7 @@ def test_two_tenants_share_the_cluster_and_each_sees_its_own(installed: Cluster)
     assert {q["queue"] for q in operated.list("/v1/quota", tokens["vision"])} == {
         "vision", "vision/default", "vision/train",
     }  # fmt: skip
-    with pytest.raises(RefusedError, match=r"queue vision\.train is not for namespace speech"):
+    with pytest.raises(RefusedError, match=r"queue vision\.train is not allowed in namespace speech"):
         run(installed, "thief", computes, whole, namespace="speech", labels={"calabash.dev/queue": "vision.train"})
     for namespace, names in (("vision-train", ("mine", "more")), ("speech", ("theirs",))):
         for name in names:

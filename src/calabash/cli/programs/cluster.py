@@ -46,7 +46,7 @@ class RelayCommand(click.Command):
 @click.command(cls=RelayCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def plugin_relay(words: tuple[str, ...]) -> None:
-    """Keep a node's devices at the kubelet while the agent of the node restarts."""
+    """Keep a node's devices registered at the kubelet while the agent of the node restarts."""
     from calabash.kubernetes.node_plugin.devices.relay import main  # noqa: PLC0415
 
     sys.exit(main(words))

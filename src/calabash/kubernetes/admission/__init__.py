@@ -1,6 +1,6 @@
-"""Brings pods that ask for devices into one form, and refuses what could never run or was not for its writer to say.
+"""Admission webhooks for pods that ask for devices: normalize the request of a pod and refuse invalid pods.
 
-What lives here: what is changed in a pod (``mutate``), what is refused (``validate``), the HTTPS server that API servers
-ask (``server``), and the certificates by which they know it (``certificates``, ``trust``). What never lives here: what a
-foreign word means (``dialects``), and whether there is room (``planner``).
+``mutate`` changes a pod, ``validate`` refuses one, ``service`` and ``run`` are the HTTPS server that API servers call,
+and ``webhooks`` builds the webhook configurations. The meaning of other systems' resource names is in ``dialects``;
+decisions about capacity are in ``planner``.
 """

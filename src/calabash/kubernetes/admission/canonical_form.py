@@ -1,8 +1,9 @@
-"""The one form of a pod that asks for devices: how its amounts stand in its containers, and reading that back. Pure.
+"""Canonical form of a pod that asks for devices: write its amounts into its containers and read them back. Pure.
 
-Each asking container has ``calabash.dev/gpus``, so that the kubelet counts tokens and a ResourceQuota devices, and where it
-is known ``calabash.dev/memory`` and ``calabash.dev/cores``, for quotas alone. The rest of what was understood is in the
-annotation; it is believed only as far as it agrees with these.
+Each container that asks for devices has ``calabash.dev/gpus``, which the kubelet counts in device IDs and a
+ResourceQuota in devices. If the memory and the compute are known, it also has ``calabash.dev/memory`` and
+``calabash.dev/cores``, which only quotas use. The rest of the request is in the annotation. The annotation is trusted
+only for containers whose amounts agree with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _DIALECT_NAMES = frozenset(dialect.name for dialect in DIALECTS)
 
 
 def native_amounts(request: GpuRequest, *, counted: bool) -> dict[str, str]:
-    """The amounts as our own resource names say them; without ``counted`` only the number of devices."""
+    """Return the amounts of a request under the resource names of Calabash; only the number of devices unless ``counted``."""
     amounts = {GPUS: str(request.count)}
     if not counted:
         return amounts
@@ -37,7 +38,7 @@ def native_amounts(request: GpuRequest, *, counted: bool) -> dict[str, str]:
 
 
 def in_form(container: AskingContainer, request: GpuRequest, *, counted: bool) -> bool:
-    """Whether the container's amounts are what the request would write."""
+    """Return True if the amounts of the container are those that ``native_amounts`` gives for the request."""
     try:
         present = {name: amount for name, amount in amounts_of(container.resources).items() if amount}
     except CalabashError:
@@ -54,7 +55,7 @@ def in_form(container: AskingContainer, request: GpuRequest, *, counted: bool) -
 
 
 def known_request(pod: AskingPod, *, counted: bool) -> PodRequest | None:
-    """What the annotation says of containers that agree with it; None when there is none, or nothing agrees."""
+    """Return the request in the annotation for the containers that agree with it, or None if there is none or none agrees."""
     text = pod.annotations.get(REQUEST)
     if text is None:
         return None
@@ -79,7 +80,11 @@ def _agrees(part: ContainerRequest, containers: Mapping[str, AskingContainer], *
 def formed(
     present: Mapping[str, Written] | None, request: GpuRequest, *, counted: bool, amounts: Mapping[str, Fraction]
 ) -> dict[str, Written]:
-    """Limits or requests in the one form: foreign words out, ours in; what the user wrote in our words stays as written."""
+    """Return the limits or requests of a container in the canonical form.
+
+    Resource names of dialects are replaced by those of Calabash. An amount that the user wrote under a name of Calabash
+    keeps its spelling.
+    """
     ours = native_amounts(request, counted=counted)
     kept = {name: written for name, written in (present or {}).items() if not is_ours_to_translate(name)}
     for name in NATIVE:

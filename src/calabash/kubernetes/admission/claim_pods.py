@@ -1,8 +1,8 @@
-"""Pods that ask by claims: what admission understands of them, and writes into the one form.
+"""Pods that ask for devices by resource claims: read their requests and write them into the canonical form.
 
-A container may also ask for devices of a class by the name of an extended resource, its own or the one that every class has;
-kube-scheduler then makes the claim when it places the pod. Such a pod asks by claims as well: it is planned by what that claim
-will ask for, which stands in the request under the name ``EXTENDED``.
+A container may also ask for devices of a class by the name of an extended resource: the class's own, or the one that
+every class has. kube-scheduler then creates the claim when it schedules the pod. Such a pod is planned by the request
+of that claim, which is stored under the name ``EXTENDED``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ DIALECT = "claims"
 
 
 def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
-    """Return how many devices the containers of a pod ask for by names of extended resources that classes have, by name.
+    """Return how many devices the containers ask for by extended resource names of device classes, by name.
 
     Args:
-        extended: the names that classes of ours have beside those that every class has.
+        extended: the extended resource names of Calabash's classes, besides the names that every class has.
 
-    Raises CalabashError for an amount that is no number of devices.
+    Raises:
+        CalabashError: an amount is not a number of devices.
     """
     found: dict[str, Fraction] = {}
     for place in containers_of(pod):
@@ -60,8 +61,13 @@ def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
 def look_up(
     client: KubeClient, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]
 ) -> ClaimsAsked:
-    """Return what these claims of a namespace ask, and the claim for what is asked ``by_name``; claims that are not there
-    are left out. Raises CalabashError when the API server does not answer."""
+    """Return the requests of the claims of a namespace, and of the claim for the extended resources ``by_name``.
+
+    Claims and classes that do not exist are left out. A claim that cannot be counted has its error as value.
+
+    Raises:
+        CalabashError: the API server does not answer.
+    """
     classes = {found.metadata.name: found for page in client.pages(DEVICE_CLASS) for found in page.items}
     asked: dict[str, GpuRequest | CalabashError | None] = {}
     for claim in claims:
@@ -81,7 +87,7 @@ def look_up(
 
 
 def _extended_claim(by_name: Mapping[str, int], classes: Mapping[str, DeviceClass]) -> ResourceClaimSpec:
-    """Return the claim that kube-scheduler makes. Of classes with one name it takes the one that was created last."""
+    """Return the claim that kube-scheduler creates; of classes with the same resource name it takes the newest."""
     named: dict[str, str] = {}
     for found in sorted(classes.values(), key=lambda c: c.metadata.name, reverse=True):
         name = found.spec.extended_resource_name
@@ -114,9 +120,12 @@ def _spec(client: KubeClient, namespace: str, claim: AskingClaim) -> ResourceCla
 
 
 def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsAsked | None) -> PodRequest | None:
-    """What the pod asks for, by whichever door. Raises CalabashError: by both, or by a claim that cannot be counted.
+    """Return what the pod asks for, by resource names or by claims; None if it asks for no device.
 
-    A claim that is not there yet may be one of ours: the pod is held until the planner knows.
+    A claim that does not exist yet may be one for Calabash: the pod is held until the planner can read it.
+
+    Raises:
+        CalabashError: the pod asks in both ways, or by a claim that cannot be counted.
     """
     if claims is None:
         return by_tokens
@@ -127,7 +136,7 @@ def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsA
     if ours and (by_tokens is not None or extended):
         raise CalabashError(
             f"the pod asks for devices by names of resources and by claim {ours[0][:64]}",
-            hint="a node gives its devices by one of the two: keep one of them",
+            hint="a node offers its devices in one of these two ways: use only one of them",
         )
     if extended and (by_tokens is not None or wanted):
         raise CalabashError(
@@ -171,8 +180,11 @@ def _with_terms(name: str, asked: GpuRequest | CalabashError | None, facts: PodT
 
 
 def same_request(present: str, wanted: str | None) -> bool:
-    """Whether an annotation says what is understood now. Of claims only the pod's own terms count: what they ask for, the
-    planner reads from themselves, and one may have come between two questions."""
+    """Return True if a request annotation agrees with the request that was read from the pod now.
+
+    Requests by claims are compared by the terms of the pod only: the planner reads the claims themselves, and a claim
+    may have been created between two reviews.
+    """
     if present == wanted or wanted is None:
         return present == wanted
     try:

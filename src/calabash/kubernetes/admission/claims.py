@@ -1,7 +1,7 @@
-"""What a claim, or a template of claims, says to our driver: read when it is created, refused where nobody could follow it.
+"""Validation of the driver parameters in a ResourceClaim or ResourceClaimTemplate when it is created. Pure.
 
-Nothing depends on it: the agent reads the same words again, from the allocation. But here the error reaches whoever wrote
-them, and there the events of a pod that waits. Pure.
+The check is a convenience: the agent reads the same parameters again from the allocation. Here an error is returned to
+the user who creates the claim; there it becomes an event of a pod that waits.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+# Created at import: msgspec crashes when two threads create the first decoder of a type at the same time.
 _CLAIMS = msgspec.json.Decoder(_Claim)
 _TEMPLATES = msgspec.json.Decoder(_Template)
 _KINDS = msgspec.json.Decoder(_Kind)
 
 
 def answer_claims(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """Nothing is changed. Raises CalabashError that denies it."""
+    """Check the parameters of a claim; return an empty mutation.
+
+    Raises:
+        CalabashError: the claim is denied.
+    """
     del namespace, settings
     if question.operation == "CREATE" and not question.sub_resource:
         for config in _spec(question.object).devices.config:
@@ -54,5 +58,5 @@ def _spec(raw: msgspec.Raw) -> ResourceClaimSpec:
         return _CLAIMS.decode(raw).spec
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CalabashError(
-            f"the claim cannot be read: {error}", hint="write it as resource.k8s.io/v1 has it"
+            f"the claim cannot be read: {error}", hint="write it in the format of resource.k8s.io/v1"
         ) from error

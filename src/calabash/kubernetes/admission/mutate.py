@@ -1,8 +1,8 @@
-"""What is changed in a pod when it is created. Pure, and the same again changes nothing.
+"""Mutation of new pods: normalize the request, set annotations, scheduling gate, scheduler and tolerations. Pure.
 
-The second call for one pod is the rule (another webhook changed something, and all are asked again), and pods come back
-with what was once written to them (a backup, ``kubectl get -o yaml``). So nothing depends on who wrote an annotation: it
-is taken where it agrees with the pod, and made anew where it does not.
+Mutation is idempotent: API servers ask again after another webhook changed the pod, and pods are created from copies
+with old annotations (a backup, ``kubectl get -o yaml``). So the origin of an annotation does not matter: it is kept if
+it agrees with the pod, and replaced if it does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """A patch, empty when nothing is to be changed, and what the user should know."""
+    """A JSON patch, empty if nothing changes, and warnings for the user."""
 
     patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -47,7 +47,11 @@ NOTHING = Mutation()
 def understood(
     pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings
 ) -> tuple[PodRequest | None, tuple[str, ...]]:
-    """What the pod asks for, with warnings; None when it asks for no device. Raises CalabashError."""
+    """Return the request of the pod and warnings for its user; the request is None if the pod asks for no device.
+
+    Raises:
+        CalabashError: the request is invalid.
+    """
     known = known_request(pod, counted=settings.second_scheduler)
     asked = by_either_door(pod, translate(pod, settings=settings.dialects, known=known), namespace.claims)
     if asked is None:
@@ -57,13 +61,18 @@ def understood(
 
 
 def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
-    """Raises CalabashError where a pod that is moved would be gone for good; a warning where it never is moved."""
+    """Return a warning if ``movable`` has no effect for the pod.
+
+    Raises:
+        CalabashError: no controller would recreate the pod after an eviction.
+    """
     if not asked.movable:
         return ""
     if not any(owner.controller for owner in pod.metadata.owner_references or []):
         raise CalabashError(
-            f'{names.MOVABLE}: "true" on a pod that nobody makes again: to be moved it is evicted, and would be gone',
-            hint="leave it out, or let a Deployment, StatefulSet or Job make the pod",
+            f'{names.MOVABLE}: "true" on a pod without a controller: a pod is moved by evicting it, and nothing'
+            " would create it again",
+            hint="remove the annotation, or let a Deployment, StatefulSet or Job make the pod",
         )
     if asked.gang_source is not GangSource.NONE:
         gang = asked.containers[0].request.gang
@@ -72,7 +81,11 @@ def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
 
 
 def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """Bring a pod that is being created into the one form. Raises CalabashError that denies it."""
+    """Return the patch that brings a new pod into the canonical form.
+
+    Raises:
+        CalabashError: the pod is denied.
+    """
     if is_exempt(namespace, settings):
         return NOTHING
     if is_unplanned(pod):
@@ -83,8 +96,8 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
         return NOTHING
     if pod.spec.node_name:
         raise CalabashError(
-            f"the pod names node {pod.spec.node_name} itself, so that nobody plans its devices",
-            hint="leave spec.nodeName out and select the node by spec.nodeSelector: {kubernetes.io/hostname: NAME}",
+            f"the pod sets spec.nodeName to {pod.spec.node_name}, so its devices cannot be planned",
+            hint="remove spec.nodeName and select the node by spec.nodeSelector: {kubernetes.io/hostname: NAME}",
         )
     patch: list[Operation] = []
     places = {place.container.name: place for place in containers_of(pod)}

@@ -9,32 +9,32 @@ Operation = dict[str, Any]
 
 
 def pointer(*steps: str) -> str:
-    """A JSON pointer; ``/`` and ``~`` in names are escaped."""
+    """Return a JSON pointer; ``/`` and ``~`` in names are escaped."""
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def put(path: str, value: Any) -> Operation:
-    """Set a member, whether it is there or not."""
+    """Return the operation that sets a member, present or not."""
     return {"op": "add", "path": path, "value": value}
 
 
 def put_map(path: str, present: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> list[Operation]:
-    """Make the members of a map these, where they are not."""
+    """Return the operations that set the members of a map that differ from ``wanted``."""
     if present is None:
         return [put(path, dict(wanted))] if wanted else []
     return [put(path + pointer(name), value) for name, value in wanted.items() if present.get(name) != value]
 
 
 def replace_map(path: str, present: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> list[Operation]:
-    """Make a map this one, member for member."""
+    """Return the operation that replaces a map, or nothing if it is equal already."""
     return [] if dict(present or {}) == dict(wanted) else [put(path, dict(wanted))]
 
 
 def append(path: str, present: list[Any] | None, value: Any) -> Operation:
-    """Add to a list that may not be there."""
+    """Return the operation that appends to a list, which is created if it is None."""
     return put(f"{path}/-", value) if present is not None else put(path, [value])
 
 
 def remove(path: str) -> Operation:
-    """Take away what is there."""
+    """Return the operation that removes an existing member."""
     return {"op": "remove", "path": path}

@@ -1,4 +1,4 @@
-"""The question of an API server and its answer (``admission.k8s.io/v1`` AdmissionReview), bytes to bytes. Pure."""
+"""Decode AdmissionReview requests and encode their responses (``admission.k8s.io/v1``). Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Answer = Callable[["AdmissionQuestion", NamespaceTerms, AdmissionSettings], Muta
 
 
 class AskingUser(msgspec.Struct, frozen=True):
-    """Who sent the object."""
+    """The user that sent the object to the API server."""
 
     username: str = ""
 
 
 class AdmissionQuestion(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is to be done with which object, by whom; an object that is not there is ``null``."""
+    """The request of an AdmissionReview. A missing object is ``null``."""
 
     uid: str
     operation: str = ""
@@ -54,10 +54,13 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes) -> AdmissionQuestion:
-    """Return the question. Raises CalabashError(BAD_REQUEST) for anything but an AdmissionReview of version 1.
+    """Return the request of an AdmissionReview.
 
-    Users can store any JSON value in the parameters of a claim. If such a value cannot be decoded, the question is read without
-    it (``repaired``): an API server that gets no answer lets a claim in.
+    Users can store any JSON value in the parameters of a claim. If such a value cannot be decoded, the review is read
+    without it (``repaired``), because an API server that gets no answer admits a claim.
+
+    Raises:
+        CalabashError: BAD_REQUEST for anything but an AdmissionReview of version 1.
     """
     try:
         review = _decoded(body)
@@ -82,14 +85,22 @@ def _bad(what: str) -> CalabashError:
 
 
 def answer_mutate(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """What is changed in the pod that is created. Raises CalabashError that denies it."""
+    """Return the changes to a pod that is being created.
+
+    Raises:
+        CalabashError: the pod is denied.
+    """
     if question.operation != "CREATE" or question.sub_resource or question.object == _NULL:
         return NOTHING
     return mutate(_pod(question, question.object), namespace, settings)
 
 
 def answer_validate(question: AdmissionQuestion, namespace: NamespaceTerms, settings: AdmissionSettings) -> Mutation:
-    """Nothing is changed. Raises CalabashError that denies it."""
+    """Check a pod that is created or changed; return an empty mutation.
+
+    Raises:
+        CalabashError: the pod is denied.
+    """
     if question.object != _NULL and question.operation in ("CREATE", "UPDATE"):
         old = _pod(question, question.old_object) if question.old_object != _NULL else None
         validate(old, _pod(question, question.object), question.user_info.username, namespace, settings)
@@ -97,7 +108,7 @@ def answer_validate(question: AdmissionQuestion, namespace: NamespaceTerms, sett
 
 
 def _pod(question: AdmissionQuestion, raw: msgspec.Raw) -> AskingPod:
-    """The pod with its namespace, which the object itself may lack when it is created."""
+    """Return the pod with its namespace, which the object may lack when it is created."""
     pod = read_pod(raw)
     if pod.metadata.namespace == question.namespace:
         return pod
@@ -106,7 +117,7 @@ def _pod(question: AdmissionQuestion, raw: msgspec.Raw) -> AskingPod:
 
 
 def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
-    """The answer that lets it pass, with the patch if there is one."""
+    """Return the response that admits the object, with the patch and the warnings."""
     response: dict[str, object] = {"uid": question.uid, "allowed": True}
     if mutation.patch:
         patch = msgspec.json.encode(mutation.patch)
@@ -117,7 +128,7 @@ def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
 
 
 def denied(question: AdmissionQuestion, error: CalabashError) -> bytes:
-    """The answer that refuses it: one line with the hint, a code, the stable reason."""
+    """Return the response that denies the object: a line with message and hint, an HTTP code and a reason."""
     hint = f"; hint: {error.hint}"[:_MESSAGE_MAX] if error.hint else ""
     line = error.message[: _MESSAGE_MAX - len(hint)] + hint
     code = 403 if error.reason is Reason.NOT_PERMITTED else 422
@@ -130,5 +141,5 @@ def _answer(response: dict[str, object]) -> bytes:
 
 
 def with_name(facts: NamespaceTerms | None, question: AdmissionQuestion) -> NamespaceTerms:
-    """What is known of the question's namespace, or that nothing is."""
+    """Return the terms of the namespace under its name, or default terms if the namespace is not known."""
     return replace(facts, name=question.namespace) if facts is not None else NamespaceTerms(name=question.namespace)

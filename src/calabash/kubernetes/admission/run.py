@@ -1,4 +1,4 @@
-"""The admission server as a program: certificates, namespaces, questions. Wiring."""
+"""The admission program: certificates, namespaces, queues and the HTTPS server of one replica."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _log = structlog.get_logger("admission")
 
 
 class OwnedQueueSpec(KubeStruct, frozen=True):
-    """Where it stands in its tree."""
+    """The parent of a queue."""
 
     parent: str = ""
 
 
 class OwnedQueue(KubeStruct, frozen=True):
-    """A queue, of which only its labels and its parent are read."""
+    """A queue, of which only labels and parent are read."""
 
     metadata: ObjectMeta
     spec: OwnedQueueSpec = OwnedQueueSpec()
@@ -60,15 +60,15 @@ OWNED_QUEUE = Kind(
 
 
 class AdmissionProgram:
-    """Everything that one replica does, from ``start`` to ``stop``.
+    """One replica of the admission server, from ``start`` to ``stop``.
 
     Args:
         client: the API server.
-        settings: as admission is set up.
-        listener: where to listen, when it is not the settings' address.
-        probes: where to answer the kubelet's probes; None: nowhere.
-        names: what the server is called, when it is not behind its service.
-        refresh_s: how often certificates are looked at.
+        settings: settings of admission.
+        listener: socket to serve on; None: the address of the settings.
+        probes: socket for the kubelet's probes and for metrics; None: no probes.
+        names: host names of the server certificate, if the server is not reached through its service.
+        refresh_s: interval of certificate checks.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class AdmissionProgram:
         self._namespaces: Mirror[Namespace] = Mirror(
             client, NAMESPACE, on_error=lambda e: _log.warning("namespaces", error=str(e)), on_skipped=skipped
         )
-        self._tenants: dict[str, str] = {}  # whose queues are, as far as they are a tenant's
-        self._pools: dict[str, str] = {}  # where their pods run, as far as that is a pool
+        self._tenants: dict[str, str] = {}  # the tenant of each queue that has one
+        self._pools: dict[str, str] = {}  # the pool of each queue that has one
         self._queues: Mirror[OwnedQueue] = Mirror(
             client,
             OWNED_QUEUE,
@@ -104,14 +104,14 @@ class AdmissionProgram:
             cached=self._cached,
             asked=self._asked,
             claimed=partial(look_up, client),
-            on_denied=_tell_denied,
+            on_denied=_log_denied,
             on_answered=self._answered,
         )
         self.server = HttpsServer(
             listener if listener is not None else listen(settings.host, settings.port),
             server_context(),
             service.handle,
-            report=lambda error: _log.error("a question failed", error=repr(error)),
+            report=lambda error: _log.error("a review failed", error=repr(error)),
             admits=self._admits if settings.client_authority else None,
         )
         self.figures = Telemetry(ClusterPart.ADMISSION)
@@ -121,7 +121,7 @@ class AdmissionProgram:
         self._keeping = threading.Thread(target=self._keep, name="certificates", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once. Questions are taken when there is a certificate."""
+        """Start all threads and return at once. The HTTPS server starts when there is a certificate."""
         if self.probes is not None:
             self.probes.start()
         self._namespaces.start()
@@ -129,15 +129,15 @@ class AdmissionProgram:
         self._keeping.start()
 
     def ready(self) -> bool:
-        """Whether questions are answered from what is known."""
+        """Return True if a certificate is loaded, namespaces are known and the replica is not leaving."""
         return self._loaded is not None and self._namespaces.synced() and not self._leaving
 
     def leave(self) -> None:
-        """Say that others should be asked; questions are still answered."""
+        """Report not ready, so that API servers use other replicas; reviews are still answered."""
         self._leaving = True
 
     def stop(self) -> None:
-        """End; questions that are being answered are finished."""
+        """Stop all threads after the reviews in progress are answered."""
         self._stopping.set()
         self._keeping.join()
         self.server.stop()
@@ -147,8 +147,11 @@ class AdmissionProgram:
             self.probes.stop()
 
     def refresh(self) -> None:
-        """Bring the certificate, and the authority of clients, up to date. Raises CalabashError; those that are in use stay
-        in use."""
+        """Renew the certificate and the client authorities if they changed.
+
+        Raises:
+            CalabashError: the certificate or the authorities cannot be read; those in use stay in use.
+        """
         directory = self._settings.certificate_dir
         if directory:
             pair = _from_directory(Path(directory))
@@ -211,32 +214,40 @@ class AdmissionProgram:
         self._pools = {name: pool for name in tree if (pool := pool_of_queue(name, tree))}
 
 
-def _tell_denied(namespace: str, name: str, error: CalabashError) -> None:
+def _log_denied(namespace: str, name: str, error: CalabashError) -> None:
     _log.info("denied", namespace=namespace, pod=name, reason=error.reason, message=error.message[:500])
 
 
 def _from_directory(directory: Path) -> KeyPair:
-    """What somebody else keeps current, as the kubelet mounts a Secret. Raises CalabashError(BAD_FILE)."""
+    """Read a certificate from a directory, as the kubelet mounts a Secret.
+
+    Raises:
+        CalabashError: BAD_FILE if the files cannot be read.
+    """
     try:
         certificate, key = ((directory / name).read_bytes() for name in ("tls.crt", "tls.key"))
     except OSError as error:
         raise CalabashError(
-            f"{directory} holds no certificate: {error}",
+            f"{directory} contains no certificate that can be read: {error}",
             reason=Reason.BAD_FILE,
-            hint="mount a Secret with tls.crt and tls.key there, or leave certificate_dir out",
+            hint="mount a Secret with tls.crt and tls.key there, or remove the setting certificate_dir",
         ) from error
     return KeyPair(certificate=certificate, key=key)
 
 
 def _clients(settings: AdmissionSettings) -> TrustedClients | None:
-    """Return the clients that are answered; None: any. Raises CalabashError(BAD_FILE)."""
+    """Return the clients whose certificates are accepted, or None to accept any client.
+
+    Raises:
+        CalabashError: BAD_FILE if the authority cannot be read.
+    """
     if not settings.client_authority:
         return None
     try:
         authority = Path(settings.client_authority).read_text()
     except (OSError, UnicodeError) as error:
         raise CalabashError(
-            f"{settings.client_authority} holds no certificate of an authority: {error}",
+            f"{settings.client_authority} contains no certificate of an authority that can be read: {error}",
             reason=Reason.BAD_FILE,
             hint="mount a ConfigMap with the authority of the API servers' client certificates there",
         ) from error
@@ -244,7 +255,7 @@ def _clients(settings: AdmissionSettings) -> TrustedClients | None:
 
 
 def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
-    """Serve until a signal says to end; a second one does not let it take its time."""
+    """Serve until a signal arrives; a second signal ends the grace period of ``leaving_s``."""
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,4 +1,4 @@
-"""Whose pods are looked at, and what a namespace says about them. Pure."""
+"""Scope of admission: pods that are exempt, and the terms that a namespace sets for its pods. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,22 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceTerms:
-    """What a namespace says: whether its pods are left alone, which queue is theirs, which others they may name.
+    """Terms of a namespace for its pods: exemption, isolation, queues, and what admission knows about claims and pools.
 
-    ``isolation`` is the least level of its pods, "" where it says none. ``queues`` with ``*`` allows all, but never those of a
-    tenant that the namespace is not of: ``tenants`` are the tenants that have queues, by queue. A namespace that nobody has
-    seen says nothing. ``claims`` is what the pod's claims ask of our driver, by the names that the pod has for them: a request,
-    None for nothing, an error for what cannot be counted; one that is not there yet is not in it. ``EXTENDED`` in it is what
-    containers ask for by names of device classes. Where nobody has looked, ``claims`` is None. ``pools`` are the pools in
-    which the pods of queues run, by queue, as far as they are of one.
+    An unknown namespace has the defaults.
+
+    Args:
+        off: True if pods of the namespace are exempt.
+        isolation: least isolation level of its pods; "" for none.
+        queue: the default queue of its pods.
+        queues: other queues that its pods may name. ``*`` allows all, except queues of a tenant other than that of
+            ``queue``.
+        tenants: the tenant of each queue that has one.
+        claims: requests of the pod's claims, by the names that the pod has for them: a request, None for a claim that
+            asks for no device of Calabash, or the error of a claim that cannot be counted. Claims that do not exist are
+            missing. ``EXTENDED`` is what containers ask for by names of device classes. None if the claims were not
+            read.
+        pools: the pool of each queue that has one.
     """
 
     name: str
@@ -41,7 +49,7 @@ class NamespaceTerms:
     pools: Mapping[str, str] = field(default_factory=dict)
 
     def allows(self, queue: str) -> bool:
-        """Whether its pods may wait in that queue."""
+        """Return True if pods of the namespace may wait in the queue."""
         if queue == self.queue:
             return True
         tenant = self.tenants.get(queue, "")
@@ -51,7 +59,7 @@ class NamespaceTerms:
 
 
 def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceTerms:
-    """Read from its metadata; what is not understood allows nothing."""
+    """Read the terms of a namespace from its metadata. Unknown values of an annotation allow nothing."""
     return NamespaceTerms(
         name=name,
         off=labels.get(names.ADMISSION) == "off",
@@ -62,49 +70,52 @@ def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[s
 
 
 def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
-    """Pods of the system, of the product itself, of namespaces that are off, of a kubelet's own files, of DaemonSets."""
+    """Return True if admission does not change the pod: its namespace is exempt, or the pod is a static or DaemonSet pod."""
     return is_exempt(namespace, settings) or is_unplanned(pod)
 
 
 def is_exempt(namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
-    """Return True for namespaces of the system, of the product itself, and those that are off."""
+    """Return True if the namespace is exempt: a system namespace, the product's own, or one with admission off."""
     return namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces
 
 
 def is_unplanned(pod: AskingPod) -> bool:
-    """Return True for pods that nobody holds back until they are planned: of a kubelet's own files, and of DaemonSets."""
+    """Return True if the pod is never planned: a mirror pod of a static pod, or a pod of a DaemonSet."""
     if _MIRROR in pod.annotations:
         return True
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
 
 
 def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
-    """Raise CalabashError(NOT_PERMITTED) if an unplanned pod names a claim that asks for devices, or may do so, or asks for
-    devices by the name of a device class.
+    """Refuse an unplanned pod that asks for devices by a claim or by the name of a device class.
 
-    kube-scheduler would allocate its devices without a look at the limit of its queue.
+    kube-scheduler would allocate its devices without checking the limit of the queue. A claim that does not exist yet
+    is refused as well.
+
+    Raises:
+        CalabashError: NOT_PERMITTED.
     """
     if namespace.claims is None:
         return
     if namespace.claims.get(EXTENDED) is not None:
         raise CalabashError(
-            "the pod asks for devices by the name of a device class, and is of a DaemonSet or of a kubelet's own files: nobody"
-            " plans it, so that no limit would hold for them",
+            "the pod asks for devices by the name of a device class and belongs to a DaemonSet or is a static pod: such pods"
+            " are not planned, so no queue limit would apply",
             reason=Reason.NOT_PERMITTED,
             hint=f"let a Deployment make the pod, or have an administrator label the namespace {names.ADMISSION}=off",
         )
     for claim in pod.spec.resource_claims or []:
         if claim.name not in namespace.claims:
             raise CalabashError(
-                f"what claim {claim.name[:64]} asks for is not known, and the pod is of a DaemonSet or of a kubelet's own"
-                " files: nobody plans it, so that no limit would hold for the claim",
+                f"the request of claim {claim.name[:64]} is not known, and the pod belongs to a DaemonSet or is a static"
+                " pod: such pods are not planned, so no queue limit would apply to the claim",
                 reason=Reason.NOT_PERMITTED,
-                hint="make the claim, or its template, before the pod; it is tried again",
+                hint="create the claim or its template before the pod; the controller tries again",
             )
         if namespace.claims[claim.name] is not None:
             raise CalabashError(
-                f"claim {claim.name[:64]} asks for devices, and the pod is of a DaemonSet or of a kubelet's own files: nobody"
-                " plans it, so that no limit would hold for the claim",
+                f"claim {claim.name[:64]} asks for devices, and the pod belongs to a DaemonSet or is a static pod: such"
+                " pods are not planned, so no queue limit would apply to the claim",
                 reason=Reason.NOT_PERMITTED,
                 hint="ask for nvidia.com/gpu in the container's limits, let a Deployment make the pod, or have an administrator"
                 f" label the namespace {names.ADMISSION}=off",
@@ -112,9 +123,10 @@ def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
 
 
 def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
-    """The request at the least level of its namespace, or at its own where that is higher.
+    """Return the request with every container at least at the isolation level of its namespace.
 
-    Raises CalabashError when what a container asks cannot be had at that level, or the namespace's word is not known.
+    Raises:
+        CalabashError: a container cannot have what it asks for at that level, or the level is unknown.
     """
     if not namespace.isolation:
         return asked
@@ -129,19 +141,22 @@ def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
 
 
 def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:
-    """The request with a queue that the namespace allows, and a warning where another system's queue was left out.
+    """Return the request with a queue that the namespace allows, and a warning if the queue was replaced.
 
-    Raises CalabashError(NOT_PERMITTED) when the pod names one of ours that it may not use.
+    A queue that was named in another system's words and is not allowed is replaced by the namespace's queue.
+
+    Raises:
+        CalabashError: NOT_PERMITTED if the pod names a queue in Calabash's words that it may not use.
     """
     if not asked.queue or namespace.allows(asked.queue):
         return asked, ""
     if facts_of(pod).queue_is_ours:
         allowed = ", ".join(sorted({namespace.queue, *namespace.queues}))
         raise CalabashError(
-            f"queue {asked.queue} is not for namespace {namespace.name}, which may use: {allowed}",
+            f"queue {asked.queue} is not allowed in namespace {namespace.name}, whose pods may use: {allowed}",
             reason=Reason.NOT_PERMITTED,
-            hint=f"leave the queue out, or have an administrator add it to the namespace's annotation {names.QUEUES}",
+            hint=f"remove the queue, or have an administrator add it to the namespace's annotation {names.QUEUES}",
         )
     containers = tuple(replace(c, request=replace(c.request, queue=DEFAULT_QUEUE)) for c in asked.containers)
-    warning = f"queue {asked.queue} is not for this namespace: the pod waits in {namespace.queue}"
+    warning = f"queue {asked.queue} is not allowed in this namespace: the pod waits in {namespace.queue}"
     return replace(asked, queue="", containers=containers), warning

@@ -1,4 +1,4 @@
-"""The paths of the admission server: ``/mutate``, ``/validate`` and ``/claims``."""
+"""Request handler of the admission server: the paths ``/mutate``, ``/validate`` and ``/claims``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOKUP_S = 2.0
 _ANSWERS: Mapping[str, Answer] = {MUTATE: answer_mutate, VALIDATE: answer_validate, CLAIMS: answer_claims}
 
 _UNKNOWN_CLASSES = CalabashError(
-    "the device classes are not known, because the API server did not answer", hint="create the pod again"
+    "the device classes are unknown: the API server did not answer", hint="create the pod again"
 )
 
 
@@ -52,16 +52,16 @@ ClaimLookup = Callable[[str, Sequence[AskingClaim], Mapping[str, int]], ClaimsAs
 
 
 class AdmissionService:
-    """Answers questions.
+    """Answer admission reviews over HTTP.
 
     Args:
-        settings: as admission is set up.
-        cached: what is known of a namespace at once; None when it is not known (yet).
-        asked: the same from the API server, when it is not known; may block, and is given two seconds.
-        claimed: what claims of a namespace ask, from the API server; may block, and is given two seconds. Without it pods that
-            name claims are left alone.
-        on_denied: told of every denial: namespace, name, error.
-        on_answered: told of every review: path without its slash, result, seconds.
+        settings: settings of admission.
+        cached: return the cached terms of a namespace, None if they are not known; must not block.
+        asked: read the terms of a namespace from the API server; may block, and has two seconds.
+        claimed: read the requests of claims from the API server; may block, and has two seconds. Without it, pods that
+            name claims are not changed.
+        on_denied: called for every denied object with its namespace, its name and the error.
+        on_answered: called for every review with the path without its slash, the result and the seconds it took.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AdmissionService:
         self._on_answered = on_answered
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """One request."""
+        """Answer one HTTP request."""
         if question.path not in _ANSWERS:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "POST":
@@ -114,10 +114,13 @@ class AdmissionService:
             return ReviewResult.DENIED, HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
-        """Return what the claims of a pod ask that is created, and what its containers ask by names of device classes.
+        """Return the requests by claims and by device class names of a pod that is being created; None for other reviews.
 
-        No claim is known where nobody answers in time: such a pod waits until the planner knows; one that asks by names is
-        refused. Raises CalabashError when it is no pod, or asks for no number of devices.
+        If the API server does not answer in time, no claim is known: a pod with claims waits until the planner knows
+        them, and a pod that asks by class names is refused.
+
+        Raises:
+            CalabashError: the object is not a pod, or an amount is not a number of devices.
         """
         if self._claimed is None or review.operation != "CREATE":
             return None

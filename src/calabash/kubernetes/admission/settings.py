@@ -1,4 +1,4 @@
-"""How admission is set up. The chart writes these settings; every one has a default that works."""
+"""Settings of admission. The chart writes them; all have defaults."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease")
 
 
 class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What admission may be told.
+    """Settings of admission.
 
     Args:
-        namespace: where the product runs; its own pods are left alone.
-        exempt_namespaces: namespaces whose pods are left alone besides.
+        namespace: namespace of the product; its own pods are exempt.
+        exempt_namespaces: other namespaces whose pods are exempt.
         planner_account, agent_account: service accounts in ``namespace`` that may write plans.
-        second_scheduler: pods are given to the product's own scheduler. Without it they keep theirs, and amounts of memory
-            and compute, which no node offers, stand in the annotation only.
+        second_scheduler: give pods to the product's own scheduler. If False, pods keep their scheduler, and amounts of
+            memory and compute, which no node offers, are in the annotation only.
         scheduler: name of the product's own scheduler.
-        shards: pools that have a planner of their own, and a scheduler ``<scheduler>-<pool>``.
-        extended_resources: names of extended resources that device classes of ours have (``extendedResourceName``). Devices
-            that containers ask for by others of such names are not planned.
+        shards: pools that have their own planner, and a scheduler ``<scheduler>-<pool>``.
+        extended_resources: extended resource names of Calabash's device classes (``extendedResourceName``). Devices
+            that containers ask for by other such names are not planned.
         service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
             configurations.
-        host, port: where to listen; "" is every address of both families.
-        probe_port: where to answer the kubelet's probes, over plain HTTP.
-        client_authority: a file with the certificates of the authorities that sign the API servers' client certificates; ""
-            asks for none, and answers every client.
-        client_names: common names of these certificates; none: any.
-        certificate_dir: a directory with ``tls.crt`` and ``tls.key`` that somebody else keeps current; "" makes its own.
-        serving_days, authority_days: how long certificates are valid; they are replaced when a third of it is left.
-        leaving_s: how long it goes on answering after it was told to end, until nobody is sent to it any more.
-        aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory names.
+        host, port: address to serve on; "" is every address of both families.
+        probe_port: port for the kubelet's probes and for metrics, over plain HTTP.
+        client_authority: file with the certificates of the authorities that sign the API servers' client certificates;
+            "" accepts every client without a certificate.
+        client_names: accepted common names of these certificates; empty: any.
+        certificate_dir: directory with ``tls.crt`` and ``tls.key`` that another program renews; "": the server makes
+            its own.
+        serving_days, authority_days: validity of the certificates in days; they are replaced when a third of it is
+            left.
+        leaving_s: seconds for which the server still answers after SIGTERM, until API servers no longer use it.
+        aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory resources.
     """
 
     namespace: _Name = "calabash-system"
@@ -69,7 +71,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib
 
     def scheduler_of(self, pool: str) -> str:
-        """The scheduler of pods whose queue is of that pool."""
+        """Return the scheduler of pods whose queue is in the pool."""
         return f"{self.scheduler}-{pool}" if pool in self.shards else self.scheduler
 
     @property
@@ -86,7 +88,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     @property
     def dialects(self) -> DialectSettings:
-        """The part that the dialects need."""
+        """Return the settings of the dialects."""
         return DialectSettings(
             aliyun_memory_mib=self.aliyun_memory_mib,
             alauda_memory_mib=self.alauda_memory_mib,
@@ -95,6 +97,6 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     @property
     def trusted_users(self) -> tuple[str, ...]:
-        """Who may write plans: user names as the API server says them."""
+        """Return the names of the users that may write plans, as the API server reports them."""
         accounts = (self.planner_account, self.agent_account)
         return tuple(f"system:serviceaccount:{self.namespace}:{account}" for account in accounts)

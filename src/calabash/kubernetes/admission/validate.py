@@ -1,6 +1,6 @@
-"""What is refused: a pod that could never run, and what only the product may write. Pure.
+"""Validation of pods: refuse pods that could never run, and writes to annotations that belong to the product. Pure.
 
-Annotations of the product are the product's: a user who could write a plan would take devices that were given to others.
+A user who could write a plan would get devices that belong to other pods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ PROTECTED = (names.PLAN, names.REQUEST, names.DIALECT)
 def validate(
     old: AskingPod | None, new: AskingPod, user: str, namespace: NamespaceTerms, settings: AdmissionSettings
 ) -> None:
-    """Look at a pod that is created (``old`` None) or changed by ``user``. Raises CalabashError that denies it."""
+    """Check a pod that is created (``old`` is None) or changed by ``user``.
+
+    Raises:
+        CalabashError: the pod is denied.
+    """
     if old is not None:
         _ephemeral(old, new)
         if user not in settings.trusted_users:
@@ -33,26 +37,25 @@ def validate(
 
 
 def _untouched(pod: AskingPod, namespace: NamespaceTerms) -> None:
-    """Where nobody reads pods, nobody's plan is one: an agent would keep it."""
+    """Refuse protected annotations in a pod that is exempt: an agent would use its plan."""
     for name in PROTECTED:
         if name in pod.annotations:
             raise _not_theirs(
-                f"annotation {name} stands in a pod that is left alone in namespace {namespace.name}", "leave it out"
+                f"annotation {name} is set on a pod that admission does not review in namespace {namespace.name}",
+                "remove it",
             )
 
 
 def _created(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> None:
     if names.PLAN in pod.annotations:
-        raise _not_theirs(
-            f"annotation {names.PLAN} stands in a pod that is created", "leave it out: the planner writes it"
-        )
+        raise _not_theirs(f"annotation {names.PLAN} is set on a new pod", "remove it: the planner writes it")
     asked, _ = understood(pod, namespace, settings)
     wanted = {names.REQUEST: write_request(asked), names.DIALECT: asked.dialect} if asked is not None else {}
     for name in (names.REQUEST, names.DIALECT):
         if name in pod.annotations and not same_request(pod.annotations[name], wanted.get(name)):
             raise _not_theirs(
-                f"annotation {name} does not say what the containers of the pod ask for",
-                "leave it out: it is written from the containers' resources",
+                f"annotation {name} does not agree with the resources of the pod's containers",
+                "remove it: admission writes it from the containers' resources",
             )
 
 
@@ -64,8 +67,9 @@ def _ephemeral(old: AskingPod, new: AskingPod) -> None:
         devices = [name for name in asked if is_ours_to_translate(name)]
         if devices and container.name not in before:
             raise CalabashError(
-                f"ephemeral container {container.name} asks for {', '.join(devices)}: devices are given when a pod is planned",
-                hint="leave it out; to look at the devices of a running container, use kubectl exec",
+                f"ephemeral container {container.name} asks for {', '.join(devices)}: devices are given to planned"
+                " containers only",
+                hint="remove it; use kubectl exec to inspect the devices of a running container",
             )
 
 
@@ -73,12 +77,12 @@ def _changed(old: AskingPod, new: AskingPod, user: str) -> None:
     for name in PROTECTED:
         if old.annotations.get(name) != new.annotations.get(name):
             raise _not_theirs(
-                f"annotation {name} is not for {user or 'anybody'} to change", "delete the pod to plan anew"
+                f"annotation {name} must not be changed by {user or 'any user'}", "delete the pod to plan it again"
             )
     if _gated(old) and not _gated(new):
         raise _not_theirs(
-            f"scheduling gate {names.PLAN_GATE} is not for {user or 'anybody'} to remove: the pod has no plan",
-            "`kubectl describe pod` says why it waits; delete the pod to give up",
+            f"scheduling gate {names.PLAN_GATE} must not be removed by {user or 'any user'}: the pod has no plan",
+            "`kubectl describe pod` shows why it waits; delete the pod to withdraw it",
         )
 
 

@@ -1,9 +1,9 @@
-"""The two webhook configurations: which pods API servers ask about, and what happens when nobody answers. Pure.
+"""Webhook configurations of admission: the pods that API servers send to it, and the failure policies. Pure.
 
-API servers ask only about pods that concern devices (``matchConditions``), so that a dead admission server holds up nobody
-else; whose devices a claim asks for they cannot say, so pods with claims are among them. A pod that asks for devices then
-waits (its creation fails, and its owner tries again), but for namespaces with ``calabash.dev/admission: optional``, whose
-pods are let in as they are.
+API servers send only pods that concern devices (``matchConditions``), so that an admission server that is down delays
+no other pod. The conditions cannot tell whose devices a claim asks for, so all pods with claims are sent. While no
+server answers, the creation of a pod that asks for devices fails and its controller tries again; in namespaces with
+``calabash.dev/admission: optional`` the pod is admitted unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.objects import names
 
 TIMEOUT_S = 5
-EXTENDED_MARK = "@EXTENDED@"  # stands for a regular expression that the chart writes
+EXTENDED_MARK = "@EXTENDED@"  # placeholder for a regular expression that the chart writes
 
 
 def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
-    """The configuration by which pods are brought into form. ``url`` reaches a server that is not behind the service."""
+    """Return the configuration of the webhook that changes pods. ``url`` is the address of a server without a service."""
     exempt = [settings.namespace, *settings.exempt_namespaces]
     selected = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt}
     common = {
@@ -48,7 +48,7 @@ def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "")
 
 
 def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
-    """The configuration by which the product's annotations stay its own, and claims say what can be followed, everywhere."""
+    """Return the configuration of the webhooks that protect the product's annotations and check claims."""
     webhook = {
         "name": f"plans.{names.GROUP}",
         "failurePolicy": "Fail",
@@ -62,7 +62,7 @@ def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "
     }
     claims = {
         "name": f"claims.{names.GROUP}",
-        "failurePolicy": "Ignore",  # agents read the same words again
+        "failurePolicy": "Ignore",  # agents read the same parameters again
         "clientConfig": _client(settings, CLAIMS, ca_bundle, url),
         "rules": [_rule(["CREATE"], ["resourceclaims", "resourceclaimtemplates"], "resource.k8s.io")],
         "matchConditions": [{"name": "says-something-to-the-driver", "expression": _says()}],
@@ -106,8 +106,7 @@ def _configuration(kind: str, settings: AdmissionSettings, webhooks: list[dict[s
 
 
 def _pattern(extended: tuple[str, ...] = ()) -> str:
-    """A regular expression for all resource names of all dialects, and ``extended``, in the words of RE2, which API servers
-    use."""
+    """Return a regular expression (RE2, as API servers use) of the resource names of all dialects and ``extended``."""
     exact = sorted({re.escape(n) for d in DIALECTS for n in d.resources if not (d.prefix and n.startswith(d.prefix))})
     exact += [name if name == EXTENDED_MARK else re.escape(name) for name in extended]
     begins = sorted({re.escape(d.prefix) + ".*" for d in DIALECTS if d.prefix})

@@ -1,6 +1,6 @@
-"""Whose words a pod asks in: one module per dialect, each behind the same small protocol. Pure.
+"""Dialects: the resource names and annotations of each supported GPU system, translated to requests. Pure.
 
-What lives here: for every system whose pods run here unchanged, which resource names and annotations are its own, and
-what they mean in a ``GpuRequest``, unit by unit. What never lives here: whether it fits and where (planner), what is then
-written to the pod (``admission``). A new dialect is one new module with a ``DIALECT``, entered in ``registry``.
+Each dialect is a module that defines ``DIALECT`` (``protocol``): the names of the system and their meaning in a
+``GpuRequest``, with units. ``registry`` finds the modules. Placement is in ``planner``; writing to the pod is in
+``admission``.
 """

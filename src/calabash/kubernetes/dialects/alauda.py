@@ -1,4 +1,4 @@
-"""Alauda's MPS plug-in: percent of compute and memory of one card."""
+"""Dialect of Alauda's MPS plug-in: percent of compute and memory of one card."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DIALECT = Dialect(
     name="alauda",
     system="Alauda MPS plug-in",
     resources={
-        _CORE: "compute of the card, in percent; not limited where it is not said",
-        _MEMORY: "memory, in GiB (a setting where the cluster counts MiB); as large a part as of the compute without it",
+        _CORE: "compute of the card, in percent; not limited by default",
+        _MEMORY: "memory, in GiB (a setting where the cluster counts MiB); by default the same fraction as of the compute",
     },
     request=_request,
 )

@@ -1,4 +1,4 @@
-"""Alibaba's gpushare and cGPU: memory in all, divided evenly among as many cards as a label says."""
+"""Dialect of Alibaba's gpushare and cGPU: total memory, divided evenly among the number of cards in a label."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _request(asking: Asking) -> GpuRequest:
         )
     if core and count > 1:
         raise CalabashError(
-            f"{_CORE} {core} with {count} cards: compute is divided on one card only",
-            hint=f"leave out {_CORE}, or ask for one card",
+            f"{_CORE} {core} with {count} cards: compute can be limited on one card only",
+            hint=f"remove {_CORE}, or ask for one card",
         )
     unit_mib = asking.settings.aliyun_memory_mib
     return part_of_cards(count, memory_mib=memory // count * unit_mib or None, core_percent=core)
@@ -38,8 +38,8 @@ DIALECT = Dialect(
     name="aliyun",
     system="Alibaba gpushare and cGPU",
     resources={
-        _MEMORY: "memory in all, in GiB (a setting where the cluster counts MiB)",
-        _CORE: "compute of the card, in percent; not limited where it is not said",
+        _MEMORY: "total memory, in GiB (a setting where the cluster counts MiB)",
+        _CORE: "compute of the card, in percent; not limited by default",
         _COUNT: "cards that the memory is divided among; alone, whole cards",
     },
     annotations={_COUNT: "as a label of the pod: cards that the memory is divided among"},

@@ -1,4 +1,4 @@
-"""Bitfusion: cards of a pool, each whole, or with a percentage or an amount of its memory."""
+"""Dialect of Bitfusion: whole cards, or a percentage or an amount of the memory of each."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DIALECT = Dialect(
     name="bitfusion",
     system="VMware Bitfusion",
     resources={
-        _AMOUNT: "cards; 1 where only the others are said",
+        _AMOUNT: "cards; 1 if only the other amounts are given",
         _NUMBER: "the same in older versions",
-        _PERCENT: "part of each card's memory; the same part of its compute is guaranteed, idle time is lent",
+        _PERCENT: "percentage of each card's memory; the same of its compute is guaranteed, idle compute can be used",
         _MEMORY: "memory of each card, in bytes: `8000M`; compute is not limited",
     },
     request=_request,

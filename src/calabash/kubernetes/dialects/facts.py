@@ -1,4 +1,4 @@
-"""What a pod says about all its requests, in whosever words the amounts are: queue, gang, priority, and our annotations."""
+"""Terms of a pod that hold for all its containers: queue, gang, priority and Calabash's annotations."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ _TEXT_MAX = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTerms:
+    """Terms of one pod.
+
+    Args:
+        queue: "" for the queue of the namespace.
+        queue_is_ours: True if the queue was named in Calabash's label or annotation.
+    """
+
     """Said once for the pod. ``queue`` "" is its namespace's; ``queue_is_ours`` when it was asked in our own words."""
 
     tenant: str
@@ -39,7 +46,11 @@ class PodTerms:
 
 
 def facts_of(pod: AskingPod) -> PodTerms:
-    """Read them. Raises CalabashError that names the annotation."""
+    """Read the terms of a pod.
+
+    Raises:
+        CalabashError: an annotation is invalid; the message names it.
+    """
     gang, source, size = _gang(pod)
     queue, ours = _queue(pod)
     priority = pod.spec.priority or 0
@@ -60,7 +71,11 @@ def facts_of(pod: AskingPod) -> PodTerms:
 
 
 def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuRequest:
-    """The request with all that the pod says besides its amounts. Raises CalabashError."""
+    """Return the request completed with the terms and annotations of the pod.
+
+    Raises:
+        CalabashError: an annotation is invalid.
+    """
     mode, policy, isolation, models, spill = (
         _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS, names.SPILL)
     )
@@ -87,11 +102,14 @@ def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:
     if gang:
         if not size:
             raise CalabashError(
-                f"{names.GANG} {gang!r} without {names.GANG_SIZE}", hint="say how many members it needs to start"
+                f"{names.GANG} {gang!r} without {names.GANG_SIZE}",
+                hint="set it to the number of members that the gang needs to start",
             )
         return _name(gang, what=names.GANG), GangSource.ANNOTATION, _size(size)
     if size:
-        raise CalabashError(f"{names.GANG_SIZE} {size!r} without {names.GANG}", hint="name the gang")
+        raise CalabashError(
+            f"{names.GANG_SIZE} {size!r} without {names.GANG}", hint="set {names.GANG} to the name of the gang"
+        )
     group = pod.spec.scheduling_group
     found = [
         (group.pod_group_name if group else None, GangSource.WORKLOAD),
@@ -128,7 +146,10 @@ def _name(text: str, *, what: str) -> str:
 
 def _size(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) is None:
-        raise CalabashError(f"{names.GANG_SIZE} {text!r} is not a number", hint="write how many members it needs")
+        raise CalabashError(
+            f"{names.GANG_SIZE} {text!r} is not a number",
+            hint="write the number of members that the gang needs to start",
+        )
     return int(text)
 
 

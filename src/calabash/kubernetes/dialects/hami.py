@@ -1,6 +1,6 @@
-"""HAMi: virtual cards of NVIDIA's name, each with an amount of memory and a percentage of compute.
+"""Dialect of HAMi: virtual cards, each with an amount of memory and a percentage of compute.
 
-Without a memory amount each virtual card has all the memory of its card; without cores, compute is not limited.
+Without an amount of memory each virtual card has all the memory of its card; without cores, compute is not limited.
 """
 
 from __future__ import annotations
@@ -37,12 +37,19 @@ def _request(asking: Asking) -> GpuRequest:
 def memory_and_cores(
     asking: Asking, number: str, memory: str, percentage: str, cores: str, *, unit_mib: int
 ) -> GpuRequest:
-    """What HAMi and the systems that took over its words mean by these four amounts. Raises CalabashError."""
+    """Return the request for these four amounts, as HAMi and systems with the same resources define them.
+
+    Args:
+        unit_mib: MiB in one unit of ``memory``.
+
+    Raises:
+        CalabashError: an amount is invalid, or memory is given in both ways.
+    """
     count, units, percent = asking.count(number) or 1, asking.count(memory), asking.percent(percentage)
     if units and percent:
         raise CalabashError(f"{memory} {units} and {percentage} {percent} are both asked", hint="keep one of the two")
     core_percent = asking.percent(cores)
-    if not units and percent in (None, 100):  # nobody else has memory of the card
+    if not units and percent in (None, 100):  # the container has all memory of the card
         return GpuRequest(count=count, memory_milli=1000, core_percent=core_percent or 100)
     return part_of_cards(
         count,
@@ -60,21 +67,21 @@ DIALECT = Dialect(
     name="hami",
     system="HAMi",
     resources={
-        GPU: "virtual cards; 1 where only the others are said",
-        MEMORY: "memory of each, in MiB; all of the card where neither is said",
+        GPU: "virtual cards; 1 if only the other amounts are given",
+        MEMORY: "memory of each, in MiB; all of the card by default",
         PERCENTAGE: "memory of each, in percent of its card",
-        CORES: "compute of each, in percent; not limited where it is not said",
-        PRIORITY: "above 0: compute only of what others leave",
+        CORES: "compute of each, in percent; not limited by default",
+        PRIORITY: "above 0: only compute that other containers leave idle",
     },
     annotations={
-        _USE_TYPE: "acceptable models, with commas",
+        _USE_TYPE: "acceptable models, separated by commas",
         _NO_TYPE: "models that are not acceptable",
         _USE_UUID: "acceptable devices",
         _NO_UUID: "devices that are not acceptable",
         _MODE: "`mig`: the smallest MIG instance that has the amounts",
     },
     schedulers=frozenset({"hami-scheduler"}),
-    order=10,  # before NVIDIA, whose resource name it uses with more beside it
+    order=10,  # before NVIDIA: HAMi uses its resource name together with other names
     marks=frozenset({MEMORY, PERCENTAGE, CORES, PRIORITY}),
     request=_request,
     also=_selects,

@@ -1,7 +1,8 @@
-"""KAI Scheduler (and Run:ai): a fraction of cards, or an amount of their memory, in annotations of the pod.
+"""Dialect of KAI Scheduler and Run:ai: a fraction of cards, or an amount of their memory, in annotations of the pod.
 
-They hold for one container: the first one, or the one that another annotation names. Only pods that are meant for that
-scheduler are read so, for ``gpu-memory`` is a word that others may use as well. Whole cards are NVIDIA's resource there.
+The annotations hold for one container: the first one, or the one that another annotation names. They are read only in
+pods that name that scheduler or its queues, because other systems may use ``gpu-memory`` too. Whole cards are requested
+by NVIDIA's resource.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ DIALECT = Dialect(
     system="KAI Scheduler, Run:ai",
     resources={},
     annotations={
-        _FRACTION: "part of each card's memory, `0.5`; the same part of its compute is guaranteed, idle time is lent",
+        _FRACTION: "fraction of each card's memory, `0.5`; the same of its compute is guaranteed, idle compute can be used",
         _MEMORY: "memory of each card, in MiB; compute is not limited",
-        _DEVICES: "cards; 1 where it is not said",
-        _CONTAINER: "container that it is for; the first where it is not said",
+        _DEVICES: "cards; 1 by default",
+        _CONTAINER: "container that gets the devices; the first by default",
     },
     asked_by=(_FRACTION, _MEMORY),
     queues=_QUEUES,
     schedulers=_SCHEDULERS,
-    order=90,  # by annotations alone: whoever has resource names is heard first
+    order=90,  # last: dialects with resource names have precedence over annotations alone
     request=_request,
     also=_applies,
 )

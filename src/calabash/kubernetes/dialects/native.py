@@ -1,7 +1,7 @@
-"""Our own words: ``calabash.dev/gpus``, ``calabash.dev/memory`` in bytes and ``calabash.dev/cores`` in percent, per device.
+"""Calabash's own dialect: ``calabash.dev/gpus``, ``memory`` in bytes and ``cores`` in percent, per device.
 
-They mean what ``calabash run`` means by the same words: a count alone is whole devices, memory alone has best-effort
-compute, cores alone bring the same part of the memory.
+The amounts mean the same as in ``calabash run``: a count alone is whole devices, memory alone has best-effort compute,
+and cores alone bring the same percentage of the memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DIALECT = Dialect(
     name="native",
     system="Calabash",
     resources={
-        GPUS: "devices; 1 where only the others are said",
+        GPUS: "devices; 1 if only the other amounts are given",
         MEMORY: "device memory of each, in bytes: `8Gi`",
-        CORES: "compute of each, in percent; best-effort where only memory is said",
+        CORES: "compute of each, in percent; best-effort if only memory is given",
     },
     order=0,
     request=_request,

@@ -1,7 +1,7 @@
-"""NVIDIA's device plug-in: whole cards, cards shared in turns, and MIG instances.
+"""Dialect of NVIDIA's device plug-in: whole cards, time-sliced cards, and MIG instances.
 
-A MIG instance is asked for by its profile, ``nvidia.com/mig-1g.10gb``, or a part of one, ``nvidia.com/mig-1c.3g.40gb``; cards
-are cut for it as demand wants.
+A MIG instance is requested by its profile, ``nvidia.com/mig-1g.10gb``, a compute instance by
+``nvidia.com/mig-1c.3g.40gb``. The planner partitions cards on demand.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ def _request(asking: Asking) -> GpuRequest:
 
 
 def _profile(name: str) -> str:
-    """``1g.10gb+me`` of ``nvidia.com/mig-1g.10gb.me``: names of resources have no plus. Raises CalabashError."""
+    """Return the profile of a resource name: ``1g.10gb+me`` of ``nvidia.com/mig-1g.10gb.me``.
+
+    Raises:
+        CalabashError: the name is not a MIG profile.
+    """
     match = _PROFILE.fullmatch(name.removeprefix(MIG_PREFIX))
     if match is None:
-        raise CalabashError(f"{name[:128]} names no MIG profile", hint=f"for example {MIG_PREFIX}1g.10gb")
+        raise CalabashError(f"{name[:128]} is not a MIG profile", hint=f"for example {MIG_PREFIX}1g.10gb")
     return match[1] + match[2].replace(".", "+", 1)
 
 
@@ -46,8 +50,8 @@ DIALECT = Dialect(
     system="NVIDIA device plug-in",
     resources={
         GPU: "whole cards",
-        SHARED: "cards shared in turns, memory not split",
-        f"{MIG_PREFIX}<profile>": "MIG instances of that profile, each on another card",
+        SHARED: "time-sliced cards, memory not divided",
+        f"{MIG_PREFIX}<profile>": "MIG instances of that profile, each on a different card",
     },
     prefix=MIG_PREFIX,
     request=_request,

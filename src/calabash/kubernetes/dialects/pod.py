@@ -1,4 +1,4 @@
-"""As much of a pod as its request can depend on. Everything else of it is ignored, so that new fields do no harm."""
+"""The fields of a pod that its request can depend on. Other fields are ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Narrow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class AskingOwner(_Narrow, frozen=True):
-    """Who made the pod."""
+    """An owner of the pod."""
 
     kind: str = ""
     name: str = ""
@@ -26,7 +26,7 @@ class AskingOwner(_Narrow, frozen=True):
 
 
 class AskingMetadata(_Narrow, frozen=True):
-    """Names and what is attached to them."""
+    """Metadata of the pod."""
 
     name: str = ""
     generate_name: str = ""
@@ -37,14 +37,14 @@ class AskingMetadata(_Narrow, frozen=True):
 
 
 class AskedResources(_Narrow, frozen=True):
-    """Amounts as they were written; names of all kinds."""
+    """Amounts by resource name, as they were written."""
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
 
 
 class AskingContainer(_Narrow, frozen=True):
-    """A container of any kind."""
+    """A container, init container or ephemeral container."""
 
     name: str = ""
     resources: AskedResources | None = None
@@ -52,7 +52,7 @@ class AskingContainer(_Narrow, frozen=True):
 
 
 class HoldingGate(_Narrow, frozen=True):
-    """What holds a pod back from schedulers."""
+    """A scheduling gate of the pod."""
 
     name: str = ""
 
@@ -73,7 +73,7 @@ class GroupReference(_Narrow, frozen=True):
 
 
 class AskingClaim(_Narrow, frozen=True):
-    """A claim as the pod calls it: one that is there, or one that is made for the pod of a template."""
+    """A claim of the pod: an existing one, or one that is created from a template."""
 
     name: str = ""
     resource_claim_name: str | None = None
@@ -85,7 +85,7 @@ _Containers = Annotated[list[AskingContainer], msgspec.Meta(max_length=256)]
 
 
 class AskingSpec(_Narrow, frozen=True):
-    """The part of the specification that a request can depend on."""
+    """The fields of the pod specification that a request can depend on."""
 
     containers: _Containers = []
     init_containers: _Containers | None = None
@@ -107,21 +107,26 @@ class AskingPod(_Narrow, frozen=True):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """None is the same as empty."""
+        """Return the annotations; empty if the pod has none."""
         return self.metadata.annotations or {}
 
     @property
     def labels(self) -> dict[str, str]:
-        """None is the same as empty."""
+        """Return the labels; empty if the pod has none."""
         return self.metadata.labels or {}
 
 
-# Made at import, also for those who convert: msgspec crashes when two threads make the first decoder of a type at once.
+# Created at import, also for ``pod_of``: msgspec crashes when two threads create the first decoder of a type at the
+# same time.
 _DECODER = msgspec.json.Decoder(AskingPod)
 
 
 def read_pod(raw: bytes | msgspec.Raw) -> AskingPod:
-    """A pod in JSON. Raises CalabashError(BAD_REQUEST)."""
+    """Decode a pod from JSON.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the JSON is not a pod.
+    """
     try:
         return _DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -129,7 +134,11 @@ def read_pod(raw: bytes | msgspec.Raw) -> AskingPod:
 
 
 def pod_of(tree: Any) -> AskingPod:
-    """A pod from dictionaries and lists, as YAML gives them. Raises CalabashError(BAD_REQUEST)."""
+    """Decode a pod from dictionaries and lists, as YAML gives them.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the tree is not a pod.
+    """
     try:
         return msgspec.convert(tree, type=AskingPod)
     except (msgspec.ValidationError, RecursionError) as error:

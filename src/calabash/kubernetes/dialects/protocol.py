@@ -1,4 +1,4 @@
-"""What a dialect is, and what its module is given to look at."""
+"""The interface of a dialect, and the container that it reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from calabash.model.request import ComputePolicy, GpuRequest, Selector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectSettings:
-    """Where a system lets its administrator choose a unit: MiB in one ``aliyun.com/gpu-mem``, ``nvidia.com/mps-memory``,
-    ``volcano.sh/vgpu-memory``."""
+    """Units that an administrator can choose: MiB in one unit of these systems' memory resources.
+
+    The resources are ``aliyun.com/gpu-mem``, ``nvidia.com/mps-memory`` and ``volcano.sh/vgpu-memory``.
+    """
 
     aliyun_memory_mib: int = 1024
     alauda_memory_mib: int = 1024
@@ -24,12 +26,12 @@ class DialectSettings:
 
 
 DEFAULT_SETTINGS = DialectSettings()
-SAID_CHARACTERS_MAX = 64 * 130  # a list of words at its longest
+SAID_CHARACTERS_MAX = 64 * 130  # the longest list of words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """One container that may ask for devices: its amounts by resource name, and the pod that it belongs to."""
+    """A container that may ask for devices: its amounts by resource name, and its pod."""
 
     pod: AskingPod
     container: str
@@ -37,22 +39,34 @@ class Asking:
     settings: DialectSettings = DEFAULT_SETTINGS
 
     def has(self, name: str) -> bool:
-        """Whether it asks for more than nothing of that name."""
+        """Return True if the container asks for a nonzero amount of the resource."""
         return self.amounts.get(name, Fraction(0)) != 0
 
     def count(self, name: str) -> int:
-        """A whole number; 0 when it does not ask for it. Raises CalabashError."""
+        """Return the whole number asked of a resource, 0 if none.
+
+        Raises:
+            CalabashError: the amount is not a whole number.
+        """
         return whole(self.amounts.get(name, Fraction(0)), what=name)
 
     def percent(self, name: str) -> int | None:
-        """1 to 100; None when it does not ask for it. Raises CalabashError."""
+        """Return the percentage (1 to 100) asked of a resource, None if none.
+
+        Raises:
+            CalabashError: the amount is out of range.
+        """
         value = self.count(name)
         if value > 100:
             raise CalabashError(f"{name} {value} is out of range", hint="1 to 100 percent of one device")
         return value or None
 
     def annotation(self, *names: str) -> str:
-        """The first of these annotations that the pod has. Raises CalabashError when it is too long to be looked at."""
+        """Return the first of these annotations that the pod has, or "".
+
+        Raises:
+            CalabashError: the annotation is too long.
+        """
         return next((text for name in names if (text := said(self.pod, name))), "")
 
 
@@ -63,21 +77,21 @@ def _never(asking: Asking) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One system's words.
+    """The resource names and annotations of one system, and their translation to a request.
 
     Args:
-        name: what the annotation ``calabash.dev/dialect`` says.
-        system: whose words they are, for people.
+        name: value of the annotation ``calabash.dev/dialect``.
+        system: name of the system, for users.
         resources: resource names with their meaning.
         annotations: annotations and labels of the pod with their meaning.
-        request: what the container asks for; it is called only where the dialect claims the container.
-        asked_by: annotations of the pod that ask for devices by themselves.
-        queues: labels or annotations of the pod that name its queue there.
-        schedulers: schedulers of that system; pods that name one mean whoever gives out devices.
-        order: who is asked first whether a container speaks its words; for dialects that share a resource name.
-        marks: resource names of which one is enough to claim a container; empty stands for all of ``resources``.
-        prefix: resource names that begin so belong to it as well.
-        also: claims a container besides, or in spite of, its resource names.
+        request: return the request of a container; called only if the dialect claims the container.
+        asked_by: annotations of the pod that ask for devices without a resource name.
+        queues: labels or annotations of the pod that name its queue.
+        schedulers: schedulers of the system; a pod that names one is planned by Calabash instead.
+        order: precedence among dialects that share a resource name; the lowest is first.
+        marks: resource names of which one is enough to claim a container; empty: all of ``resources``.
+        prefix: prefix of further resource names of the system.
+        also: return True to claim a container independently of its resource names.
     """
 
     name: str
@@ -94,11 +108,11 @@ class Dialect:
     also: Callable[[Asking], bool] = _never
 
     def names(self, resource: str) -> bool:
-        """Whether the resource name is one of its own."""
+        """Return True if the resource name belongs to this dialect."""
         return resource in self.resources or bool(self.prefix and resource.startswith(self.prefix))
 
     def claims(self, asking: Asking) -> bool:
-        """Whether the container asks in its words."""
+        """Return True if the container asks for devices in this dialect."""
         for name, amount in asking.amounts.items():
             marked = name in self.marks if self.marks else self.names(name)
             if amount and (marked or (self.prefix and name.startswith(self.prefix))):
@@ -107,8 +121,11 @@ class Dialect:
 
 
 def said(pod: AskingPod, name: str) -> str:
-    """An annotation without the space around it, "" when there is none. Raises CalabashError when it is too long: whoever
-    writes pods decides how often it is looked at."""
+    """Return an annotation of the pod without surrounding space, "" if there is none.
+
+    Raises:
+        CalabashError: the annotation is longer than ``SAID_CHARACTERS_MAX``, which bounds the work per pod.
+    """
     text = pod.annotations.get(name, "")
     if len(text) > SAID_CHARACTERS_MAX:
         raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {SAID_CHARACTERS_MAX}")
@@ -116,7 +133,11 @@ def said(pod: AskingPod, name: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a list with commas. Raises CalabashError for more than 64 or longer ones than 128 characters."""
+    """Return the words of a comma-separated list.
+
+    Raises:
+        CalabashError: there are more than 64 words, or one is longer than 128 characters.
+    """
     commas = text.count(",")
     found = tuple(word.strip() for word in text.split(",") if word.strip()) if commas <= 64 else ()
     if commas > 64 or len(found) > 64 or any(len(word) > 128 for word in found):
@@ -135,13 +156,13 @@ def part_of_cards(
     core_percent: int | None = None,
     selector: Selector | None = None,
 ) -> GpuRequest:
-    """Return the request for parts of ``count`` devices, by the rule of ``model.compute``."""
+    """Return the request for a fraction of ``count`` devices, completed by the rules of ``model.compute``."""
     amounts = GpuRequest(count=count, memory_mib=memory_mib, memory_milli=memory_milli, selector=selector or Selector())
     return with_compute(amounts, core_percent=core_percent, policy=None)
 
 
 def fraction_of_cards(count: int, milli: int) -> GpuRequest:
-    """The same fraction of memory and of compute, where the system shares compute by need: guaranteed, idle time lent."""
+    """Return the request for the same fraction of memory and of compute; compute may use idle time above it."""
     return with_compute(
         GpuRequest(count=count, memory_milli=milli),
         core_percent=max(1, milli // 10),

@@ -1,4 +1,4 @@
-"""Tencent's qGPU: hundredths of cards and GiB of memory, both in all; above 100 they are divided evenly among cards."""
+"""Dialect of Tencent's qGPU: total hundredths of cards and GiB of memory, divided evenly among cards above 100."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _request(asking: Asking) -> GpuRequest:
 
 
 def _each(total: int, count: int, *, what: str) -> int:
-    """An even part, rounded down, as the system does it."""
+    """Return the amount per card, rounded down, as qGPU does."""
     if total and total < count:
         raise CalabashError(f"{what} {total} cannot be divided among {count} cards", hint=f"ask for at least {count}")
     return total // count
@@ -44,10 +44,10 @@ DIALECT = Dialect(
     name="qgpu",
     system="Tencent qGPU",
     resources={
-        _CORE: "hundredths of cards: 30 is a part of one, 200 two whole cards, 160 two times 80",
-        _MEMORY: "memory in all, in GiB; as large a part as of the compute where it is not said",
-        _GREEDY: "like the first, of what others leave",
+        _CORE: "hundredths of cards: 30 is a fraction of one, 200 are two whole cards, 160 are two times 80",
+        _MEMORY: "total memory, in GiB; by default the same fraction as of the compute",
+        _GREEDY: "like `qgpu-core`, but only compute that other containers leave idle",
     },
-    annotations={_CLASS: "`offline`: compute of what others leave; `online`: idle time as well"},
+    annotations={_CLASS: "`offline`: only compute that other containers leave idle; `online`: idle compute as well"},
     request=_request,
 )

@@ -1,4 +1,4 @@
-"""All dialects, found by looking through this package: a module that defines ``DIALECT`` is one."""
+"""Registry of all dialects: the modules of this package that define ``DIALECT``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ def _discover() -> tuple[Dialect, ...]:
     return tuple(sorted(found, key=lambda dialect: (dialect.order, dialect.name)))
 
 
-_USERS = ("facts", "translate")  # they use this module
+_USERS = ("facts", "translate")  # these modules import this one
 DIALECTS = _discover()
 _NAMES = frozenset(name for dialect in DIALECTS for name in dialect.resources)
 _PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
 
 def dialect_of(asking: Asking) -> Dialect | None:
-    """In whose words the container asks; None when it asks for no device. Raises CalabashError when in those of two."""
+    """Return the dialect in which the container asks, None if it asks for no device.
+
+    Raises:
+        CalabashError: the container mixes the resource names of two dialects.
+    """
     claimants = [dialect for dialect in DIALECTS if dialect.claims(asking)]
     if not claimants:
         return None
@@ -41,12 +45,12 @@ def dialect_of(asking: Asking) -> Dialect | None:
                 sorted(n for n in asking.amounts if asking.has(n) and (chosen.names(n) or other.names(n)))
             )
             raise CalabashError(
-                f"devices are asked in the words of {chosen.system} and of {other.system}: {words or other.name}",
-                hint="keep the words of one system in one container",
+                f"the container mixes resource names of {chosen.system} and of {other.system}: {words or other.name}",
+                hint="use the names of one system in each container",
             )
     return chosen
 
 
 def is_ours_to_translate(resource: str) -> bool:
-    """Whether a resource name belongs to a dialect, native or foreign."""
+    """Return True if a resource name belongs to any dialect."""
     return resource in _NAMES or resource.startswith(_PREFIXES)

@@ -1,4 +1,4 @@
-"""From a pod to what it asks for: each container in its dialect, then what the pod says about all of them."""
+"""Translate a pod to its request: each container by its dialect, then the terms of the pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LARGEST = Device(uuid=DeviceUuid("any"), index=0, vendor="", model="any card", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedContainer:
-    """A container and where it stands: ``path`` as in a JSON patch, ``kind`` as the kubelet runs it."""
+    """A container and its position: ``path`` as in a JSON patch, ``kind`` as the kubelet runs it."""
 
     path: str
     kind: ContainerKind
@@ -33,7 +33,7 @@ class PlacedContainer:
 
 
 def containers_of(pod: AskingPod) -> Iterator[PlacedContainer]:
-    """All containers that may ask for devices, in the order in which they start."""
+    """Yield all containers that may ask for devices, in the order in which they start."""
     for i, container in enumerate(pod.spec.init_containers or []):
         kind = ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT
         yield PlacedContainer(path=f"/spec/initContainers/{i}", kind=kind, container=container)
@@ -47,12 +47,14 @@ def translate(
     settings: DialectSettings = DEFAULT_SETTINGS,
     known: PodRequest | None = None,
 ) -> PodRequest | None:
-    """What the pod asks for; None when no container of it asks for devices.
+    """Return the request of the pod, None if no container asks for devices.
 
     Args:
-        known: what an earlier translation found; its containers are not translated again, for their foreign words are gone.
+        known: the result of an earlier translation. Its containers are not translated again, because their original
+            resource names have been replaced.
 
-    Raises CalabashError that names the container.
+    Raises:
+        CalabashError: a container's request is invalid; the message names the container.
     """
     before = {part.container: part.request for part in known.containers} if known else {}
     found: list[tuple[PlacedContainer, str, GpuRequest]] = []
@@ -94,15 +96,23 @@ def _translated(pod: AskingPod, container: AskingContainer, settings: DialectSet
 
 
 def amounts_of(resources: AskedResources | None) -> dict[str, Fraction]:
-    """Amounts of all names that some dialect knows. Limits and requests must agree: devices cannot be overcommitted."""
+    """Return the amounts of the resource names that some dialect has.
+
+    Raises:
+        CalabashError: limits and requests differ; devices cannot be overcommitted.
+    """
     if resources is None:
         return {}
     limits, requests = _known(resources.limits), _known(resources.requests)
     for name, amount in requests.items():
         if amount and name not in limits:
-            raise CalabashError(f"{name} is requested without a limit", hint="write it in limits; requests follow")
+            raise CalabashError(
+                f"{name} is requested without a limit", hint="set it in limits; requests default to limits"
+            )
         if limits.get(name, 0) != amount:
-            raise CalabashError(f"{name}: the limit and the request differ", hint="write it in limits; requests follow")
+            raise CalabashError(
+                f"{name}: the limit and the request differ", hint="set it in limits; requests default to limits"
+            )
     return limits
 
 
@@ -115,12 +125,16 @@ def _known(amounts: Mapping[str, Written] | None) -> dict[str, Fraction]:
 
 
 def require_possible(request: GpuRequest) -> None:
-    """What no device could ever give is refused at once: raises CalabashError."""
+    """Refuse a request that no device could satisfy.
+
+    Raises:
+        CalabashError: TOO_LARGE or MODE_CONFLICT.
+    """
     if request.memory_mib is not None and request.memory_mib > MEMORY_MIB_MAX:
         raise CalabashError(
-            f"{request.memory_mib} MiB of each device, at most {MEMORY_MIB_MAX} can be planned",
+            f"{request.memory_mib} MiB per device exceed the limit of {MEMORY_MIB_MAX} MiB",
             reason=Reason.TOO_LARGE,
-            hint="look at the unit of the amount: some systems count memory in GiB or in blocks",
+            hint="check the unit of the amount: some systems count memory in GiB or in blocks",
         )
     mode = mode_for(request)
     answer = mode.fits(_LARGEST, (), request)
@@ -128,14 +142,15 @@ def require_possible(request: GpuRequest) -> None:
         raise CalabashError(
             f"mode {mode.name} cannot give these amounts: {answer.message}",
             reason=answer.reason,
-            hint="leave the mode out and it follows from the amounts",
+            hint="remove the mode; it is then chosen by the amounts",
         )
 
 
 def with_least_isolation(asked: PodRequest, least: Isolation) -> PodRequest:
-    """Return the request with every container at a level of isolation, or at its own where that is higher.
+    """Return the request with every container at least at an isolation level.
 
-    Raises CalabashError when what a container asks cannot be had at that level.
+    Raises:
+        CalabashError: a container cannot have what it asks for at that level.
     """
     parts = []
     for part in asked.containers:
@@ -154,7 +169,7 @@ def _check_names(pod: AskingPod, parts: list[ContainerRequest]) -> None:
         if not 1 <= len(name) <= 253 or names.count(name) > 1:
             raise CalabashError(
                 f"container name {name[:64]!r} is empty, too long or used twice",
-                hint="give each container its own name",
+                hint="give each container a name of 1 to 253 characters that no other has",
             )
 
 

@@ -1,4 +1,4 @@
-"""Tencent's vCUDA (gpu-manager): hundredths of a card and blocks of 256 MiB; hundreds are whole cards."""
+"""Dialect of Tencent's vCUDA (gpu-manager): hundredths of a card and blocks of 256 MiB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def _request(asking: Asking) -> GpuRequest:
     if core >= 100:
         if core % 100:
             raise CalabashError(
-                f"{_CORE} {core} is neither a part of a card nor whole cards", hint="1 to 99, or a multiple of 100"
+                f"{_CORE} {core} is neither a fraction of one card nor a multiple of 100",
+                hint="ask for 1 to 99, or a multiple of 100",
             )
         return GpuRequest(count=core // 100)
     request = part_of_cards(memory_mib=blocks * _BLOCK_MIB or None, core_percent=core or None)
@@ -35,9 +36,9 @@ DIALECT = Dialect(
     name="vcuda",
     system="Tencent vCUDA (gpu-manager)",
     resources={
-        _CORE: "hundredths of a card: 30 is a part of one, 200 two whole cards",
-        _MEMORY: "memory in blocks of 256 MiB; as large a part as of the compute where it is not said",
+        _CORE: "hundredths of a card: 30 is a fraction of one, 200 are two whole cards",
+        _MEMORY: "memory in blocks of 256 MiB; by default the same fraction as of the compute",
     },
-    annotations={_LIMIT: "above the core amount: idle time as well"},
+    annotations={_LIMIT: "above the core amount: idle compute as well"},
     request=_request,
 )

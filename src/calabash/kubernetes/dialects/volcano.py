@@ -1,4 +1,4 @@
-"""Volcano's vGPU: HAMi's amounts under names of its own."""
+"""Dialect of Volcano's vGPU: the amounts of HAMi under other resource names."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DIALECT = Dialect(
     name="volcano",
     system="Volcano vGPU",
     resources={
-        _NUMBER: "virtual cards; 1 where only the others are said",
+        _NUMBER: "virtual cards; 1 if only the other amounts are given",
         _MEMORY: "memory of each, in MiB (a setting where the plug-in's `gpuMemoryFactor` is not 1)",
         _PERCENTAGE: "memory of each, in percent of its card",
-        _CORES: "compute of each, in percent; not limited where it is not said",
+        _CORES: "compute of each, in percent; not limited by default",
     },
     annotations={_MODE: "`mig`: the smallest MIG instance that has the amounts"},
     queues=("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name"),

@@ -1,7 +1,7 @@
-"""The agent of one node of a cluster: the kubelet's device plug-in in front of ``node.NodeAgent``.
+"""The agent of a cluster node: kubelet device plug-ins and DRA driver, on top of ``node.NodeAgent``.
 
-A container that asks for devices gets tokens; which devices they mean is said by its pod's plan and looked up when the
-kubelet is about to make the container, never before (``prepare``). So a container cannot be given what was meant for
-another. What lives here: tokens and their names, whose they are, the plan carried out, what a container needs to use it,
-how long it is kept, what the node tells of itself. What never lives here: which pod goes where.
+A container that asks for devices gets device IDs. The devices behind them are in the pod's plan, which is read when the
+kubelet is about to create the container and not earlier (``containers.prepare``), so that a container cannot get the slices
+of another. This package serves device IDs, finds the containers that have them, carries out plans and claims, releases
+allocations, and reports the state of the node. Placement is in the planner.
 """

@@ -1,4 +1,4 @@
-"""Which door a node has: what its label says, else what its agent was told when it began."""
+"""Watch of a node's allocation API: the label of its Node object, or else the default of its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Doorway:
-    """Asks the API server now and then. While it does not answer, it is as it was."""
+    """Poll the Node object for the allocation API. While the API server does not answer, the last value stays."""
 
     def __init__(self, client: KubeClient, node: str, usual: NodeDoor) -> None:
         self._client = client
@@ -29,23 +29,27 @@ class Doorway:
 
     @property
     def claims(self) -> bool:
-        """Whether devices are asked for by claims."""
+        """Return True if devices are requested by claims."""
         return self.door is NodeDoor.CLAIMS
 
     def look(self, now_s: float) -> NodeDoor:
-        """The door now; ``now_s``: monotonic time."""
+        """Return the allocation API. Asks the API server at most every ``LOOK_S`` seconds; ``now_s`` is monotonic time."""
         if now_s < self._next_s:
             return self.door
         self._next_s = now_s + LOOK_S
         try:
             node = self._client.get(NODE, self._node)
         except CalabashError as error:
-            log.warning("the node's door is not known now", door=self.door, error=error.message)
+            log.warning("cannot read the node's allocation API", door=self.door, error=error.message)
             return self.door
         label = node.metadata.labels.get(DOOR, "") if node is not None else ""
         if label and label not in tuple(NodeDoor):
-            log.warning("the node's label names no door", label=label[:64], hint="tokens or claims")
+            log.warning(
+                "invalid value of the node's label calabash.dev/door",
+                label=label[:64],
+                hint="set it to tokens or claims",
+            )
         before, self.door = self.door, door_named(label, self._usual)
         if before is not self.door:
-            log.info("the node has another door", door=self.door)
+            log.info("the node's allocation API changed", door=self.door)
         return self.door

@@ -1,6 +1,6 @@
-"""``python -I -m calabash.kubernetes.node_plugin.daemon``: the agent of a node in the foreground, until SIGTERM or SIGINT.
+"""Command line of the agent: ``python -I -m calabash.kubernetes.node_plugin.daemon``, until SIGTERM or SIGINT.
 
-What cannot start says why in two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and ends with 1.
+An agent that cannot start writes two lines to stderr, ``error [reason]: ...`` and ``hint: ...``, and exits with 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USAGE_TOKEN = Path("/var/run/secrets/calabash/usage/token")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The words of a command line, and ``NODE_NAME`` as the chart sets it."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="calabash agent",
         description="The agent of one node of a Kubernetes cluster.",
@@ -37,93 +37,101 @@ def parser() -> argparse.ArgumentParser:
     )
     usual = AgentSettings(node="")
     made.add_argument("--node", default="", help="name of its Node object [NODE_NAME, else the host's name]")
-    made.add_argument("--home", type=Path, default=usual.home, help="its directory, at the same path on the host")
+    made.add_argument(
+        "--home", type=Path, default=usual.home, help="directory of the agent, at the same path on the host"
+    )
     made.add_argument("--kubelet", type=Path, default=usual.kubelet, help="the kubelet's root directory")
     made.add_argument("--specs", type=Path, default=usual.specs, help="directory of dynamic CDI specs")
-    made.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is seen")
+    made.add_argument("--host", type=Path, default=usual.host, help="where the host's file system is mounted")
     made.add_argument("--driver-root", default=usual.driver_root, help="the driver's root on the host")
     made.add_argument("--sim", type=Path, default=None, metavar="STATE", help="state file of a simulated node")
-    made.add_argument("--kubeconfig", type=Path, default=None, help="default: as a pod of the cluster")
+    made.add_argument("--kubeconfig", type=Path, default=None, help="default: the service account of its pod")
     made.add_argument(
         "--strangers",
         choices=[policy.value for policy in UnmanagedPolicy],
         default=usual.strangers.value,
-        help="what happens to processes that are on a card without a slice",
+        help="what to do with processes that use a device without a slice of it",
     )
     made.add_argument(
         "--use-every",
         type=_seconds,
         default=usual.use_every_s,
         metavar="SECONDS",
-        help="how often at most the API server is told what is used; 0: never",
+        help="least interval between reports of used amounts to the API server; 0: never",
     )
-    made.add_argument("--usage", default="", metavar="URL", help="where usage is collected; default: nowhere")
+    made.add_argument("--usage", default="", metavar="URL", help="server that collects usage; default: none")
     made.add_argument(
-        "--usage-authority", type=Path, default=USAGE_AUTHORITY, metavar="FILE", help="who signs its certificate"
+        "--usage-authority",
+        type=Path,
+        default=USAGE_AUTHORITY,
+        metavar="FILE",
+        help="authority of the server's certificate",
     )
-    made.add_argument("--usage-token", type=Path, default=USAGE_TOKEN, metavar="FILE", help="what it is shown")
     made.add_argument(
-        "--usage-every", type=_seconds, default=SEND_EVERY_S, metavar="SECONDS", help="how often usage is sent"
+        "--usage-token", type=Path, default=USAGE_TOKEN, metavar="FILE", help="token that authenticates the agent to it"
+    )
+    made.add_argument(
+        "--usage-every", type=_seconds, default=SEND_EVERY_S, metavar="SECONDS", help="interval of sending usage"
     )
     made.add_argument(
         "--spill",
         type=_spilled_mib,
         default=usual.spill_mib,
         metavar="HALF|MIB",
-        help="let slices have memory beyond their cards, up to so much memory of this node for all together, or half of it",
+        help="let slices spill memory to the host: up to this much memory of the node for all of them, or half of it",
     )
     made.add_argument(
-        "--replicas", type=_count, default=usual.replicas, metavar="N", help="how many containers use a card in turns"
+        "--replicas", type=_count, default=usual.replicas, metavar="N", help="how many containers can time-slice a card"
     )
     made.add_argument(
         "--interval",
         choices=[interval.value for interval in Interval],
         default=usual.interval,
-        help="how long these turns are; default: as the driver makes them",
+        help="length of the time slices; default: the driver's",
     )
     made.add_argument(
         "--worker-users",
         type=_users,
         default=usual.workers,
         metavar="FIRST-LAST",
-        help="as whom workers of isolation brokered run: users that neither the host nor a pod has",
+        help="user IDs for workers of isolation brokered; no user of the host or of a pod may have them",
     )
     made.add_argument(
         "--door",
         choices=[door.value for door in NodeDoor],
         default=usual.door.value,
-        help="by what devices are asked for: tokens of a device plug-in, or ResourceClaims (DRA); the node's label"
-        " calabash.dev/door wins",
+        help="how devices are requested: tokens (device plug-in), or claims (ResourceClaims, DRA); the node's label"
+        " calabash.dev/door has precedence",
     )
     made.add_argument(
         "--unguarded",
         action="append",
         default=[],
         metavar="NAMESPACE",
-        help="leave the device access of this namespace's pods to their container runtime; `*`: of all namespaces",
+        help="do not guard the device access of pods of this namespace; `*`: of all namespaces",
     )
     made.add_argument(
         "--relay",
         action="store_true",
-        help="register with `calabash plugin-relay` of the same home, which keeps the devices while the agent restarts",
+        help="register with `calabash plugin-relay` of the same home, which keeps devices registered while the agent restarts",
     )
     made.add_argument(
         "--serve-nvidia-names",
         action="store_true",
-        help="give whole cards as nvidia.com/gpu to pods that admission did not translate",
+        help="serve nvidia.com/gpu, as whole cards, to pods that admission did not translate",
     )
     made.add_argument(
         "--metrics-port",
         type=_port,
         default=None,
         metavar="PORT",
-        help="where metrics are served to Prometheus, without a credential; default: nowhere",
+        help="port that serves Prometheus metrics, without authentication; default: none",
     )
     return made
 
 
 def _port(text: str) -> int | None:
-    """A port, or None for 0. Raises ValueError."""
+    """Return the port, None for 0. Raises ValueError."""
     found = int(text)
     if not 0 <= found < 1 << 16:
         raise ValueError(text)
@@ -131,7 +139,7 @@ def _port(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float:
-    """A length of time that can be waited. Raises ValueError."""
+    """Return a number of seconds from 0 to 86400. Raises ValueError."""
     found = float(text)
     if not 0 <= found <= 86400:
         raise ValueError(text)
@@ -139,7 +147,7 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    """Containers that use a card in turns. Raises ValueError."""
+    """Return a number of containers per time-sliced card. Raises ValueError."""
     found = int(text)
     if not 1 <= found <= REPLICAS_MAX:
         raise ValueError(text)
@@ -147,7 +155,7 @@ def _count(text: str) -> int:
 
 
 def _users(text: str) -> WorkerUsers:
-    """A range of users, none of them root. Raises ValueError."""
+    """Return a range of user IDs, all 1000 or above. Raises ValueError."""
     first, _, last = text.partition("-")
     users = WorkerUsers(first=int(first), last=int(last))
     if not 1000 <= users.first <= users.last < 1 << 31:
@@ -156,7 +164,7 @@ def _users(text: str) -> WorkerUsers:
 
 
 def _spilled_mib(text: str) -> int:
-    """An amount of this node's memory; half of it in whole GiB, so that nodes of one kind are alike. Raises ValueError."""
+    """Return an amount of memory in MiB. ``half`` is half the node's memory, in whole GiB. Raises ValueError."""
     found = memory_mib() // 2 // 1024 * 1024 if text == "half" else int(text)
     if not 0 <= found <= MEMORY_MIB_MAX:
         raise ValueError(text)
@@ -164,7 +172,7 @@ def _spilled_mib(text: str) -> int:
 
 
 def read_settings(words: Sequence[str]) -> AgentSettings:
-    """From the words of a command line."""
+    """Return the settings of a command line; ``NODE_NAME`` is the default of ``--node``."""
     read = parser().parse_args(words)
     return AgentSettings(
         node=read.node or os.environ.get("NODE_NAME") or socket.gethostname(),
@@ -195,7 +203,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the agent until it is told to stop."""
+    """Run the agent until it receives SIGTERM or SIGINT; return the exit status."""
     os.umask(0o022)
     keep_small()
     from calabash.kubernetes.node_plugin.service import AgentService  # noqa: PLC0415

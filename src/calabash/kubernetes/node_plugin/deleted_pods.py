@@ -43,11 +43,11 @@ class HeldAllocations(Protocol):
 
 
 class DepartedPods:
-    """See the module's description.
+    """End the allocations of pods that were deleted more than ``GONE_S`` seconds ago.
 
     Args:
-        exists: asks the API server whether a pod is there, by the allocation that it holds; raises CalabashError when there is
-            no answer.
+        exists: ask the API server if the pod of an allocation exists; raises CalabashError if it does not
+            answer.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class DepartedPods:
         self._claims = claims
         self._exists = exists
         self._since_s: dict[AllocationId, float] = {}
-        self._forced_s: dict[AllocationId, float] = {}  # since when pods are deleted by force whose objects are there
+        self._forced_s: dict[AllocationId, float] = {}  # time of forced deletion of pods that exist
 
     def tend(self, now_s: float) -> None:
-        """End what pods that have been gone for long still hold. ``now_s``: monotonic time."""
+        """End the allocations of pods that have been gone for ``GONE_S`` seconds. ``now_s`` is monotonic time."""
         if not self._pods.synced:
             self._since_s.clear()
             self._forced_s.clear()
@@ -81,11 +81,13 @@ class DepartedPods:
                     self._since_s[name] = now_s
                     continue
             except CalabashError as error:
-                log.warning("a pod that seems to be gone cannot be asked for", allocation=name, error=error.message)
+                log.warning(
+                    "cannot ask the API server for a pod that seems to be gone", allocation=name, error=error.message
+                )
                 self._since_s[name] = now_s
                 continue
-            explanation = f"its pod is gone, was deleted {GONE_S:.0f} s ago, and its processes have not ended"
-            log.warning("the processes of a pod that is gone are ended", allocation=name)
+            explanation = f"its pod was deleted {GONE_S:.0f} s ago, and its processes have not ended"
+            log.warning("ending the processes of a deleted pod", allocation=name)
             self._agent.end(name, reason=Reason.RECLAIM, explanation=explanation)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class DepartedPods:
         return [name for name, since_s in self._since_s.items() if now_s >= since_s + GONE_S]
 
     def _is_gone(self, allocation: AllocationId) -> bool:
-        """Return True if no pod that may use the allocation is known here."""
+        """Return True if no known pod may use the allocation."""
         if not is_of_claim(allocation):
             return self._pods.of_allocation(allocation) is None
         if not self._claims.holds(allocation):
@@ -104,7 +106,7 @@ class DepartedPods:
 
 
 def pod_exists(record: AllocationRecord, fetch: Callable[[str, str], Pod | None]) -> bool:
-    """Ask the API server for the pod that a record names, by namespace and name. The record of a claim names none."""
+    """Return True if the pod of a record exists in the API server; always False for the record of a claim."""
     namespace, _, name = record.user.partition("/")
     if is_of_claim(record.id) or not name:
         return False

@@ -1,4 +1,4 @@
-"""Room on the disk of the agent's directory: without it no allocation can be journalled, so nothing is given out."""
+"""Check of the free disk space for the agent's directory: without space for the journal, nothing is granted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
 
-FREE_MIB_MIN = 4  # some thousand records of the journal and its write-ahead log
-FREE_MIB_AGAIN = 8  # a disk about to be full does not change the node's state with each write
+FREE_MIB_MIN = 4  # enough for some thousand records of the journal and its write-ahead log
+FREE_MIB_AGAIN = 8  # hysteresis: a nearly full disk does not change the node's state with each write
 FREE_FILES_MIN = 64
 
 
 class DiskRoom:
-    """Looks at the file system of one directory.
+    """Free space of the file system of a directory.
 
     Args:
         statvfs: as ``os.statvfs``.
@@ -27,7 +27,7 @@ class DiskRoom:
         self._is_full = False
 
     def full(self) -> CalabashError | None:
-        """Return the error for which nothing is given out now; None where there is room."""
+        """Return the error that refuses new allocations, None if there is enough space."""
         try:
             found = self._statvfs(self._directory)
         except OSError as error:
@@ -35,7 +35,7 @@ class DiskRoom:
             return CalabashError(
                 f"the file system of {self._directory} cannot be read: {error.strerror}",
                 reason=Reason.BAD_FILE,
-                hint="the agent's directory must be there and writable; running programs are not affected",
+                hint="make sure that the agent's directory exists and is writable; running programs are not affected",
             )
         free_mib = found.f_bavail * found.f_frsize // MIB
         least_mib = FREE_MIB_AGAIN if self._is_full else FREE_MIB_MIN
@@ -43,9 +43,9 @@ class DiskRoom:
         self._is_full = free_mib < least_mib or no_files
         if not self._is_full:
             return None
-        what = f"fewer than {FREE_FILES_MIN} files" if no_files else f"less than {least_mib} MiB"
+        what = f"fewer than {FREE_FILES_MIN} inodes" if no_files else f"less than {least_mib} MiB"
         return CalabashError(
-            f"the disk of {self._directory} is full: {what} can be written",
+            f"the disk of {self._directory} is full: {what} are free",
             reason=Reason.DISK_FULL,
             hint="free some space; running programs are not affected",
         )

@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server last said, and what their specs mean for the order of containers."""
+"""Store of the pods of this node, and the start order of their containers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from calabash.model.request import AllocationId
 from calabash.node.membership.container import container_allocation, is_of_claim, pod_digits
 
 PLAN_WAIT_S = 3.0
-WAIT_S = 2.0  # the kubelet may hear of a pod a moment before us
+WAIT_S = 2.0  # the kubelet may learn of a pod slightly before the agent does
 ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class NodePods:
-    """Fed by a mirror of the node's pods; asked from any thread.
+    """The pods of this node, updated by a mirror and read from any thread.
 
     Args:
-        fetch: asks the API server for a pod by namespace and name; for what the mirror has not seen yet.
-        users: UIDs of the pods that share what a claim was allocated; None: it is not known.
-        plan_wait_s: how long a pod that was bound without a plan is waited for to have one.
+        fetch: read a pod from the API server by namespace and name, for pods that the mirror has not received yet.
+        users: return the UIDs of the pods that may use the allocation of a claim; None if they are not known.
+        plan_wait_s: seconds to wait for the plan of a pod that was bound without one.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class NodePods:
         self._fetch = fetch
         self._users = users
         self._plan_wait_s = plan_wait_s
-        self._by_digits: dict[str, Pod] = {}  # by what the identifiers of its allocations begin with
+        self._by_digits: dict[str, Pod] = {}  # key: prefix of the IDs of the pod's allocations
         self._news = threading.Condition()
         self.synced = False
 
     def changed(self, change: MirrorChange[Pod]) -> None:
-        """The mirror saw a change."""
+        """Insert, update or delete a pod, and wake the threads that wait for one."""
         with self._news:
             if change.after is not None:
                 self._by_digits[pod_digits(change.after.metadata.uid)] = change.after
@@ -55,7 +55,7 @@ class NodePods:
             self._news.notify_all()
 
     def of_allocation(self, allocation: AllocationId) -> Pod | None:
-        """The pod that holds it; of those that share a claim's any that is here."""
+        """Return the pod of an allocation; for an allocation of a claim, any of its pods on this node."""
         digits = [allocation.partition("-")[0]]
         if is_of_claim(allocation):
             digits = [pod_digits(uid) for uid in self._users(allocation) or ()]
@@ -63,18 +63,21 @@ class NodePods:
             return next((pod for one in digits if (pod := self._by_digits.get(one)) is not None), None)
 
     def deleted_by_force(self, allocation: AllocationId) -> bool:
-        """Return True if its pod was deleted with a grace period of 0 and its object is still there, as with a finalizer."""
+        """Return True if the pod of the allocation was deleted with a grace period of 0 and its object still exists."""
         pod = self.of_allocation(allocation) if not is_of_claim(allocation) else None
         return pod is not None and pod.metadata.deletion_grace_period_seconds == 0
 
     def known(self, uid: str) -> Pod | None:
-        """A pod by its UID, if it has been heard of."""
+        """Return the pod with a UID, None if it is not known."""
         with self._news:
             return self._by_digits.get(pod_digits(uid))
 
     def any_leaves(self, allocations: Iterable[AllocationId]) -> bool:
-        """Whether the pod of any of these is gone or going: its object may end before its processes do. What a claim has is
-        kept whatever its pods do, but the kubelet gives it back when all of them have gone."""
+        """Return True if all pods of one of the allocations are deleted, ended or terminating.
+
+        The object of a pod may be deleted before its processes end. A claim's allocation is kept regardless of its pods, but
+        the kubelet unprepares the claim when all of them have ended.
+        """
         return self.synced and any(map(self._leaves, allocations))
 
     def _leaves(self, allocation: AllocationId) -> bool:
@@ -89,16 +92,16 @@ class NodePods:
         return all(pod is None or ended(pod) or pod.metadata.deletion_timestamp is not None for pod in pods)
 
     def may_start(self, uid: str) -> bool:
-        """Whether a container of it may still be started; every pod may before the pods of the node are known."""
+        """Return True if a container of the pod may still start; always True before the mirror is synced."""
         with self._news:
             pod = self._by_digits.get(pod_digits(uid))
         return not self.synced or (pod is not None and not ended(pod))
 
     def promised(self, *, but: str = "") -> dict[DeviceUuid, str]:
-        """Devices in plans of pods that may still start, each with the mention of a pod.
+        """Return the devices in plans of pods that may still start, each with the mention of one such pod.
 
         Args:
-            but: the UID of a pod that does not count.
+            but: UID of a pod to ignore.
         """
         with self._news:
             pods = [pod for pod in self._by_digits.values() if pod.metadata.uid != but and not ended(pod)]
@@ -111,19 +114,24 @@ class NodePods:
         }
 
     def find_planned(self, *, uid: str = "", name: str = "") -> Pod:
-        """The same, waited for a moment longer until it has a plan or is told why it has none: who bound it may not have asked
-        the planner."""
+        """Return the pod as ``find`` does, after waiting for its plan or for the condition that refuses one.
+
+        Another scheduler may have bound the pod without asking the planner. Raises CalabashError(NOT_FOUND).
+        """
         found = self.find(uid=uid, name=name)
         with self._news:
             self._news.wait_for(lambda: (pod := self._here(uid, name)) is None or _is_decided(pod), self._plan_wait_s)
             return self._here(uid, name) or found
 
     def find(self, *, uid: str = "", name: str = "") -> Pod:
-        """The pod, waited for a moment. Raises CalabashError(NOT_FOUND).
+        """Return a pod by UID or by name, after waiting up to ``WAIT_S`` seconds for it.
 
         Args:
-            uid: its UID, or
+            uid: UID of the pod, or
             name: ``namespace/name``.
+
+        Raises:
+            CalabashError: NOT_FOUND if the pod is not known.
         """
         with self._news:
             self._news.wait_for(lambda: self._here(uid, name) is not None, WAIT_S)
@@ -133,9 +141,9 @@ class NodePods:
             found = self._fetch(namespace, pod)
         if found is None:
             raise CalabashError(
-                f"the API server has not told this node of pod {uid or name}",
+                f"pod {uid or name} is not known to the agent of this node",
                 reason=Reason.NOT_FOUND,
-                hint="static pods cannot have devices; for others this is tried again",
+                hint="static pods cannot have devices; for other pods the kubelet tries again",
             )
         return found
 
@@ -147,7 +155,7 @@ class NodePods:
         return max(found, key=lambda p: p.metadata.creation_timestamp or "", default=None)
 
 
-_CACHED_MAX = 4096  # characters of a plan that is cached
+_CACHED_MAX = 4096  # longest plan that is cached, in characters
 _cached_plan = lru_cache(maxsize=1024)(read_plan)
 
 
@@ -165,7 +173,7 @@ def _plan_of(pod: Pod) -> PodPlan | None:
 
 
 def refusal(pod: Pod) -> str:
-    """Why the planner gives a pod that was bound past it no devices; "" while it has not said so."""
+    """Return the planner's reason for giving no plan to a pod that another scheduler bound; "" if there is none."""
     return next((c.message for c in pod.status.conditions if c.type == PLANNED and c.status == "False"), "")
 
 
@@ -174,23 +182,27 @@ def _is_decided(pod: Pod) -> bool:
 
 
 def ended(pod: Pod) -> bool:
-    """Whether none of its containers will ever run again."""
+    """Return True if no container of the pod will run again."""
     return pod.status.phase in ENDED_PHASES
 
 
 def init_names(pod: Pod) -> tuple[str, ...]:
-    """Init containers that end before the next one starts, in their order; sidecars are none."""
+    """Return the names of the init containers, without sidecars, in their order."""
     return tuple(c.name for c in pod.spec.init_containers if c.restart_policy != "Always")
 
 
 def start_order(pod: Pod) -> dict[str, int]:
-    """When each container may start first; all main containers start together."""
+    """Return the start order of the containers by name; all main containers have the same number."""
     order = {c.name: number for number, c in enumerate(pod.spec.init_containers)}
     return order | {c.name: len(order) for c in pod.spec.containers}
 
 
 def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
-    """Whether an init container has ended well, so that it never starts again; ``since_s``: in a sandbox of that age."""
+    """Return True if an init container has succeeded, so that it does not start again.
+
+    Args:
+        since_s: start of the pod's sandbox, in seconds since the epoch; containers of earlier sandboxes do not count.
+    """
     for status in pod.status.init_container_statuses:
         ended_now = status.state.terminated
         if status.name == container and ended_now is not None:
@@ -199,7 +211,7 @@ def done(pod: Pod, container: str, since_s: float = 0.0) -> bool:
 
 
 def is_since(when: str | None, since_s: float) -> bool:
-    """Whether a moment that the API server tells, in whole seconds, is not before another; one that is not told is not."""
+    """Return True if a time of the API server, in whole seconds, is not before ``since_s``, or is not known."""
     try:
         return when is None or datetime.fromisoformat(when).timestamp() + 1 >= since_s
     except ValueError:
@@ -207,7 +219,7 @@ def is_since(when: str | None, since_s: float) -> bool:
 
 
 def never_together(pod: Pod, container: str) -> tuple[str, ...]:
-    """Init containers that never run at the same time as this container; their devices are its devices as well."""
+    """Return the init containers that never run at the same time as this container, and so share its devices."""
     order = start_order(pod)
     at = order.get(container, len(order))
     if container in init_names(pod):
@@ -216,6 +228,6 @@ def never_together(pod: Pod, container: str) -> tuple[str, ...]:
 
 
 def allocations_of(pod: Pod) -> dict[AllocationId, str]:
-    """What each container of a pod would hold: identifier -> container."""
+    """Return the IDs of the allocations that the containers of a pod would have, with the container names."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return {container_allocation(pod.metadata.uid, c.name): c.name for c in containers}

@@ -1,4 +1,4 @@
-"""An agent runs on every node, so it is small: without what only people at a terminal need, and without what a start leaves."""
+"""Memory footprint of the agent process: unused modules are not imported, and free heap memory is returned to the system."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _M_ARENA_MAX = -8  # malloc.h
 _ARENAS = 1
 TIDY_EVERY_S = 15.0
 _UNUSED = (
-    "rich",  # structlog would load it for coloured tracebacks
-    "greenlet",  # structlog would tell loggers of greenlets apart, of which there are none
+    "rich",  # structlog would import it for coloured tracebacks
+    "greenlet",  # structlog would import it to distinguish greenlets
 )
 
 
 def keep_small() -> None:
-    """Before anything large is loaded: few arenas, and nothing that is loaded only because it is installed."""
+    """Limit malloc arenas and block imports of unused modules. Call it before large modules are imported."""
     for unused in _UNUSED:
         sys.modules.setdefault(unused, None)  # type: ignore[arg-type]
     with contextlib.suppress(AttributeError, OSError):
@@ -25,19 +25,19 @@ def keep_small() -> None:
 
 
 class Tidiness:
-    """Gives back now and then what work has left: starts of containers leave holes of some MiB. Takes less than 1 ms."""
+    """Return free heap memory to the system at intervals; a call takes less than 1 ms."""
 
     def __init__(self) -> None:
         self._next_s = -math.inf
 
     def tend(self, now_s: float) -> None:
-        """``now_s``: monotonic time."""
+        """Trim the heap if ``TIDY_EVERY_S`` seconds have passed; ``now_s`` is monotonic time."""
         if now_s >= self._next_s:
             self._next_s = now_s + TIDY_EVERY_S
             give_back()
 
 
 def give_back() -> None:
-    """When the start is done: certificates, schemas and lists that were read leave holes of 10 MiB and more behind."""
+    """Return free heap memory to the system. After the start, that is 10 MiB or more."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

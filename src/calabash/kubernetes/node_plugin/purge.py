@@ -1,8 +1,8 @@
-"""``calabash node purge``: remove what the agent leaves on a node after the product was uninstalled.
+"""``calabash node purge``: remove the files that the agent leaves on a node after the product is uninstalled.
 
-The agent's files outlive it on purpose: a new agent finds its allocations again. After an uninstallation nothing needs
-them: mounts of slots, CDI specs, sockets of device plug-ins and the agent's directory are removed. Containers keep the
-mounts that they were started with, so a node whose containers still use slices is purged only by force.
+The agent's files outlive it on purpose: a new agent finds its allocations again. After an uninstallation they are useless:
+mounts of slots, CDI specs, sockets of device plug-ins and the agent's directory are removed. Containers keep the mounts that
+they were started with, so a node whose containers still use slices is purged only by force.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from calabash.kubernetes.node_plugin.settings import relay_directory
 from calabash.model.errors import CalabashError, Reason
 
 _SOCKETS = "calabash-*.sock"
-_MARKS = ("agent.lock", "agent.db", "alloc")  # one of these is in every home of an agent
+_MARKS = ("agent.lock", "agent.db", "alloc")  # every directory of an agent contains one of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,15 @@ def purge(home: Path, *, specs: Path, kubelet: Path, force: bool = False, proc: 
     """Remove the remains of the agent of ``home``.
 
     Args:
-        home: the agent's directory. specs: directory of CDI specs. kubelet: the kubelet's root directory.
-        force: also while containers use slices.
-        proc: where processes are seen.
+        home: the agent's directory.
+        specs: directory of CDI specs.
+        kubelet: the kubelet's root directory.
+        force: purge even if containers use slices.
+        proc: the proc file system.
 
     Raises:
         CalabashError: BAD_REQUEST if ``home`` is no directory of an agent, CONFLICT while an agent or a relay runs or
-            containers use slices, NOT_PERMITTED where something cannot be removed.
+            containers use slices, NOT_PERMITTED if something cannot be removed.
     """
     locks: list[int] = []
     try:
@@ -75,14 +77,14 @@ def _require_home(home: Path) -> None:
     entries = set(os.listdir(home))
     if entries and not any(mark in entries for mark in (*_MARKS, relay_directory(home).name)):
         raise CalabashError(
-            f"{home} is not the directory of an agent: it has none of {', '.join(_MARKS)}",
+            f"{home} is not the directory of an agent: it contains none of {', '.join(_MARKS)}",
             reason=Reason.BAD_REQUEST,
-            hint="name the directory that the chart's value agent.home says",
+            hint="use the directory in the chart's value agent.home",
         )
 
 
 def _locks(home: Path) -> list[int]:
-    """Hold the locks of agent and relay. Raises CalabashError(CONFLICT) if one of them runs."""
+    """Take the locks of agent and relay. Raises CalabashError(CONFLICT) if one of them runs."""
     held: list[int] = []
     for lock, owner in (
         (home / "agent.lock", "the agent"),
@@ -95,21 +97,21 @@ def _locks(home: Path) -> list[int]:
             for one in held:
                 os.close(one)
             raise CalabashError(
-                f"{owner} of this node runs and uses {home}",
+                f"{owner} of this node is running and uses {home}",
                 reason=Reason.CONFLICT,
-                hint="uninstall the chart first, or take the node out of the DaemonSet calabash-agent",
+                hint="uninstall the chart first, or exclude the node from the DaemonSet calabash-agent",
             )
         held.append(descriptor)
     return held
 
 
 def _below(home: Path) -> list[Mounted]:
-    """Mounts below ``home``, the last mounted first."""
+    """Return the mounts below ``home``, the last mounted first."""
     return [entry for entry in reversed(mounts()) if home in entry.directory.parents]
 
 
 def _require_unused(home: Path, proc: Path) -> None:
-    """Raise CalabashError(CONFLICT) if a process outside of ``home`` has a slot mounted: it belongs to a container."""
+    """Raise CalabashError(CONFLICT) if a process of a container has a slot mounted."""
     devices = {entry.device for entry in _below(home) if entry.kind == "tmpfs"}
     users = [pid for pid in _pids(proc) if devices and _uses(proc / str(pid), devices, home)]
     if users:
@@ -117,7 +119,7 @@ def _require_unused(home: Path, proc: Path) -> None:
         raise CalabashError(
             f"{len(users)} processes of containers still use slices of this node (pids {shown})",
             reason=Reason.CONFLICT,
-            hint="delete their pods first; --force removes the agent's files nevertheless",
+            hint="delete their pods first, or use --force",
         )
 
 
@@ -128,7 +130,7 @@ def _pids(proc: Path) -> list[int]:
 def _uses(process: Path, devices: set[str], home: Path) -> bool:
     try:
         seen = mounts((process / "mountinfo").read_bytes())
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
     return any(entry.device in devices and home not in entry.directory.parents for entry in seen)
 
@@ -167,7 +169,7 @@ def _remove_sockets(kubelet: Path) -> int:
 
 
 def _remove_home(home: Path) -> bool:
-    """Delete the directory; of one that is a mount of its own, the contents."""
+    """Delete the directory, or only its contents if it is a mount point."""
     if not home.exists():
         return False
     if not home.is_mount():

@@ -1,5 +1,8 @@
-"""How long allocations are kept: a pod's as long as its container may run, by the API server's last word; a claim's until it is
-given back, or nothing of ours is allocated to it any more. Whoever still uses one keeps it in any case."""
+"""Retention of allocations: for how long the allocation of a pod or of a claim is kept.
+
+A pod's allocation is kept as long as its container may run, by the last known state of the pod; a claim's until it is
+unprepared or deallocated. An allocation with member processes is always kept.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ from calabash.node.membership.container import container_allocation, is_of_claim
 
 
 class PodTenure:
-    """See ``node.allocations.retention.RetentionPolicy``. Before the pods of the node are known, everything is kept.
+    """Retention of allocations of pods, see ``node.allocations.retention.RetentionPolicy``.
+
+    Everything is kept until the pods of the node are known.
 
     Args:
-        since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
+        since_s: return the start of the sandbox of a pod, by its UID (``ContainerMembership.sandbox_since_s``).
     """
 
     def __init__(self, pods: NodePods, since_s: Callable[[str], float] = lambda _uid: 0.0) -> None:
@@ -34,13 +39,15 @@ class PodTenure:
         return pod is not None and not ended(pod) and not self._is_over(pod, record.id)
 
     def is_abandoned(self, record: AllocationRecord) -> bool:
-        """Also as soon as the sandbox has ended in which it was given, whatever the API server has heard: in the next one its
-        containers start anew."""
+        """Return True if the container will not run again, or if the sandbox of the allocation has ended.
+
+        In the next sandbox of the pod all containers start again, with new allocations.
+        """
         sandbox = Process(pid=record.client_pid, start_time=record.client_start_time)
         return (record.client_pid > 0 and not alive(sandbox)) or not self.retains(record, 0)
 
     def _is_over(self, pod: Pod, allocation: AllocationId) -> bool:
-        """Whether it is of an init container that never starts again."""
+        """Return True if the allocation belongs to an init container that never starts again."""
         for name in init_names(pod):
             if container_allocation(pod.metadata.uid, name) == allocation:
                 since_s = self._since_s(pod.metadata.uid)
@@ -49,7 +56,7 @@ class PodTenure:
 
 
 class ClaimTenure:
-    """Of what claims were allocated. Pods come and go meanwhile."""
+    """Retention of allocations of claims, which outlive single pods."""
 
     def __init__(self, book: ClaimBook) -> None:
         self._book = book
@@ -63,7 +70,7 @@ class ClaimTenure:
 
 
 class DoorTenure:
-    """Each allocation by the door that it came through."""
+    """Retention by the kind of the allocation: of a claim or of a pod."""
 
     def __init__(self, pods: RetentionPolicy, claims: RetentionPolicy) -> None:
         self._pods, self._claims = pods, claims

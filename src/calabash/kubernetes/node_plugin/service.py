@@ -1,4 +1,4 @@
-"""``calabash agent``: the parts of one node's agent joined, started, kept running and stopped in reverse."""
+"""``calabash agent``: construct the parts of a node's agent, start them, run the main loop and stop them in reverse."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ from calabash.node.slots.names import SlotNames
 from calabash.node.snapshot import NodeSnapshot
 
 TICK_S = 0.5
-PARTING_S = 2.0  # an API server that does not answer holds up no stop
+PARTING_S = 2.0  # limit for the last report when the API server does not answer
 RETRY_S = 5.0
 LOCK_WAIT_S = 30.0
 
@@ -86,12 +86,12 @@ log = structlog.get_logger(__name__)
 
 
 class AgentService:
-    """One node's agent. A driver that is absent or broken is told and tried again; nothing ends because of it."""
+    """The agent of one node. If the driver is missing or broken, the agent reports the error and tries again."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._stop = threading.Event()
-        self._news = threading.Event()  # something is to be told, or it ends
+        self._news = threading.Event()  # set when there is something to report, or to stop
         self._client: KubeClient = load_client(settings.kubeconfig or "")
         self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
         self._happenings = NodeHappenings(self._client, settings.node)
@@ -100,12 +100,12 @@ class AgentService:
         self._taint = StartupTaint(self._client, settings.node)
 
     def stop(self) -> None:
-        """From any thread, or a signal's handler."""
+        """Stop the agent; may be called from any thread or from a signal handler."""
         self._stop.set()
         self._news.set()
 
     def run(self) -> None:
-        """Until ``stop``. Raises CalabashError only for what waiting cannot mend: another agent of this node."""
+        """Run until ``stop``. Raises CalabashError if another agent of this node runs or the metrics port is in use."""
         with _only_one(self._settings.home, self._stop), self._serving_metrics():
             while not self._stop.is_set():
                 try:
@@ -113,12 +113,12 @@ class AgentService:
                         self._serve(stack)
                 except CalabashError as error:
                     self._failed(error)
-                except OSError as error:  # a file system that is full or for reading
+                except OSError as error:  # a full or read-only file system
                     self._failed(CalabashError(f"the agent cannot work on this node: {error}"))
 
     @contextmanager
     def _serving_metrics(self) -> Iterator[None]:
-        """Serve metrics while the agent runs, also while it cannot serve its devices. Raises CalabashError."""
+        """Serve metrics while the agent runs, also while its devices cannot be served. Raises CalabashError."""
         port = self._settings.metrics_port
         if port is None:
             yield
@@ -127,7 +127,7 @@ class AgentService:
             yield
 
     def _failed(self, error: CalabashError) -> None:
-        """Say why nothing is served, and wait before it is tried again."""
+        """Report the error that prevents serving, and wait before the next attempt."""
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
         facts, empty = self._facts(error=error, door=self._settings.door), _empty(self._settings.node)
         self._figures.observe(empty, ready=False)
@@ -141,7 +141,9 @@ class AgentService:
         drivers, files = self._drivers(stack)
         hierarchy = find_container_hierarchy()
         if hierarchy is None:
-            raise CalabashError("no control groups are mounted here", hint="mount the host's /sys/fs/cgroup")
+            raise CalabashError(
+                "no cgroup file system is mounted in the agent's container", hint="mount the host's /sys/fs/cgroup"
+            )
         host_driver = self._host_driver(drivers)
         if files.libraries is not None:
             link_libraries(host_driver, settings.host, files.libraries)
@@ -227,7 +229,7 @@ class AgentService:
         self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
 
     def _drivers(self, stack: ExitStack) -> tuple[tuple[GpuDriver, ...], DriverFiles]:
-        """The drivers of the node's devices, and where their files are. Raises CalabashError where there is no device."""
+        """Open the drivers of the node's devices, and locate their files. Raises CalabashError if there is no device."""
         settings = self._settings
         nvml = None if settings.sim_state else find_nvml(settings.host, root=settings.driver_root)
         files = OWN_FILES
@@ -241,7 +243,7 @@ class AgentService:
         return drivers, files
 
     def _guard(self, agent: NodeAgent, pods: NodePods, hierarchy: ContainerHierarchy) -> DeviceGuard | None:
-        """The guard of device access; None where it is switched off or no control group decides about devices."""
+        """Return the guard of device access, None if it is switched off or no cgroup hierarchy controls devices."""
         settings, devices = self._settings, find_device_hierarchy()
         if devices is None or EVERY_NAMESPACE in settings.unguarded:
             return None
@@ -263,7 +265,7 @@ class AgentService:
     def _mirrors(
         self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]
     ) -> list[Mirror[Any]]:
-        """The pods of the node; and its own ``GpuNode``, which says what is wanted of its devices."""
+        """Start the mirrors of the node's pods and of its own ``GpuNode``, which contains orders for its devices."""
         node = self._settings.node
 
         def wishes(change: MirrorChange[GpuNode]) -> None:
@@ -306,7 +308,7 @@ class AgentService:
 
     @property
     def _installed(self) -> Path:
-        """Where files lie that containers of tenants are given."""
+        """Directory of the files that are mounted into containers of tenants."""
         return self._settings.home / "lib"
 
     def _host_driver(self, drivers: tuple[GpuDriver, ...]) -> HostDriver:
@@ -339,23 +341,23 @@ class AgentService:
             self._publisher.publish(snapshot, pods, facts)
             self._happenings.fares(error)
         except CalabashError as failed:
-            log.warning("the node's state could not be told", error=failed.message)
+            log.warning("cannot report the state of the node", error=failed.message)
 
     def _part(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> None:
-        """Say that nothing is to be placed here: a kubelet refuses pods while it has no agent."""
-        message = "the agent of this node is being stopped; what runs goes on"
+        """Report that the node is not ready: a kubelet refuses pods while it has no agent."""
+        message = "the agent of this node is being stopped; running programs are not affected"
         last = Publisher(self._client.within(PARTING_S), self._settings.node)
         try:
             last.publish(snapshot, pods, replace(facts, ready=False, reason="Stopping", message=message))
         except CalabashError as failed:
-            log.warning("that the agent is being stopped could not be told", error=failed.message)
+            log.warning("cannot report that the agent is being stopped", error=failed.message)
 
     def _fetch(self, namespace: str, name: str) -> Pod | None:
         return self._client.get(POD, name, namespace)
 
 
 def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> UsageSending:
-    """Start sending what is metered."""
+    """Start the thread that sends usage records."""
     usage = UsageSending.to(server, store.outbox)
     stack.callback(usage.stop)
     usage.start()
@@ -363,8 +365,10 @@ def _sending(stack: ExitStack, server: UsageServer | None, store: Store) -> Usag
 
 
 def _starting(facts: NodeFacts) -> NodeFacts:
-    """Nothing is placed where no kubelet knows of the devices: it would refuse the pods."""
-    return replace(facts, ready=False, reason="Starting", message="no kubelet follows the devices of this node yet")
+    """Return the facts of a node that is not ready because no kubelet has registered its devices."""
+    return replace(
+        facts, ready=False, reason="Starting", message="the kubelet of this node has not registered the devices yet"
+    )
 
 
 def _empty(node: str) -> NodeSnapshot:
@@ -373,7 +377,7 @@ def _empty(node: str) -> NodeSnapshot:
 
 @contextmanager
 def _only_one(home: Path, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock of the home; an agent that is just being replaced may take a moment to let go of it."""
+    """Hold the lock of the agent's directory; waits ``LOCK_WAIT_S`` seconds for it. Raises CalabashError."""
     until = time.monotonic() + LOCK_WAIT_S
     try:
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -384,7 +388,9 @@ def _only_one(home: Path, stop: threading.Event) -> Iterator[None]:
     except OSError as error:
         raise CalabashError(f"cannot use {home}: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
     if lock is None:
-        raise CalabashError(f"another agent uses {home}", reason=Reason.CONFLICT, hint="one agent serves a node")
+        raise CalabashError(
+            f"another agent uses {home}", reason=Reason.CONFLICT, hint="stop the other agent; only one can serve a node"
+        )
     try:
         yield
     finally:

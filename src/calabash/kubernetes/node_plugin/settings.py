@@ -1,4 +1,4 @@
-"""How the agent of a node runs."""
+"""Settings of the agent of a node."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ WORKER_USERS = WorkerUsers(first=2_000_000_000, last=2_000_065_535)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """How an agent runs.
+    """Settings of an agent.
 
     Args:
         node: name of its Node object.
-        home: its own directory; the same path on the host, where containers' mounts come from.
+        home: directory of the agent. It must have the same path on the host, because containers mount files from it.
         kubelet: the kubelet's root directory.
         specs: directory of dynamic CDI specs.
-        host: where the host's file system is seen.
-        driver_root: the driver's root on the host.
-        sim_state: state file of a simulated node, in a directory that the host has under the same path.
-        kubeconfig: None: as a pod of the cluster.
-        strangers: what happens to processes on a card that have no slice of it.
-        serve_nvidia_names: whether pods that admission did not translate are given whole cards as ``nvidia.com/gpu``.
-        spill_mib: host memory that the node gives for what does not fit on its cards; 0: nothing may be spilled.
-        replicas: how many containers use a card in turns. interval: how long these turns are; "": the driver's own.
-        workers: as whom workers of isolation ``brokered`` run: users that neither the host nor a pod has.
-        use_every_s: how often at most it is told what is used of the devices; 0: never.
-        door: by which the node's devices are asked for, unless its label says otherwise.
-        unguarded: namespaces whose pods' device access is left alone (``device_guard``); "*": all.
-        relay: whether the device plug-ins register with the relay of this home instead of the kubelet (``relay.py``).
-        usage: where intervals of usage are sent; None: nowhere, and they are not kept.
-        metrics_port: where metrics are served, on all addresses; 0: any port, None: nowhere.
+        host: where the host's file system is mounted.
+        driver_root: root of the driver's files on the host.
+        sim_state: state file of a simulated node, in a directory that has the same path on the host.
+        kubeconfig: None to use the service account of its pod.
+        strangers: policy for unmanaged processes.
+        serve_nvidia_names: serve ``nvidia.com/gpu`` as whole cards to pods that admission did not translate.
+        spill_mib: host memory for all spilled memory of the node; 0: no spilling.
+        replicas: number of containers that can time-slice a card.
+        interval: length of the time slices; "": the driver's default.
+        workers: user IDs for workers of isolation ``brokered``; no user of the host or of a pod may have them.
+        use_every_s: least interval between reports of used amounts; 0: never.
+        door: the allocation API, unless the label of the node selects one.
+        unguarded: namespaces whose pods' device access is not guarded (``device_guard``); "*": all.
+        relay: register the device plug-ins with the relay of this home instead of the kubelet (``relay.py``).
+        usage: server to which usage records are sent; None: records are not kept.
+        metrics_port: port of the metrics on all addresses; 0: any free port, None: no metrics.
     """
 
     node: str
@@ -64,7 +65,7 @@ class AgentSettings:
 
     @property
     def device_plugins(self) -> Path:
-        """Directory in which the agent's device plug-ins serve and find whom they register with."""
+        """Directory of the device plug-ins' sockets, and of the registration socket that they use."""
         return relay_directory(self.home) if self.relay else self.kubelet / "device-plugins"
 
 

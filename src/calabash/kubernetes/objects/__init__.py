@@ -1,1 +1,1 @@
-"""Formats that the product writes into and reads from objects of the API server."""
+"""Data formats in objects of the API server: plans, requests, quantities, names."""

@@ -1,6 +1,6 @@
-"""The door of a node: by which of Kubernetes' two ways its devices are asked for.
+"""Allocation API of a node: device plug-ins or DRA.
 
-A node has one. Its label ``calabash.dev/door`` says which; where it has none, its agent does, in its GpuNode.
+A node has exactly one. Its label ``calabash.dev/door`` selects it; without the label, the GpuNode of its agent does.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from enum import StrEnum
 
 
 class NodeDoor(StrEnum):
-    """TOKENS: by names of resources, through the kubelet's device plug-ins. CLAIMS: by ResourceClaims (DRA)."""
+    """TOKENS: resource names and the kubelet's device plug-ins. CLAIMS: ResourceClaims (DRA)."""
 
     TOKENS = "tokens"
     CLAIMS = "claims"
 
 
 def door_named(*words: str) -> NodeDoor:
-    """The first of these words that is a door; tokens where none is."""
+    """Return the first of the words that names an allocation API; TOKENS if none does."""
     return next((NodeDoor(word) for word in words if word in tuple(NodeDoor)), NodeDoor.TOKENS)

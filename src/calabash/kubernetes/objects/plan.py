@@ -1,7 +1,7 @@
-"""The plan of a pod: where the slices of each of its containers are, as it stands in an annotation.
+"""The plan of a pod: the slices of each of its containers, as stored in an annotation.
 
-The planner writes it before the pod is bound, the agent of the node carries it out. It is read strictly: what is not
-exactly a plan is refused, because whoever may write annotations of a pod might have written it.
+The planner writes it before the pod is bound; the agent of the node carries it out. Decoding is strict, because any
+user who may write annotations of a pod might have written it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What a container has of one device. ``memory_mib`` 0 means not capped; ``core_percent`` 0: not promised any; ``profile``,
-    ``start``, ``part`` and ``spill_mib`` as in ``Slice``."""
+    """The part of one device that a container gets.
+
+    ``memory_mib`` 0 means no limit, ``core_percent`` 0 no guarantee. ``profile``, ``start``, ``part`` and ``spill_mib``
+    are as in ``Slice``.
+    """
 
     device: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
     memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)]
@@ -35,7 +38,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     @classmethod
     def of(cls, part: Slice) -> PlannedSlice:
-        """Of a slice in the words of the model."""
+        """Return the planned slice of a slice of the model."""
         return cls(
             device=part.device,
             memory_mib=part.memory_mib,
@@ -47,7 +50,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         )
 
     def slice(self) -> Slice:
-        """In the words of the model."""
+        """Return the slice of the model."""
         return Slice(
             device=DeviceUuid(self.device),
             memory_mib=self.memory_mib,
@@ -68,7 +71,7 @@ class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     slices: Annotated[tuple[PlannedSlice, ...], msgspec.Meta(min_length=1, max_length=64)]
 
     def placement(self, node: str) -> Placement:
-        """In the words of the model."""
+        """Return the placement of the model on ``node``."""
         return Placement(
             node=NodeName(node),
             mode=ModeName(self.mode),
@@ -77,7 +80,7 @@ class PlannedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The plan of one pod. ``id`` is new for every decision, so that a plan that was replaced is told from its successor."""
+    """The plan of one pod. ``id`` is new for every decision, so that a replaced plan differs from its successor."""
 
     version: int = _VERSION
     id: _Name
@@ -86,21 +89,25 @@ class PodPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     containers: Annotated[tuple[PlannedContainer, ...], msgspec.Meta(min_length=1, max_length=256)]
 
     def container(self, name: str) -> PlannedContainer | None:
-        """The slices of one container; None when the plan has none for it."""
+        """Return the planned slices of a container, None if it has none."""
         return next((c for c in self.containers if c.name == name), None)
 
 
-# Made at import: msgspec crashes when two threads make the first decoder of a type at once.
+# Created at import: msgspec crashes when two threads create the first decoder of a type at the same time.
 _DECODER = msgspec.json.Decoder(PodPlan)
 
 
 def write_plan(plan: PodPlan) -> str:
-    """The annotation."""
+    """Return the JSON of the annotation."""
     return msgspec.json.encode(plan).decode()
 
 
 def read_plan(text: str) -> PodPlan:
-    """The plan that an annotation holds. Raises CalabashError(BAD_REQUEST) for anything else."""
+    """Decode a plan from the JSON of an annotation.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the text is not a valid plan.
+    """
     if len(text) > PLAN_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {PLAN_BYTES_MAX}")
     try:
@@ -111,13 +118,13 @@ def read_plan(text: str) -> PodPlan:
         raise _bad(f"version {plan.version}, this program reads {_VERSION}")
     names = [c.name for c in plan.containers]
     if len(set(names)) != len(names):
-        raise _bad("a container stands in it twice")
+        raise _bad("a container name occurs twice")
     for container in plan.containers:
         devices = [s.device for s in container.slices]
         if len(set(devices)) != len(devices):
-            raise _bad(f"container {container.name} has one device twice")
+            raise _bad(f"container {container.name} uses a device twice")
         if any(s.spill_mib and s.spill_mib >= s.memory_mib for s in container.slices):
-            raise _bad(f"container {container.name} has nothing on its device")
+            raise _bad(f"container {container.name} spills all of its memory")
     return plan
 
 
@@ -125,5 +132,5 @@ def _bad(what: str) -> CalabashError:
     return CalabashError(
         f"the plan of the pod cannot be read: {what}",
         reason=Reason.BAD_REQUEST,
-        hint="only the planner writes it; delete the pod, its owner makes it again",
+        hint="only the planner writes plans; delete the pod, its controller creates it again",
     )

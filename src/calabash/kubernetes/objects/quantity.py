@@ -1,7 +1,8 @@
-"""Kubernetes' Quantity: an amount as it stands in a pod's resources, read exactly and with a bound.
+"""Parser of Kubernetes quantities: exact, with bounds.
 
-Grammar: an optional sign, digits with at most one point among them, then nothing, a decimal suffix (``n u m k M G T P E``),
-a binary one (``Ki Mi Gi Ti Pi Ei``) or an exponent (``e3``, ``E-2``). The API server writes strings; files hold numbers too.
+Grammar: an optional sign, digits with at most one point among them, then nothing, a decimal suffix (``n u m k M G T P
+E``), a binary one (``Ki Mi Gi Ti Pi Ei``) or an exponent (``e3``, ``E-2``). The API server writes strings; files also
+contain numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ Written = str | int | float
 
 
 def parse_quantity(written: Written, *, what: str) -> Fraction:
-    """The amount, exactly. Raises CalabashError that names ``what``."""
+    """Return the exact amount.
+
+    Raises:
+        CalabashError: the text is not a quantity; the message names ``what``.
+    """
     text = written if isinstance(written, str) else repr(written)
     match = _FORM.fullmatch(text) if len(text) <= TEXT_MAX else None
     scale = _scale(match[3]) if match is not None else None
@@ -51,22 +56,30 @@ def _scale(suffix: str) -> Fraction | None:
 
 
 def whole(amount: Fraction, *, what: str) -> int:
-    """The amount as a count, zero or more. Raises CalabashError: extended resources cannot be divided."""
+    """Return the amount as a count.
+
+    Raises:
+        CalabashError: the amount is negative or not whole; extended resources cannot be divided.
+    """
     if amount.denominator != 1 or amount < 0:
         raise CalabashError(f"{what} {shown(amount)} is not a whole number", hint="write a whole number, 0 or more")
     return int(amount)
 
 
 def mib_of(amount: Fraction, *, what: str) -> int:
-    """Bytes as MiB, rounded up. Raises CalabashError below one MiB, where somebody forgot the unit."""
+    """Return bytes as MiB, rounded up.
+
+    Raises:
+        CalabashError: the amount is below one MiB, which usually means a missing unit.
+    """
     if amount < MIB:
         raise CalabashError(
             f"{what} {shown(amount)} is {shown(amount)} bytes, less than 1Mi",
-            hint=f"write the unit: {shown(amount)}Mi or {shown(amount)}Gi, whichever is meant",
+            hint=f"add the unit: {shown(amount)}Mi or {shown(amount)}Gi",
         )
     return -(-amount.numerator // (amount.denominator * MIB))
 
 
 def shown(amount: Fraction) -> str:
-    """For messages."""
+    """Return the amount as text for messages."""
     return str(amount.numerator) if amount.denominator == 1 else f"{float(amount):g}"

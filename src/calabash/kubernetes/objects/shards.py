@@ -1,9 +1,9 @@
-"""Which part of a cluster a planner plans, where one planner is not enough for all of it.
+"""Shards of a cluster: the nodes, queues, lease and scheduler of each planner if there are several planners.
 
 A planner has all nodes, those of one pool (label ``calabash.dev/pool``), or those of no pool. A node has one value of a
-label, so two of these share no node unless they are the same or one of them is all: no other selectors are taken, for of
-those nobody could say. Each part has its own lease, whose name says which nodes it is for, its own kube-scheduler and the
-queues that are labelled with its pool; a pod is given to the part of its queue.
+label, so two shards share no node unless they are the same or one of them is all. Other selectors are refused, because
+they could overlap. Each shard has its own lease, whose name identifies the shard, its own kube-scheduler, and the
+queues that are labelled with its pool. A pod belongs to the shard of its queue.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from calabash.kubernetes.objects.names import POOL, SCHEDULER
 from calabash.model.errors import CalabashError, Reason
 
 _LEASE = "calabash-planner"
-_REST = f"{_LEASE}.rest"  # no pool's: these have no dots
+_REST = f"{_LEASE}.rest"  # nodes without a pool; pool names contain no dots
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_DEPTH_MAX = 32  # of a tree of queues
+_DEPTH_MAX = 32  # greatest depth of a queue tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A part of a cluster.
+    """A part of a cluster that one planner plans.
 
     Args:
-        pool: the nodes of that pool; "": those of none.
-        everything: all nodes, whatever pool they are in.
+        pool: the pool of the nodes; "": the nodes without a pool.
+        everything: True for all nodes, with and without a pool.
     """
 
     pool: str = ""
@@ -35,7 +35,11 @@ class Shard:
 
     @classmethod
     def of(cls, selector: str) -> Shard:
-        """By its label selector; "" is all nodes. Raises CalabashError: any other selector."""
+        """Return the shard of a label selector; "" is all nodes.
+
+        Raises:
+            CalabashError: BAD_REQUEST for any other selector.
+        """
         words = selector.strip()
         if not words:
             return ALL
@@ -45,14 +49,14 @@ class Shard:
         if key == POOL and _NAME.fullmatch(pool):
             return cls(pool=pool)
         raise CalabashError(
-            f"nodes {selector[:100]!r}: a planner has the nodes of one pool, {POOL}=NAME, those of none, !{POOL}, or all",
+            f"nodes {selector[:100]!r}: expected {POOL}=NAME, !{POOL} for nodes without a pool, or empty for all nodes",
             reason=Reason.BAD_REQUEST,
             hint="a pool's name has at most 40 lower-case letters, digits and hyphens",
         )
 
     @classmethod
     def of_lease(cls, name: str) -> Shard | None:
-        """By the name of its lease; None for the lease of somebody who is no planner."""
+        """Return the shard of a planner's lease, None if the lease is not one of a planner."""
         if name == _LEASE:
             return ALL
         if name == _REST:
@@ -69,7 +73,7 @@ class Shard:
 
     @property
     def lease(self) -> str:
-        """The lease by which its planners agree."""
+        """The name of the lease by which planners of the shard elect a leader."""
         if self.everything:
             return _LEASE
         return f"{_LEASE}-{self.pool}" if self.pool else _REST
@@ -80,11 +84,11 @@ class Shard:
         return scheduler_of(self.pool)
 
     def overlaps(self, other: Shard) -> bool:
-        """Whether any node may be in both."""
+        """Return True if a node may be in both shards."""
         return self.everything or other.everything or self.pool == other.pool
 
     def has_queue_of(self, pool: str) -> bool:
-        """Whether queues of that pool are its own."""
+        """Return True if queues of that pool belong to the shard."""
         return self.everything or pool == self.pool
 
 
@@ -92,24 +96,24 @@ ALL = Shard(everything=True)
 
 
 def scheduler_of(pool: str) -> str:
-    """The ``schedulerName`` of pods whose queue is of that pool; a pool that can have no planner is none."""
+    """Return the ``schedulerName`` of pods whose queue is in the pool; an invalid pool name counts as no pool."""
     return f"{SCHEDULER}-{pool}" if _NAME.fullmatch(pool) else SCHEDULER
 
 
 def is_ours(scheduler: str) -> bool:
-    """Whether a scheduler of that name asks a planner."""
+    """Return True if a scheduler of that name is one of Calabash's."""
     return scheduler == SCHEDULER or scheduler.startswith(f"{SCHEDULER}-")
 
 
 def pool_of_queue(name: str, queues: Mapping[str, tuple[str, str]]) -> str:
-    """The pool of a queue: that of the tree's first queue, for a tree cannot be in two.
+    """Return the pool of a queue, which is that of the root of its tree.
 
     Args:
-        queues: parent and label of each.
+        queues: parent and pool label of each queue.
     """
     for _ in range(_DEPTH_MAX):
         parent, pool = queues.get(name, ("", ""))
         if not parent or parent not in queues:
             return pool if _NAME.fullmatch(pool) else ""
         name = parent
-    return ""  # a circle, which no planner takes
+    return ""  # a cycle; planners ignore such queues

@@ -1,7 +1,8 @@
-"""Tenants as they stand in the API server, their queues there, and whose a namespace is. Pure.
+"""Tenants in the API server: conversion to the model, the names of their queues, and the tenant of a namespace. Pure.
 
-A tenant ``vision`` has the queues ``vision``, ``vision.default`` and ``vision.PROJECT``; the product's other parts call the
-latter ``vision/PROJECT``, which names in the API server cannot be. A namespace is of the project whose queue its label names.
+A tenant ``vision`` has the queues ``vision``, ``vision.default`` and ``vision.PROJECT``. Elsewhere in the product the
+last is called ``vision/PROJECT``; object names in the API server have no slash. A namespace belongs to the project
+whose queue its label names.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,29}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePlace:
-    """Where pods of a namespace are counted: ``queue`` as people are told it. ``tenant`` and ``project`` are empty where it
-    is nobody's."""
+    """The tenant, the project and the queue to which pods of a namespace are charged.
+
+    ``queue`` is the name that users see. ``tenant`` and ``project`` are empty if the queue belongs to no tenant.
+    """
 
     tenant: str = ""
     project: str = ""
@@ -36,23 +39,23 @@ class NamespacePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantMap:
-    """Which queues are tenants', by name in the API server: (tenant, project), project empty for the tenant's own."""
+    """Tenant and project of each tenant queue, by its name in the API server; the project of a tenant's own queue is empty."""
 
     queues: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def place(self, queue: str) -> NamespacePlace:
-        """Where pods in that queue are counted."""
+        """Return the tenant, the project and the displayed name of a queue."""
         tenant, project = self.queues.get(queue, ("", ""))
         return NamespacePlace(tenant=tenant, project=project, queue=self.told(queue))
 
     def told(self, queue: str) -> str:
-        """The queue as people are told it."""
+        """Return the name of the queue that users see."""
         tenant, project = self.queues.get(queue, ("", ""))
         return f"{tenant}/{project}" if project else queue
 
 
 def tenant_map(people: People) -> TenantMap:
-    """Of all tenants that there are."""
+    """Return the queues of all tenants."""
     found = {}
     for told, record in tenant_queues(people, ()).items():
         tenant = record.parent or told
@@ -61,17 +64,21 @@ def tenant_map(people: People) -> TenantMap:
 
 
 def kube_queue(told: str) -> str:
-    """The name in the API server of a queue that people are told as ``TENANT/PROJECT``."""
+    """Return the name in the API server of the queue that users see as ``TENANT/PROJECT``."""
     return told.replace("/", ".")
 
 
 def queue_of_namespace(namespace: Namespace | None) -> str:
-    """The queue that its label names, in the API server's words; empty where it names none."""
+    """Return the queue in the namespace's label, by its name in the API server; "" if there is none."""
     return namespace.metadata.labels.get(names.QUEUE, "") if namespace is not None else ""
 
 
 def tenant_of(found: KubeTenant) -> Tenant:
-    """In the words of the model. Raises CalabashError for what a schema would have refused."""
+    """Return the tenant of the model.
+
+    Raises:
+        CalabashError: a value that the schema should have refused.
+    """
     spec = found.spec
     return Tenant(
         name=found.metadata.name,
@@ -83,7 +90,11 @@ def tenant_of(found: KubeTenant) -> Tenant:
 
 
 def projects_of(found: KubeTenant) -> list[Project]:
-    """In the words of the model. Raises CalabashError."""
+    """Return the projects of the model.
+
+    Raises:
+        CalabashError: a value that the schema should have refused.
+    """
     tenant = found.metadata.name
     return [
         Project(tenant=tenant, name=p.name, guarantee=p.guarantee, limit=p.limit, weight=p.weight)
@@ -92,16 +103,20 @@ def projects_of(found: KubeTenant) -> list[Project]:
 
 
 def spec_of(tenant: Tenant, projects: Iterable[Project]) -> KubeTenantSpec:
-    """As the API server is to have it. Raises BAD_REQUEST for names that cannot be there, UNSUPPORTED for bounds that
-    nothing in a cluster would keep."""
+    """Return the specification of the KubeTenant object.
+
+    Raises:
+        CalabashError: BAD_REQUEST for names that the API server cannot have, UNSUPPORTED for limits that nothing in a
+            cluster enforces.
+    """
     _require_name("tenant", tenant.name)
     plain = Tenant(name=tenant.name)
     for what in ("priorities", "modes", "models", "slices_per_user", "run_s_max", "groups", "networks"):
         if getattr(tenant, what) != getattr(plain, what):
             raise CalabashError(
-                f"{what.replace('_', ' ')} of a tenant are not bounded on Kubernetes",
+                f"{what.replace('_', ' ')} of a tenant cannot be limited on Kubernetes",
                 reason=Reason.UNSUPPORTED,
-                hint="leave it out; ResourceQuota, PriorityClass and RBAC of the cluster say it there",
+                hint="remove the limit; use ResourceQuota, PriorityClass and RBAC of the cluster instead",
             )
     found = sorted(projects, key=lambda p: p.name)
     for project in found:
@@ -116,7 +131,7 @@ def spec_of(tenant: Tenant, projects: Iterable[Project]) -> KubeTenantSpec:
 
 
 def spec_body(spec: KubeTenantSpec) -> dict[str, Any]:
-    """Of a merge patch: what is none is said to be none."""
+    """Return the body of a merge patch. Empty values are included, so that the patch clears them."""
     return {
         "guarantee": spec.guarantee,
         "limit": spec.limit,
@@ -131,7 +146,7 @@ def spec_body(spec: KubeTenantSpec) -> dict[str, Any]:
 
 
 def wanted_queues(tenant: Tenant, projects: Iterable[Project]) -> dict[str, QueueRecord]:
-    """The queues that a tenant has, by name in the API server."""
+    """Return the queues of a tenant, by their names in the API server."""
     people = People(tenants={tenant.name: tenant}, projects={(p.tenant, p.name): p for p in projects})
     return {kube_queue(name): record for name, record in tenant_queues(people, ()).items()}
 
@@ -140,5 +155,5 @@ def _require_name(what: str, name: str) -> None:
     if _NAME.fullmatch(name) is None or (what, name) == ("tenant", "default"):
         raise CalabashError(
             f"{what} name {name[:80]!r} is not usable on Kubernetes",
-            hint="at most 31 small letters, digits and -, no dot; `default` is everybody's",
+            hint="at most 31 lower-case letters, digits and hyphens, without dots; `default` is reserved",
         )

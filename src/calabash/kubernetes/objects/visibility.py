@@ -1,7 +1,8 @@
-"""Texts for the readers of one namespace: conditions and events of its objects, and errors in events of its pods.
+"""Redaction of conditions, events and error messages for the readers of one namespace.
 
-A user with rights in one namespace reads them, so pods, budgets and queues of others are counted and not named. Texts mark the
-names in them (``model.mentions``); here each mark is replaced by what the reader may see, by the kind and the name in it.
+Every user with rights in the namespace can read these texts, so pods, budgets and queues of other namespaces are
+counted and not named. Texts mark the names in them (``model.mentions``); each mark is replaced here by what the reader
+may see.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ _NOUNS = {Mentioned.POD: "pod", Mentioned.BUDGET: "disruption budget"}
 
 
 def pod_mention(pod: PodName | None) -> str:
-    """A pod in a text; None stands for one that is gone."""
+    """Return the mark of a pod; None stands for a pod that no longer exists."""
     return mention(Mentioned.POD, pod.text if pod is not None else "/")
 
 
 def pod_mentions(pods: Iterable[PodName]) -> str:
-    """Pods in a text, in the order of their names."""
+    """Return the mark of several pods, sorted by name."""
     return mentions(Mentioned.POD, sorted(pod.text for pod in pods))
 
 
 def budget_mention(namespace: str, name: str) -> str:
-    """A disruption budget in a text; without a name it stands for several of the namespace."""
+    """Return the mark of a disruption budget; an empty name stands for several budgets of the namespace."""
     return mention(Mentioned.BUDGET, f"{namespace}/{name}")
 
 
@@ -40,8 +41,8 @@ def for_namespace(
     """Return the text for the readers of a namespace.
 
     Args:
-        queues: names of queues that the readers know: their own and those above it.
-        pod_of: the pod of a request, by its UID; None where requests are not UIDs of pods.
+        queues: return the names of queues that the readers may see: their own and its ancestors.
+        pod_of: return the pod of a request, by its UID; None if requests are not UIDs of pods.
     """
 
     def words(found: list[tuple[str, str]]) -> str:

@@ -76,7 +76,7 @@ def test_a_claim_that_comes_between_two_questions_makes_no_lie_of_the_first_answ
     validate(None, pod_of(pod), "anybody", where({"gpu": WHOLE}), OURS)
     forged = admitted(claiming("gpu", annotations={names.RUN_TIME: "1h"}), namespace=where({}))
     del forged["metadata"]["annotations"][names.RUN_TIME]
-    with pytest.raises(CalabashError, match="does not say what"):
+    with pytest.raises(CalabashError, match="does not agree with"):
         validate(None, pod_of(forged), "anybody", where({"gpu": WHOLE}), OURS)
 
 

@@ -122,7 +122,7 @@ def test_a_denial_says_what_and_what_to_do_in_one_line(program: AdmissionProgram
     response = ask(connect(program, kube), "/mutate", junk)
     assert response["allowed"] is False
     assert response["status"]["code"] == 422
-    assert response["status"]["message"].startswith("container main: nvidia.com/mig-junk names no MIG profile")
+    assert response["status"]["message"].startswith("container main: nvidia.com/mig-junk is not a MIG profile")
     assert "; hint: for example nvidia.com/mig-1g.10gb" in response["status"]["message"]
     assert "\n" not in response["status"]["message"]
 
@@ -139,7 +139,7 @@ def test_what_only_the_product_may_write_is_forbidden_to_others(program: Admissi
 
 def test_a_warning_reaches_the_user(program: AdmissionProgram, kube: MemoryKube) -> None:
     response = ask(connect(program, kube), "/mutate", example("volcano"))
-    assert response["warnings"] == ["calabash: queue batch is not for this namespace: the pod waits in default"]
+    assert response["warnings"] == ["calabash: queue batch is not allowed in this namespace: the pod waits in default"]
 
 
 def test_what_a_namespace_says_counts_also_in_the_moment_after_it_was_made(

@@ -51,7 +51,7 @@ def test_a_pod_as_it_was_admitted_is_allowed() -> None:
 @pytest.mark.parametrize("name", PROTECTED)
 def test_nobody_but_the_product_changes_what_it_wrote_in_any_namespace(name: str, namespace: NamespaceTerms) -> None:
     forged = with_annotation(name, "{}")
-    with pytest.raises(CalabashError, match=f"{name} is not for ann to change") as refused:
+    with pytest.raises(CalabashError, match=f"{name} must not be changed by ann") as refused:
         changed(POD, forged, namespace=namespace)
     assert refused.value.reason is Reason.NOT_PERMITTED
     with pytest.raises(CalabashError, match=name):
@@ -64,14 +64,14 @@ def test_nobody_escapes_by_dressing_a_pod_as_one_that_is_left_alone() -> None:
     forged = with_annotation(names.PLAN, "{}")
     forged["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x"
     forged["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "controller": True}]
-    with pytest.raises(CalabashError, match="to change"):
+    with pytest.raises(CalabashError, match="must not be changed"):
         changed(POD, forged)
 
 
 def test_the_gate_is_the_planners_to_remove() -> None:
     bare = copy.deepcopy(POD)
     bare["spec"]["schedulingGates"] = []
-    with pytest.raises(CalabashError, match=r"scheduling gate calabash\.dev/plan is not for ann to remove"):
+    with pytest.raises(CalabashError, match=r"scheduling gate calabash\.dev/plan must not be removed by ann"):
         changed(POD, bare)
     changed(POD, bare, PLANNER)
     changed(bare, bare)
@@ -84,7 +84,7 @@ def test_other_gates_and_annotations_are_everybodys() -> None:
 
 
 def test_a_plan_may_not_be_brought_along() -> None:
-    with pytest.raises(CalabashError, match="stands in a pod that is created") as refused:
+    with pytest.raises(CalabashError, match="is set on a new pod") as refused:
         validate(None, pod_of(with_annotation(names.PLAN, "{}")), PLANNER, TEAM, SETTINGS)
     assert refused.value.reason is Reason.NOT_PERMITTED
 
@@ -98,13 +98,13 @@ def test_a_plan_may_not_be_brought_along() -> None:
     ],
 )
 def test_an_annotation_that_says_something_else_than_the_containers_is_refused(name: str, text: str) -> None:
-    with pytest.raises(CalabashError, match="does not say what the containers"):
+    with pytest.raises(CalabashError, match="does not agree with the resources"):
         validate(None, pod_of(with_annotation(name, text)), "ann", TEAM, SETTINGS)
 
 
 def test_a_pod_without_devices_may_not_carry_a_request() -> None:
     tree = {"metadata": {"annotations": {names.DIALECT: "native"}}, "spec": {"containers": [{"name": "main"}]}}
-    with pytest.raises(CalabashError, match="does not say"):
+    with pytest.raises(CalabashError, match="does not agree with"):
         validate(None, pod_of(tree), "ann", TEAM, SETTINGS)
 
 

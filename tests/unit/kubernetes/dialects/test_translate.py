@@ -99,21 +99,21 @@ def test_amounts_mean_what_they_mean_in_their_own_system(limits: dict[str, Any],
         ({"calabash.dev/gpus": "many"}, "'many' is not an amount"),
         ({"calabash.dev/gpus": -1}, "-1 is not a whole number"),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 1}, "both asked"),
-        ({"nvidia.com/mig-junk": 1}, "names no MIG profile"),
+        ({"nvidia.com/mig-junk": 1}, "is not a MIG profile"),
         ({"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-2g.20gb": 1}, "both asked"),
         ({"nvidia.com/gpumem": 5, "nvidia.com/gpumem-percentage": 5}, "both asked"),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 101}, "101 is out of range"),
         ({"tke.cloud.tencent.com/qgpu-core": 5, "tke.cloud.tencent.com/qgpu-core-greedy": 5}, "both asked"),
         ({"tke.cloud.tencent.com/qgpu-core": 180, "tke.cloud.tencent.com/qgpu-memory": 1}, "cannot be divided among 2"),
-        ({"tencent.com/vcuda-core": 150}, "neither a part of a card nor whole cards"),
+        ({"tencent.com/vcuda-core": 150}, "neither a fraction of one card nor a multiple of 100"),
         ({"aliyun.com/gpu-count": 3, "aliyun.com/gpu-mem": 8}, "cannot be divided evenly among 3"),
         ({"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 8, "aliyun.com/gpu-core.percentage": 5}, "one card only"),
         ({"bitfusion.io/gpu-percent": 5, "bitfusion.io/gpu-memory": "8Gi"}, "both asked"),
         ({"bitfusion.io/gpu-num": 1, "bitfusion.io/gpu-amount": 2}, "both asked"),
         ({"bitfusion.io/gpu-memory": 800}, "less than 1Mi"),
-        ({"calabash.dev/gpus": 1, "nvidia.com/gpu": 1}, "words of Calabash and of NVIDIA"),
-        ({"nvidia.com/gpumem": 5, "nvidia.com/gpu.shared": 1}, "words of HAMi and of NVIDIA"),
-        ({"volcano.sh/vgpu-number": 1, "nvidia.com/gpumem": 5}, "words of HAMi and of Volcano"),
+        ({"calabash.dev/gpus": 1, "nvidia.com/gpu": 1}, "resource names of Calabash and of NVIDIA"),
+        ({"nvidia.com/gpumem": 5, "nvidia.com/gpu.shared": 1}, "resource names of HAMi and of NVIDIA"),
+        ({"volcano.sh/vgpu-number": 1, "nvidia.com/gpumem": 5}, "resource names of HAMi and of Volcano"),
     ],
 )
 def test_what_cannot_be_understood_is_refused_with_its_container_its_numbers_and_a_hint(
@@ -179,7 +179,7 @@ def test_the_annotations_of_kai_hold_for_one_container_of_a_pod_that_is_meant_fo
     tree["spec"]["schedulerName"] = "kai-scheduler"
     assert asked_of(pod_of(tree)).queue == ""
     tree["spec"]["containers"][1]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
-    with pytest.raises(CalabashError, match="words of NVIDIA device plug-in and of KAI"):
+    with pytest.raises(CalabashError, match="resource names of NVIDIA device plug-in and of KAI"):
         translate(pod_of(tree))
 
 
@@ -450,6 +450,6 @@ def test_no_bytes_make_the_reader_of_pods_fail_otherwise(raw: bytes) -> None:
 
 def test_more_memory_than_a_plan_can_name_is_refused() -> None:
     limits = {"aliyun.com/gpu-mem": "8Gi"}  # eight times 2^30 GiB: somebody took the count for an amount
-    with pytest.raises(CalabashError, match="can be planned") as refused:
+    with pytest.raises(CalabashError, match="exceed the limit of") as refused:
         translate(pod(limits))
     assert refused.value.reason is Reason.TOO_LARGE

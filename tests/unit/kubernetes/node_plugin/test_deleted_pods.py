@@ -34,7 +34,7 @@ class Agent:
 
     def end(self, allocation: AllocationId, *, reason: str, explanation: str) -> bool:
         assert reason == Reason.RECLAIM
-        assert "is gone, was deleted 30 s ago" in explanation
+        assert "pod was deleted 30 s ago" in explanation
         self.ended.append(allocation)
         return True
 

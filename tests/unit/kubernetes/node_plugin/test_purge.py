@@ -67,7 +67,7 @@ def test_purge_is_refused_while_an_agent_or_its_relay_runs(node: Node, lock: str
     held = lock_exclusive(node.home / lock)
     assert held is not None
     try:
-        with pytest.raises(CalabashError, match="of this node runs and uses") as refused:
+        with pytest.raises(CalabashError, match="of this node is running and uses") as refused:
             node.purge(force=True)
     finally:
         os.close(held)

@@ -48,7 +48,7 @@ def test_a_part_of_a_mig_instance_keeps_its_place() -> None:
         ('"memory_mib":1024', '"memory_mib":-1', "memory_mib"),
         ('"node":"n1"', '"node":"n1","more":1', "more"),
         ('"node":"n1"', '"node":""', "node"),
-        ("}]}]}", '},{"device":"GPU-1","memory_mib":1,"core_percent":1}]}]}', "one device twice"),
+        ("}]}]}", '},{"device":"GPU-1","memory_mib":1,"core_percent":1}]}]}', "uses a device twice"),
     ],
 )
 def test_a_plan_with_a_wrong_field_is_refused(before: str, after: str, why: str) -> None:

@@ -72,7 +72,7 @@ def test_each_part_has_a_lease_of_its_own_and_all_has_the_scheduler_of_the_rest(
     ],
 )
 def test_other_selectors_are_refused_for_nobody_could_say_what_they_share(selector: str) -> None:
-    with pytest.raises(CalabashError, match=r"nodes of one pool, calabash.dev/pool=NAME"):
+    with pytest.raises(CalabashError, match=r"expected calabash.dev/pool=NAME"):
         Shard.of(selector)
 
 

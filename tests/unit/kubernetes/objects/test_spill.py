@@ -74,7 +74,7 @@ def test_a_plan_carries_what_is_spilled_and_something_lies_on_the_card() -> None
     assert read_plan(write_plan(plan)) == plan
     part = plan.containers[0].placement("n1").slices[0]
     assert (part.memory_mib, part.resident_mib) == (60 * GIB, 30 * GIB)
-    with pytest.raises(CalabashError, match="nothing on its device"):
+    with pytest.raises(CalabashError, match="spills all of its memory"):
         read_plan(write_plan(plan).replace(f'"spill_mib":{30 * GIB}', f'"spill_mib":{60 * GIB}'))
 
 

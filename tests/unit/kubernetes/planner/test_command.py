@@ -23,7 +23,7 @@ def test_every_loopback_address_is_accepted(address: str) -> None:
 
 
 def test_planner_has_the_nodes_of_a_pool_or_of_no_pool() -> None:
-    with pytest.raises(CalabashError, match=r"the nodes of one pool, calabash.dev/pool=NAME"):
+    with pytest.raises(CalabashError, match=r"expected calabash.dev/pool=NAME"):
         planner.main(["--nodes", "zone=a", "--kubeconfig", "/nonexistent"], standalone_mode=False)
     for selector in ("calabash.dev/pool=a", "!calabash.dev/pool"):
         with pytest.raises(CalabashError, match="/nonexistent"):  # the next thing that it looks for

@@ -259,8 +259,8 @@ def test_while_the_server_is_away_the_outbox_is_bounded_and_then_nothing_new_is_
     sending.keep_bounded()
     refusal = sending.full()
     assert refusal is not None
-    assert "intervals of usage wait" in refusal.message
-    assert "at most 10" in refusal.message
+    assert "usage records wait" in refusal.message
+    assert "the limit is 10" in refusal.message
 
 
 def test_what_may_have_been_seen_is_not_joined(node: NodeSide, server: ServerSide) -> None:

@@ -1,1 +1,1 @@
-"""Resource claims on a node: the DRA driver."""
+"""DRA driver of a node: prepare, reconcile and report resource claims."""

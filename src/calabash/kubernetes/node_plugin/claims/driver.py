@@ -1,4 +1,4 @@
-"""All that faces claims on a node: the driver that the kubelet calls, what the node offers to claims, and what it has given."""
+"""DRA driver of the agent: serve the kubelet's calls, publish ResourceSlices, and reconcile prepared claims."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ log = structlog.get_logger(__name__)
 
 
 class ClaimDoor:
-    """Open while the node's door is that of claims; what was given through it is served until it is given back.
+    """The DRA driver of a node.
+
+    New claims are prepared while the allocation API of the node is ``claims``. Prepared claims are served until they are
+    unprepared, also after a change of the API.
 
     Args:
-        edits: what containers need.
-        refuse: raises CalabashError while the node gives out nothing.
-        closed: why nothing is offered; "" when it is.
+        edits: CDI edits for containers.
+        refuse: raises CalabashError while the node grants nothing.
+        closed: return the reason why no devices are published, "" if they are.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class ClaimDoor:
         self._look()
 
     def stop(self) -> None:
-        """Containers go on."""
+        """Stop publishing, serving and reconciling. Containers are not affected."""
         self._slices.stop()
         if self._server is not None:
             self._server.stop()
@@ -91,6 +94,7 @@ class ClaimDoor:
 
     @property
     def registered(self) -> bool:
+        """Return True if a kubelet has registered the driver."""
         """Whether a kubelet has taken the driver."""
         return self._server is not None and self._server.registered
 
@@ -100,15 +104,15 @@ class ClaimDoor:
 
     @property
     def degraded(self) -> str | None:
-        """What of the node's devices the API server cannot keep for claims; "" where all is, None where claims have none."""
+        """Devices that the API server cannot store in ResourceSlices; "" if it stores all, None if nothing is published."""
         return self._slices.degraded if self._offers else None
 
     def tend(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
-        """How the node is now; to be called again and again.
+        """Update health, slices and server from the state of the node; called at every iteration of the main loop.
 
         Args:
-            refusal: why nothing is given out.
-            driver: version of the cards' driver.
+            refusal: the error that refuses new allocations, None if they are granted.
+            driver: version of the devices' driver.
         """
         self._look()
         if self._server is not None:
@@ -125,7 +129,7 @@ class ClaimDoor:
         self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
 
     def _offer(self, snapshot: NodeSnapshot, facts: SliceFacts) -> None:
-        """What schedulers hear comes before what claims are told."""
+        """Publish or withdraw the ResourceSlices. Runs before claims are reconciled, so that schedulers are informed first."""
         try:
             if self._doorway.claims and (self.registered or self._offers):
                 self._slices.publish(snapshot, facts)
@@ -136,11 +140,13 @@ class ClaimDoor:
             self._told = ""
         except CalabashError as error:
             if error.message != self._told:
-                log.warning("what the node offers to claims could not be told", error=error.message)
+                log.warning("cannot publish the ResourceSlices of the node", error=error.message)
             self._told = error.message
 
     def _look(self) -> None:
-        """Have the driver served while claims may need it: also those that were prepared before the door was changed."""
+        """Start the DRA server while claims may need it, also for those prepared before the allocation API changed; else stop
+        it.
+        """
         if self._server is None and (self._doorway.claims or self._desk.notes.all()):
             self._server = DraServer(
                 DRIVER,
@@ -157,15 +163,15 @@ class ClaimDoor:
     def _refuse(self) -> None:
         if not self._doorway.claims:
             raise CalabashError(
-                f"the devices of node {self._settings.node} are given by tokens, not by claims",
+                f"the devices of node {self._settings.node} are offered by device plug-ins, not to claims",
                 reason=Reason.CONFLICT,
-                hint="the node's label calabash.dev/door says which; its slices were withdrawn when it was changed",
+                hint="delete the pod; the node's label calabash.dev/door selects the allocation API",
             )
         self._refuse_all()
 
 
 def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:
-    """The health of everything that claims can have: that of its card."""
+    """Return the health of all devices that claims can be allocated, which is that of their cards."""
     states = {state.device.uuid: state for state in snapshot.devices}
     return [
         DeviceHealth(

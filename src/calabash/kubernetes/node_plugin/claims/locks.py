@@ -1,7 +1,8 @@
-"""One at a time for each claim: whoever prepares it, gives it back, or looks after it.
+"""Locks per claim for threads that prepare, unprepare or reconcile it.
 
-Who looks after a claim asks the API server first, which takes its time; meanwhile others may work on the claim, and then
-what was heard is of the past. So a look says whether anybody came since it began, and nobody waits for it.
+Reconciling a claim asks the API server first, which can take long. Other threads may work on the claim meanwhile, and then
+the answer is stale. So the reconciler learns whether another thread worked on the claim since it began, and does not wait for
+one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field
 @dataclass(slots=True, kw_only=True)
 class _Turn:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    count: int = 0  # how many had it
-    there: int = 0  # how many have it, wait for it, or look
+    count: int = 0  # number of times that the lock was taken
+    there: int = 0  # number of threads that hold it, wait for it, or observe it
 
 
 class ClaimTurns:
-    """The turns of all claims of a node, by UID; from any thread."""
+    """The locks of all claims of a node, by UID. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,14 +29,18 @@ class ClaimTurns:
 
     @contextmanager
     def work(self, uid: str) -> Iterator[None]:
-        """Nobody else works on the claim meanwhile; whoever does is waited for."""
+        """Hold the lock of a claim; waits for other threads."""
         with self._of(uid) as turn, turn.lock:
             turn.count += 1
             yield
 
     @contextmanager
     def look(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:
-        """Gives what takes the turn once the look is done: False, and no turn, where somebody worked on it since it began."""
+        """Yield a function that tries to lock the claim without waiting.
+
+        Its context manager yields False, without the lock, if another thread works on the claim or has worked on it since
+        ``look`` was called.
+        """
         with self._of(uid) as turn:
             before = turn.count
             yield lambda: _untouched(turn, before)

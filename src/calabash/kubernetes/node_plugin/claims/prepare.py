@@ -1,15 +1,14 @@
-"""A claim is about to be used by a pod of this node: it is granted what was allocated to it, once for all its containers.
+"""NodePrepareResources and NodeUnprepareResources: grant the allocation of a claim, once for all its containers.
 
-Called by the kubelet when a pod with the claim starts, again after a restart of the kubelet, and until it succeeds, so every
-step may be repeated, by another process too: the note with the claim's CDI name comes first, then the grant with its entry in
-the journal, then the file for the runtime, then the answer, before which the note is synced. The allocation is read from the
-API server each time, for the kubelet does not tell it. What is refused is read by the pod's owner, word for word, in the
-pod's events.
+The kubelet calls ``prepare`` when a pod with the claim starts, again after its own restart, and until the call succeeds, so
+every step can be repeated, also by another process. The steps are: write the note with the claim's CDI name, journal the
+grant, write the CDI spec, sync the note, answer. The allocation is read from the API server each time, because the kubelet
+does not send it. Errors appear word for word in the events of the pod.
 
-Each request of a claim has a CDI device of its own. The slot is the same, with all slices of the claim; the variable
-``CALABASH_REQUEST_<n>`` names those of the request by their places in it, and the shim shows what any of them names. A second
-claim of ours in one container would hide the first one's slot, so it is refused: here where the pod is known, else by the shim,
-which counts variables ``CALABASH_CLAIM_<uid>``.
+Each request of a claim has its own CDI device. All share one slot with all slices of the claim; the variable
+``CALABASH_REQUEST_<n>`` lists the indices of the slices of the request, and the shim shows the slices that any of these
+variables lists. A second claim of the driver in one container would hide the first one's slot, so it is refused: here if the
+pod is known, otherwise by the shim, which counts variables ``CALABASH_CLAIM_<uid>``.
 """
 
 from __future__ import annotations
@@ -41,33 +40,33 @@ from calabash.node.agent import Grant, NodeAgent
 from calabash.node.membership.container import claim_allocation
 from calabash.sharing.brokered import MODE as BROKERED
 
-GIVEN_BACK_S = 20.0  # the kubelet waits 45 s, and asks again
+GIVEN_BACK_S = 20.0  # the kubelet waits 45 s, and calls again
 _LOOK_AGAIN_S = 0.01
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NAME_MAX = 128
 
 
 class ClaimEdits(Protocol):
-    """What containers need; see ``edits.NodeEdits``."""
+    """CDI edits for containers; see ``edits.NodeEdits``."""
 
     def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
-        """To use these devices of a grant."""
+        """Return the edits for a container that uses these devices of a grant."""
         ...
 
     def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
-        """To look at these devices."""
+        """Return the edits for a container that observes these devices."""
         ...
 
 
 class ClaimPreparer:
-    """Answers the kubelet for claims; see ``ClaimHandler``.
+    """Answer the kubelet's calls for claims; see ``ClaimHandler``.
 
     Args:
-        fetch: a claim by namespace and name, from the API server; None: there is none.
-        edits: what containers need.
-        refuse: called before anything new is granted; raises CalabashError while the node gives nothing to claims.
-        changed: told a claim that was prepared, as it was fetched.
-        pause: sleeps for so many seconds.
+        fetch: read a claim from the API server by namespace and name; None if it does not exist.
+        edits: CDI edits for containers.
+        refuse: called before a new grant; raises CalabashError while the node grants nothing to claims.
+        changed: called with each claim that was prepared, as it was read.
+        pause: sleep for a number of seconds.
     """
 
     def __init__(
@@ -92,11 +91,11 @@ class ClaimPreparer:
         self._refuse = refuse
         self._changed = changed
         self._pause = pause
-        self._leaving = 0  # how many are being given back; only a hint
+        self._leaving = 0  # number of claims that are being unprepared; read without a lock as a hint
         self._patience = Patience(clock=clock, leaving=self._somebody_leaves, pause=pause)
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
-        """Give it what was allocated to it. Raises CalabashError; the kubelet asks again."""
+        """Grant the allocation of a claim and write its CDI spec. Raises CalabashError; the kubelet calls again."""
         with self._desk.turns.work(claim.uid):
             found = self._claim(claim)
             answer = self._prepared(claim, found)
@@ -123,11 +122,15 @@ class ClaimPreparer:
         return tuple(_answers(plan, note))
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Release what it was granted, and wait until it is free: whoever comes next may need the room."""
+        """End the allocation of a claim, and wait until its devices are free for the next pod.
+
+        Raises:
+            CalabashError: CONFLICT if processes still use the claim after ``GIVEN_BACK_S`` seconds.
+        """
         with self._desk.turns.work(claim.uid):
             self._leaving += 1
             try:
-                why = "its claim was given back"
+                why = "its claim was unprepared"
                 if self._agent.end(claim_allocation(claim.uid), reason="ended", explanation=why):
                     self._wait_for_the_end(claim)
             finally:
@@ -141,7 +144,7 @@ class ClaimPreparer:
                 raise CalabashError(
                     f"claim {claim.namespace}/{claim.name} is still used after {GIVEN_BACK_S:.0f} s",
                     reason=Reason.CONFLICT,
-                    hint="its programs have been told to end; it is tried again",
+                    hint="its processes were sent SIGTERM; the kubelet tries again",
                 )
             self._pause(_LOOK_AGAIN_S)
 
@@ -151,16 +154,18 @@ class ClaimPreparer:
     def _claim(self, ref: ClaimRef) -> ResourceClaim:
         found = self._fetch(ref.namespace, ref.name)
         if found is None or found.metadata.uid != ref.uid:
-            what = "is not there any more" if found is None else f"is another one now ({found.metadata.uid})"
+            what = (
+                "does not exist any more" if found is None else f"was replaced by another claim ({found.metadata.uid})"
+            )
             raise CalabashError(
                 f"claim {ref.namespace}/{ref.name} ({ref.uid}) {what}",
                 reason=Reason.NOT_FOUND,
-                hint="delete the pod; its owner makes it again",
+                hint="delete the pod; its controller creates it again",
             )
         return found
 
     def _require_alone(self, claim: ResourceClaim, pods: Iterable[Pod]) -> None:
-        """No container that uses it uses another claim of ours. Raises CalabashError(CONFLICT)."""
+        """Raise CalabashError(CONFLICT) if a container that uses the claim also uses another claim of this driver."""
         name, namespace = claim.metadata.name, claim.metadata.namespace
         for pod in pods:
             for container, used in claims_by_container(pod).items():
@@ -169,9 +174,9 @@ class ClaimPreparer:
                     if theirs is not None and _is_ours(theirs):
                         raise CalabashError(
                             f"container {container} of pod {namespace}/{pod.metadata.name} uses claims {name} and {other},"
-                            f" both of {DRIVER}",
+                            f" which are both of driver {DRIVER}",
                             reason=Reason.CONFLICT,
-                            hint="a container has one: put both requests into one claim",
+                            hint="a container can use one claim of this driver: put both requests into one claim",
                         )
 
     def _grant(self, plan: ClaimPlan, pods: Sequence[Pod]) -> Grant:
@@ -181,14 +186,14 @@ class ClaimPreparer:
         if held is None:
             self._refuse()
         elif held.placement != placement:
-            why = "its claim was allocated anew"
+            why = "its claim was deallocated and allocated again"
             self._agent.end(name, reason="replaced", explanation=why, gently=True)
         if plan.mode == BROKERED.name and len(plan.requests) > 1:
             raise CalabashError(
-                f"claim {plan.namespace}/{plan.name} has {len(plan.requests)} requests with isolation brokered, whose worker"
-                " shows all devices to each container",
+                f"claim {plan.namespace}/{plan.name} has {len(plan.requests)} requests with isolation brokered; the worker of"
+                " a claim shows all its devices to each container",
                 reason=Reason.MODE_CONFLICT,
-                hint="one claim for each request",
+                hint="use one claim for each request",
             )
         planned = PlannedContainer(name=plan.name, mode=plan.mode, policy=plan.policy, slices=plan.slices)
         now_s, user = self._clock.now_s(), pods[0].metadata.name if pods else plan.name
@@ -209,13 +214,13 @@ class ClaimPreparer:
 
     def _request_edits(self, grant: Grant, plan: ClaimPlan, *, number: int, request: ClaimRequest) -> ContainerEdits:
         edits = self._edits.of(grant, _cards(request))
-        # The list of a whole claim would begin with devices that a container of another request is not shown.
+        # CUDA_VISIBLE_DEVICES of the whole claim would also list devices of other requests.
         env = edits.env if len(plan.requests) == 1 else tuple(e for e in edits.env if e[0] != _VISIBLE)
         return replace(edits, env=(*env, *request_environment(plan, number)))
 
 
 def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], ...]:
-    """What tells the shim whose slot it is, and which devices in it are the request's; a claim with one request needs none."""
+    """Return the variables that identify the claim and, if it has several requests, the slices of one request, to the shim."""
     uid = "".join(c for c in plan.uid.lower() if c.isalnum())
     claim = (f"CALABASH_CLAIM_{uid}", f"{plan.namespace}/{plan.name}")
     if len(plan.requests) == 1:
@@ -226,7 +231,7 @@ def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], 
 
 
 def claims_by_container(pod: Pod) -> dict[str, set[str]]:
-    """The names of the claims that each container of a pod uses."""
+    """Return the names of the claims that each container of a pod uses."""
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     names = {one.name: one.resource_claim_name or made.get(one.name) for one in pod.spec.resource_claims}
     return {
@@ -236,7 +241,7 @@ def claims_by_container(pod: Pod) -> dict[str, set[str]]:
 
 
 def _answers(plan: ClaimPlan, note: ClaimNote) -> Iterable[PreparedDevice]:
-    """A request's CDI device stands at its first device: a container has all devices of a request, and needs it once."""
+    """Yield the prepared devices; the CDI device of a request is in the answer for its first device only."""
     for number, request in enumerate(plan.requests):
         for place, (device, share) in enumerate(zip(request.devices, request.share_ids, strict=True)):
             yield PreparedDevice(

@@ -1,9 +1,9 @@
-"""Claims that a kubelet was told are prepared, by one small file each: which CDI names it was answered.
+"""Files of prepared claims: the CDI names with which the kubelet's calls were answered, one file per claim.
 
-The journal says what is granted; it does not say by which names containers ask for it. A kubelet keeps the names of its last
-answer beyond restarts of its own and of the machine, and gives a container old and new ones. So a claim has one name from the
-first time that it is prepared until it is given back, and a new one after that: a runtime that has missed a change finds no
-file, never what was in force before.
+The journal does not contain the CDI names. A kubelet keeps the names of its last answer across its own restarts and those of
+the machine, and passes old and new ones to a container. So a claim keeps its name from the first time that it is prepared
+until it is unprepared, and gets a new one after that. A runtime with an outdated name then finds no CDI device instead of an
+outdated one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES_MAX = 4096
 
 
 class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A claim that is, or is about to be, prepared. ``nonce`` is what its CDI names have that no others have."""
+    """A claim that is, or is about to be, prepared. ``nonce`` makes its CDI names unique."""
 
     namespace: str
     name: str
@@ -35,24 +35,27 @@ class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def ref(self) -> ClaimRef:
+        """The claim as the kubelet identifies it."""
         """As the kubelet names it."""
         return ClaimRef(namespace=self.namespace, uid=self.uid, name=self.name)
 
     def device(self, request: int) -> str:
-        """The CDI device name of a request of it, by its number."""
+        """Return the CDI device name of a request of the claim, by its number."""
         return f"{self.uid}-{self.nonce}-{request}"
 
 
 class ClaimNotes:
-    """The files of one directory, which is made when it is needed. Methods may be called from any thread, for one claim from
-    one at a time."""
+    """Files of the prepared claims in one directory, which is created when it is needed.
+
+    Methods may be called from any thread, but for one claim from one thread at a time.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._settled: set[str] = set()
 
     def keep(self, claim: ClaimRef) -> ClaimNote:
-        """The note of a claim; written if there is none. Raises CalabashError."""
+        """Return the note of a claim; write it if there is none. Raises CalabashError."""
         path = self._path(claim.uid)
         known = _read(path)
         if known is not None:
@@ -68,7 +71,7 @@ class ClaimNotes:
         return note
 
     def settle(self, claim: ClaimRef) -> None:
-        """Its note survives a power cut from now on: before the kubelet is told its names. Raises CalabashError."""
+        """Sync the note to disk, before the kubelet is answered with its names. Raises CalabashError."""
         if claim.uid in self._settled:
             return
         path = self._path(claim.uid)
@@ -79,25 +82,25 @@ class ClaimNotes:
         self._settled.add(claim.uid)
 
     def of(self, uid: str) -> ClaimNote | None:
-        """The note of a claim, if there is one."""
+        """Return the note of a claim, None if there is none."""
         return _read(self._path(uid)) if _UID.fullmatch(uid) else None
 
     def forget(self, uid: str) -> None:
-        """It is given back."""
+        """Delete the note of a claim."""
         self._settled.discard(uid)
         if _UID.fullmatch(uid):
             with suppress(OSError):
                 self._path(uid).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what writers that died have left; before anybody writes."""
+        """Remove temporary files of writers that died. Call it before any note is written."""
         with suppress(OSError):
             for name in os.listdir(self._directory):
                 if name.startswith(".") and name.endswith(".new"):
                     (self._directory / name).unlink()
 
     def all(self) -> list[ClaimNote]:
-        """All of them; a file that is none is not heeded."""
+        """Return all valid notes."""
         try:
             names = sorted(name for name in os.listdir(self._directory) if _UID.fullmatch(name))
         except OSError:
@@ -107,16 +110,18 @@ class ClaimNotes:
     def _path(self, uid: str) -> Path:
         if not _UID.fullmatch(uid):
             raise CalabashError(
-                f"{uid[:64]!r} is no UID of a claim", reason=Reason.BAD_REQUEST, hint="the API server gives UIDs"
+                f"{uid[:64]!r} is not the UID of a claim",
+                reason=Reason.BAD_REQUEST,
+                hint="use the UID in the claim's metadata",
             )
         return self._directory / uid
 
 
 def _unwritten(claim: ClaimRef, path: Path, error: OSError) -> CalabashError:
     return CalabashError(
-        f"claim {claim.namespace}/{claim.name} cannot be noted in {path}: {error.strerror}",
+        f"claim {claim.namespace}/{claim.name} cannot be recorded in {path}: {error.strerror}",
         reason=Reason.DISK_FULL if error.errno in {28, 122} else Reason.BAD_FILE,
-        hint="the agent's directory must be writable; it is tried again",
+        hint="make sure that the agent's directory is writable; the kubelet tries again",
     )
 
 

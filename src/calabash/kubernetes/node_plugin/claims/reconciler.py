@@ -1,8 +1,8 @@
-"""Looks after claims that a node has prepared: whether they still are what they were, and what their status tells.
+"""Reconcile prepared claims: detect claims that were deleted or deallocated, and report device status in the others.
 
-Nobody tells a driver that a claim is gone, and claims cannot be watched by node. So each is asked for when a card has changed
-its health, and else every quarter of a minute; one that was just prepared is told of as it was fetched for that. What is
-over is let go of: the kubelet gives back what it knows, this is for what it has forgotten.
+A driver is not notified when a claim is deleted, and claims cannot be watched by node. So each prepared claim is read when
+the health of a device changes, and otherwise every ``LOOK_S`` seconds. A claim that was just prepared is reported from the
+object that was read for that. The kubelet unprepares the claims that it knows; this removes those that it has forgotten.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ log = structlog.get_logger(__name__)
 
 
 class ClaimCare:
-    """A thread of its own, because the API server may take its time."""
+    """Thread that reconciles prepared claims. The API server may take long to answer."""
 
     def __init__(self, client: KubeClient, agent: NodeAgent, desk: ClaimDesk) -> None:
         self._client = client
         self._agent = agent
         self._desk = desk
-        self._due: dict[str, ResourceClaim | None] = {}  # by UID; as it was just fetched, if it was
+        self._due: dict[
+            str, ResourceClaim | None
+        ] = {}  # claims to reconcile, by UID, with the object if it was just read
         self._news = threading.Condition()
         self._stopping = False
         self._health: Mapping[DeviceUuid, Health] = {}
@@ -49,7 +51,7 @@ class ClaimCare:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; what is under way ends by itself soon."""
+        """Stop the thread after the call in progress."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -57,13 +59,13 @@ class ClaimCare:
             self._thread.join()
 
     def prepared(self, claim: ResourceClaim) -> None:
-        """What it was given is to be told in its status."""
+        """Report the status of a claim that was just prepared."""
         with self._news:
             self._due.setdefault(claim.metadata.uid, claim)
             self._news.notify_all()
 
     def follow(self, health: Mapping[DeviceUuid, Health]) -> None:
-        """The health of the cards now; where it has changed, all claims are looked at."""
+        """Update the health of the devices. If it has changed, reconcile all claims."""
         with self._news:
             changed = bool(self._health) and health != self._health
             self._health = health
@@ -82,7 +84,7 @@ class ClaimCare:
             self.round(due)
 
     def round(self, due: Mapping[str, ResourceClaim | None] | None = None) -> None:
-        """Look at these claims, or at all."""
+        """Reconcile the claims in ``due``, or all if it is empty."""
         for note in self._desk.notes.all():
             if self._stopping:
                 return
@@ -94,9 +96,9 @@ class ClaimCare:
                     else:
                         self._look(note)
                     self._told = ""
-                except CalabashError as error:  # as long as it fails, it is told once
+                except CalabashError as error:  # a repeated error is logged once
                     if error.message != self._told:
-                        log.warning("a claim could not be looked after", claim=note.uid, error=error.message)
+                        log.warning("cannot reconcile a claim", claim=note.uid, error=error.message)
                     self._told = error.message
 
     def _look(self, note: ClaimNote) -> None:
@@ -108,7 +110,10 @@ class ClaimCare:
             self._tell(claim)
 
     def _heard(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
-        """Keep what the API server says of it; whether it is over. What is over and holds nothing any more leaves nothing."""
+        """Update the store from the claim object; return True if the claim is deleted or deallocated.
+
+        If such a claim has no allocation any more, its note and its spec are deleted.
+        """
         if claim is None or claim.metadata.uid != note.uid:
             self._desk.book.ended(note.uid)
             over = True
@@ -121,7 +126,7 @@ class ClaimCare:
         return over
 
     def _tell(self, claim: ResourceClaim) -> None:
-        """Only what stands: a claim that is just being prepared is looked at once it is."""
+        """Write the status of the claim's devices, unless the claim is still being prepared or its status is current."""
         states = self._agent.devices()
         plan = claim_plan(claim, self._agent.node, [state.device for state in states])
         record = self._agent.record(claim_allocation(claim.metadata.uid))

@@ -1,7 +1,7 @@
-"""What a node keeps of claims: their CDI names, who uses them, and the specs for the runtime.
+"""State of the claims of a node: notes with CDI names, store of users, CDI specs and locks.
 
-A note is written before anything else of a claim and removed after everything else, so what has no note is of an agent that was
-killed while it wrote, and goes when the next one begins.
+The note of a claim is written first and removed last. So state without a note was left by an agent that was killed while
+writing, and is removed when the next agent starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ CLAIM_PREFIX = "calabash-claim-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDesk:
-    """Of one node. ``specs``: the directory of dynamic CDI specs; ``turns``: who works on a claim has it meanwhile."""
+    """State of the claims of one node.
+
+    Args:
+        specs: directory of dynamic CDI specs.
+        turns: locks of the claims.
+    """
 
     notes: ClaimNotes
     book: ClaimBook
@@ -32,15 +37,18 @@ class ClaimDesk:
     turns: ClaimTurns = field(default_factory=ClaimTurns)
 
     def clear(self, uid: str) -> None:
-        """Nothing of a claim is left here; by who has its turn. Raises CalabashError."""
+        """Delete the spec, the note and the stored state of a claim, under its lock. Raises CalabashError."""
         if self.notes.of(uid) is not None:
             remove_spec(self.specs, CLAIM_PREFIX + uid)
         self.notes.forget(uid)
         self.book.forget(uid)
 
     def begin(self, held: Collection[AllocationId]) -> list[AllocationId]:
-        """Remove what agents that were killed have left half made; before the kubelet is served. What of ``held`` belongs to
-        no claim that is noted is for nobody: the caller ends it."""
+        """Remove partial state that killed agents left; call it before the kubelet is served.
+
+        Returns:
+            The allocations in ``held`` of claims without a note. The caller ends them.
+        """
         self.notes.sweep()
         with suppress(OSError):
             sweep_leftovers(self.specs, CLAIM_PREFIX)

@@ -1,4 +1,4 @@
-"""What a claim's status tells of what it really has: a condition ``Ready`` and the facts of each device."""
+"""Device status of a claim: the condition ``Ready`` and the data of each allocated device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def claim_status(
     cards: Mapping[DeviceUuid, Device],
     causes: Mapping[DeviceUuid, str],
 ) -> list[dict[str, Any]] | None:
-    """Our devices in its status; None when it says just that already.
+    """Return the device status of a claim for this driver, None if the current status is the same.
 
     Args:
-        allocation: what the agent has granted; None where there is nothing to grant, as for an administrator's look.
-        cards: the node's cards.
-        causes: why cards are ill.
+        allocation: ID of the granted allocation; None if there is none, as with admin access.
+        cards: the devices of the node.
+        causes: the causes of unhealthy devices.
     """
     names = {one.name: one.device.uuid for one in claim_devices(tuple(cards.values()))}
     said = {(d.pool, d.device, d.share_id or ""): d for d in claim.status.devices if d.driver == DRIVER}
@@ -72,9 +72,11 @@ def _readiness(
 ) -> tuple[bool, str]:
     uuid = DeviceUuid(part.device)
     if card is None or card.health in OUT_OF_SERVICE:
-        return False, causes.get(uuid) or ("the card is gone" if card is None else f"the card is {card.health.value}")
+        return False, causes.get(uuid) or (
+            "the device no longer exists" if card is None else f"the device is {card.health.value}"
+        )
     if plan.admin_access:
-        return True, "it may look at the card"
+        return True, "admin access: the device can be observed"
     memory = f"{part.memory_mib} MiB" if part.memory_mib else "memory without a cap"
     promised = part.core_percent and plan.policy is not ComputePolicy.BEST_EFFORT
     cores = f", {part.core_percent} % of its time" if promised else ", best-effort compute" if part.core_percent else ""

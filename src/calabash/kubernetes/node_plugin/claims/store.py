@@ -1,7 +1,7 @@
-"""What this node knows of the claims that it has prepared: who may use them, and whether they are over.
+"""Store of the prepared claims of a node: the pods that may use each claim, and whether it is deleted or deallocated.
 
-It is asked from any thread and never waits; it is told when a claim is prepared, and by whoever asks the API server now and
-then. A claim of which nobody has heard since the agent began is kept, and any pod may be using it.
+Reads come from any thread and never block. It is updated when a claim is prepared and by the reconciler. A claim that was not
+read since the agent started is kept, and any pod may be using it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ _POD = "pods"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownClaim:
+    """A claim as it was last read.
+
+    Args:
+        pods: UID and name of the pods that may use it.
+        over: True if it is deleted, or nothing of this driver is allocated to it any more.
+    """
+
     """A claim as it was last seen. ``pods``: UID -> name of those that may use it. ``over``: it is gone, or nothing of ours is
     allocated to it any more."""
 
@@ -31,7 +38,7 @@ class KnownClaim:
 
 
 def known_claim(claim: ResourceClaim) -> KnownClaim:
-    """What is remembered of a claim."""
+    """Return the stored form of a claim object."""
     allocation = claim.status.allocation
     ours = allocation is not None and any(r.driver == DRIVER for r in allocation.devices.results)
     return KnownClaim(
@@ -44,46 +51,46 @@ def known_claim(claim: ResourceClaim) -> KnownClaim:
 
 
 class ClaimBook:
-    """Claims of one node, by the allocation that each has."""
+    """Prepared claims of one node, by their allocations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[AllocationId, KnownClaim] = {}
 
     def saw(self, claim: KnownClaim) -> None:
-        """It was prepared, or looked at."""
+        """Insert or update a claim that was prepared or read."""
         with self._lock:
             self._known[claim_allocation(claim.uid)] = claim
 
     def ended(self, uid: str) -> None:
-        """It is gone, or another has its name."""
+        """Mark a claim as deleted or replaced by another object of its name."""
         with self._lock:
             name = claim_allocation(uid)
             known = self._known.get(name) or KnownClaim(namespace="", name="", uid=uid)
             self._known[name] = KnownClaim(namespace=known.namespace, name=known.name, uid=uid, over=True)
 
     def forget(self, uid: str) -> None:
-        """Nothing of it is left here."""
+        """Delete a claim."""
         with self._lock:
             self._known.pop(claim_allocation(uid), None)
 
     def of(self, allocation: AllocationId) -> KnownClaim | None:
-        """The claim that has it."""
+        """Return the claim of an allocation, None if it is not known."""
         with self._lock:
             return self._known.get(allocation)
 
     def users(self, allocation: AllocationId) -> Collection[str] | None:
-        """UIDs of the pods that may use it; None: it is not known. One that is over may still be used by any."""
+        """Return the UIDs of the pods that may use an allocation; None if unknown, or if the claim is over."""
         known = self.of(allocation)
         return None if known is None or known.over else known.pods.keys()
 
     def holds(self, allocation: AllocationId) -> bool:
-        """Whether it is kept."""
+        """Return True if the allocation is kept: its claim is not known to be over."""
         known = self.of(allocation)
         return known is None or not known.over
 
     def only(self, allocations: Iterable[AllocationId]) -> None:
-        """Forget all others."""
+        """Delete all claims but those of these allocations."""
         kept = set(allocations)
         with self._lock:
             self._known = {name: claim for name, claim in self._known.items() if name in kept}

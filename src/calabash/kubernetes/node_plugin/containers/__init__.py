@@ -1,1 +1,1 @@
-"""Containers on a node: which slices they have, and how they get them."""
+"""Containers of a node: find the slices of a container, grant them, and write its CDI spec."""

@@ -1,5 +1,8 @@
-"""Whose tokens they are: by the kubelet's checkpoint, which is written before it starts a container, else by pod-resources
-and what this process remembers of its own answers."""
+"""Find the containers that have given device IDs.
+
+The kubelet's checkpoint is written before it starts a container and is used first; otherwise its pod-resources API and the
+recorded answers to Allocate.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,14 @@ Tokens = frozenset[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
+    """A container that has certain device IDs.
+
+    Args:
+        pod_uid: "" if only the name of the pod is known.
+        pod: ``namespace/name``, "" if only the UID is known.
+        names: CDI device names with which Allocate was answered.
+    """
+
     """A container that holds certain tokens.
 
     Args:
@@ -39,11 +50,11 @@ class Claimant:
 
 
 class Owners:
-    """Who holds which tokens of one resource.
+    """The containers that have device IDs of one resource.
 
     Args:
-        checkpoint: the kubelet's entries; raises CalabashError when its form is not known.
-        pod_resources: the kubelet's answer; does not know init containers.
+        checkpoint: return the kubelet's entries; raises CalabashError if the format is unknown.
+        pod_resources: return the answer of the pod-resources API, which does not list init containers.
     """
 
     def __init__(
@@ -60,7 +71,7 @@ class Owners:
         self._lock = threading.Lock()
 
     def answered(self, tokens: Sequence[str], name: str) -> None:
-        """Remember what Allocate was answered with."""
+        """Record the CDI name with which Allocate was answered."""
         key = frozenset(tokens)
         with self._lock:
             self._answers[key] = name
@@ -69,12 +80,12 @@ class Owners:
                 self._answers.popitem(last=False)
 
     def of(self, tokens: Sequence[str]) -> tuple[Claimant, ...]:
-        """All containers with exactly these tokens, in no order: init containers pass theirs on to later ones."""
+        """Return all containers with exactly these device IDs, unordered: init containers pass theirs on to later ones."""
         key = frozenset(tokens)
         try:
             found = [e for e in self._checkpoint() if e.resource == self.resource and frozenset(e.device_ids) == key]
         except CalabashError as error:
-            log.warning("the kubelet's checkpoint cannot be read; asking pod-resources", error=error.message)
+            log.warning("cannot read the kubelet's checkpoint; using the pod-resources API", error=error.message)
             found = []
         claimants = [
             Claimant(pod_uid=e.pod_uid, container=e.container, names=names)
@@ -84,8 +95,11 @@ class Owners:
         return tuple(claimants) or self._by_pod_resources(key)
 
     def _by_pod_resources(self, key: Tokens) -> tuple[Claimant, ...]:
-        """It names whoever got the tokens last, so the last answer is that container's: earlier ones were for init
-        containers that passed the tokens on, or for pods before."""
+        """Return the containers in the pod-resources API with these device IDs, with the last recorded CDI name.
+
+        The API names the last container that got the IDs, so the last answer belongs to it. Earlier answers were for init
+        containers that passed the IDs on, or for earlier pods.
+        """
         with self._lock:
             name = self._answers.get(key)
         if name is None:

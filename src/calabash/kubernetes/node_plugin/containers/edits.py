@@ -1,12 +1,12 @@
-"""What a container needs to use its slices: the shim, its slot, the driver's libraries and device nodes of the host.
+"""CDI edits of a container: the shim, its slot, the driver's libraries and device nodes of the host.
 
-No hook and no program runs in the tenant's place: files are mounted where the loader looks by itself, in images of Debian's
-and of Red Hat's kind, without a cache of libraries and without a shell. The shim is named in ``/etc/ld.so.preload``, which
-no variable of the pod can undo. The slot is mounted for reading, its usage page alone for writing.
+No hook and no other program runs: files are mounted where the loader searches by default, in images like those of Debian and
+of Red Hat, and neither a library cache nor a shell is needed. The shim is named in ``/etc/ld.so.preload``, which no variable
+of the pod can override. The slot is mounted read-only, except its usage page.
 
-A mode whose edits name no library to preload has no use for CUDA in the container, as with a card that is on its way into a
-virtual machine: shim and driver then stay outside. A container that has a worker has the socket of that worker, and libraries
-of ours that forward its calls under the names of the driver's: no slot, no shim, no device node and nothing of the driver.
+A mode whose edits preload no library needs no CUDA in the container, for example for a device that is passed to a virtual
+machine: shim and driver are then not mounted. A container with a worker gets the socket of the worker and Calabash's
+libraries that forward CUDA calls under the names of the driver's: no slot, no shim, no device node and no file of the driver.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _WRITE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 class EditsMaker:
-    """From a grant to what its container gets.
+    """Build the CDI edits of a container from its grant.
 
     Args:
-        shim: the library on the host.
-        preload: a file on the host with the shim's path inside a container.
-        driver: what of the host's driver goes into a container.
-        forwarding: libraries on the host that stand in for the driver's and talk to a worker.
+        shim: the shim on the host.
+        preload: file on the host with the shim's path inside a container.
+        driver: files and nodes of the host's driver that containers get.
+        forwarding: libraries on the host that replace the driver's and forward calls to a worker.
     """
 
     def __init__(self, *, shim: Path, preload: Path, driver: HostDriver, forwarding: Sequence[Path] = ()) -> None:
@@ -54,11 +54,11 @@ class EditsMaker:
         write_preload(preload)
 
     def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
-        """All of it; ``nodes`` are those of the devices of the grant."""
+        """Return the edits for using a grant; ``nodes`` are the device nodes of its devices."""
         if grant.edits.worker_socket:
             return self._to_worker(grant.edits)
         uses_cuda = any(key == _PRELOAD for key, _ in grant.edits.environment)
-        # "void" keeps the runtime of others from adding its own; the shim narrows the view of devices by the slot.
+        # "void" keeps NVIDIA's runtime from adding devices; the shim limits the visible devices to the slot.
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
         env += [(key, value) for key, value in grant.edits.environment if key not in _OTHERWISE_INSIDE]
         slot = Path(grant.record.slot)
@@ -86,8 +86,10 @@ class EditsMaker:
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
     def of_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
-        """What lets a container look at cards and take nothing of them by itself: NVML, and neither CUDA nor a slice. Who only
-        asks writes as well: the driver wants its nodes opened for that, and the state of a simulated node."""
+        """Return the edits for observing devices: NVML, without CUDA and without a slice.
+
+        Nodes are mounted for writing even so: the driver requires it, and so does the state of a simulated node.
+        """
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
         mounts = _library_mounts([file for file in self._driver.libraries if file.name.startswith(_NVML)])
         control = [node for node in self._driver.nodes if node.name == _CONTROL]
@@ -120,7 +122,9 @@ class EditsMaker:
         ]
 
     def _node(self, path: str) -> tuple[list[DeviceNode], list[MountEdit]]:
-        """Of a simulated machine it lies below the machine's own root, and may be a file that stands for a device."""
+        """Return the node or mount of a device file; on a simulated machine it is below the machine's root and may be a plain
+        file.
+        """
         if self._driver.state is None:
             return [DeviceNode(path=path)], []
         shown = self._driver.state.parent / "root" / path.lstrip("/")
@@ -130,24 +134,24 @@ class EditsMaker:
 
 
 class NodeEdits:
-    """The same with the device nodes of this node.
+    """CDI edits with the device nodes of this node.
 
     Args:
-        host: where the host's file system is seen.
-        devices: the cards of the node.
+        host: where the host's file system is mounted.
+        devices: return the devices of the node.
     """
 
     def __init__(self, maker: EditsMaker, host: Path, devices: Callable[[], Sequence[Device]]) -> None:
         self._maker, self._host, self._devices = maker, host, devices
 
     def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
-        """What a container needs to use these devices of a grant; None: all of them."""
+        """Return the edits for using these devices of a grant; None: all of its devices."""
         if wanted is None:
             wanted = [s.device for s in grant.record.placement.slices]
         return self._maker.of(grant, self._nodes(wanted))
 
     def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
-        """What a container needs to look at these devices."""
+        """Return the edits for observing these devices."""
         return self._maker.of_observer(self._nodes(wanted))
 
     def _nodes(self, wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
@@ -155,7 +159,7 @@ class NodeEdits:
 
 
 def write_preload(path: Path) -> None:
-    """The host's copy of a container's ``/etc/ld.so.preload``."""
+    """Write the host's copy of a container's ``/etc/ld.so.preload``, if it differs."""
     text = SHIM_INSIDE + "\n"
     if not path.exists() or path.read_text() != text:
         coming = path.with_name(path.name + ".new")
@@ -174,7 +178,7 @@ def _library_mounts(files: Sequence[Path]) -> list[MountEdit]:
 
 
 def device_nodes(host: Path, devices: Sequence[Device], wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
-    """The nodes of these devices, as the host names them; those of simulated cards are none."""
+    """Return the device nodes of these devices, by their paths on the host. Simulated devices have none."""
     by_uuid = {device.uuid: device for device in devices}
     found = (node_of(host, by_uuid[uuid].pci_bus_id) for uuid in wanted if uuid in by_uuid)
     return tuple(Path("/") / path.relative_to(host) for path in found if path is not None and path.is_char_device())

@@ -1,7 +1,7 @@
-"""The driver of the host, seen from the agent's own image: which of its files go into containers, and NVML for ourselves.
+"""The host's NVIDIA driver as seen from the agent's image: files to mount into containers, and NVML for the agent.
 
-With NVIDIA's container runtime the loader finds NVML in the agent's container. Without it, the host's files are looked at
-where the host's file system is mounted: by the host's cache of the loader, and in the directories that installers use.
+With NVIDIA's container runtime the loader finds NVML in the agent's container. Otherwise files are searched below the mount
+of the host's file system: in the host's loader cache, and in the directories that installers use.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CUDA = "libcuda.so.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDriver:
-    """What of the host's driver goes into a container.
+    """Files and nodes of the host's driver that go into a container.
 
     Args:
         libraries: files of the host; each is mounted under its own name in every directory of ``library_directories``.
         nodes: device nodes that every container with a device gets.
-        state: of a simulated node; None on a machine with cards.
+        state: state file of a simulated node; None on a real machine.
     """
 
     libraries: tuple[Path, ...] = ()
@@ -38,43 +38,44 @@ class HostDriver:
 
 
 def library_directories(machine: str = "") -> tuple[str, ...]:
-    """Where loaders look without being told: Debian's directory and Red Hat's."""
+    """Return the default library directories of loaders: those of Debian and of Red Hat."""
     return (f"/usr/lib/{machine or platform.machine()}-linux-gnu", "/usr/lib64")
 
 
 def find_nvml(host: Path, *, root: str = "/") -> Path | None:
-    """NVML of the host, as we see it; for a process whose own loader has none."""
+    """Return the path of the host's NVML in the agent's container, for a loader that finds no other; None if it is missing."""
     places = (*library_directories(), *_MORE_DIRECTORIES)
     return next(libraries_named(host / root.lstrip("/"), _NVML, places), None)
 
 
 def no_cards(settings: AgentSettings, nvml: Path | None) -> CalabashError:
-    """This node has nothing to give out; ``nvml`` is what was found of its driver."""
+    """Return the error of a node without devices; ``nvml`` is the driver library that was found."""
     if settings.sim_state is not None:
         return no_devices()
     base = settings.host / settings.driver_root.lstrip("/")
     if nvml is None:
         return CalabashError(
-            f"this node has no NVIDIA driver: {_NVML} was neither given to the agent nor is it below {base}",
+            f"this node has no NVIDIA driver: {_NVML} is neither in the agent's container nor below {base}",
             reason=Reason.NO_DEVICES,
-            hint="install the driver, set agent.driverRoot where it is elsewhere, or keep the agent off nodes without"
-            " cards by agent.nodeSelector",
+            hint="install the driver, set agent.driverRoot if it is elsewhere, or exclude nodes without"
+            " devices by agent.nodeSelector",
         )
     return CalabashError(
-        f"the NVIDIA driver of this node ({nvml}) shows no card",
+        f"the NVIDIA driver of this node ({nvml}) reports no device",
         reason=Reason.NO_DEVICES,
-        hint="is its kernel module loaded? `nvidia-smi` on the node says more",
+        hint="check that its kernel module is loaded: run `nvidia-smi` on the node",
     )
 
 
 def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
-    """The libraries of that driver version, and the nodes that all devices share.
+    """Return the libraries of a driver version, and the device nodes that all devices share.
 
     Args:
-        host: where the host's file system is seen; what is found is named as the host names it.
-        root: the driver's own root on the host.
+        host: where the host's file system is mounted; the result has paths of the host.
+        root: root of the driver's files on the host.
 
-    Raises CalabashError(NO_DEVICES) where the driver's library for programs is in none of its places.
+    Raises:
+        CalabashError: NO_DEVICES if libcuda of that version is not found.
     """
     base = host / root.lstrip("/")
     found: dict[str, Path] = {}
@@ -86,16 +87,16 @@ def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
             found.setdefault(file.name, Path("/") / file.relative_to(host))
     if version and f"libcuda.so.{version}" not in found:
         raise CalabashError(
-            f"the driver answers as {version}, but libcuda.so.{version} is not found below {base}",
+            f"the driver reports version {version}, but libcuda.so.{version} is not found below {base}",
             reason=Reason.NO_DEVICES,
-            hint="set agent.driverRoot to where the driver's files begin on the host",
+            hint="set agent.driverRoot to the root of the driver's files on the host",
         )
     nodes = tuple(Path("/dev") / name for name in _COMMON_NODES if (host / "dev" / name).is_char_device())
     return HostDriver(libraries=tuple(found.values()), nodes=nodes)
 
 
 def names_of(library: Path) -> tuple[str, ...]:
-    """``libcuda.so.580.95.05`` is also looked for as ``libcuda.so.1``; the linker's own name costs nothing more."""
+    """Return the names of a library in containers: ``libcuda.so.580.95.05`` is also ``libcuda.so.1`` and ``libcuda.so``."""
     stem, _, version = library.name.partition(".so.")
     names = [library.name]
     if version != "1":
@@ -106,13 +107,16 @@ def names_of(library: Path) -> tuple[str, ...]:
 
 
 def programs_of(host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
-    """What lets programs of the host's driver run beside us: they are taken as they are, with its libraries, but with the
-    C library of our own image. So ``directory`` will have links to the libraries of the driver alone."""
+    """Return the files that let programs of the host's driver run in the agent's container.
+
+    The programs run with the driver's libraries but with the C library of the agent's image. So ``directory`` will contain
+    links to the libraries of the driver only (``link_libraries``).
+    """
     return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
 
 
 def link_libraries(driver: HostDriver, host: Path, directory: Path) -> None:
-    """The directory of ``programs_of``, as that driver fills it. Raises CalabashError."""
+    """Fill the directory of ``programs_of`` with links to the driver's libraries. Raises CalabashError."""
     wanted = {name: host / str(library).lstrip("/") for library in driver.libraries for name in names_of(library)}
     try:
         directory.mkdir(mode=0o755, exist_ok=True)
@@ -131,6 +135,6 @@ def link_libraries(driver: HostDriver, host: Path, directory: Path) -> None:
 
 
 def simulated_driver(libraries: Path, state: Path) -> HostDriver:
-    """The simulated pair over the state of one node."""
+    """Return the simulated driver libraries with the state of one node."""
     files = tuple(libraries / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
     return HostDriver(libraries=files, state=state)

@@ -1,7 +1,7 @@
-"""What containers of tenants are given from this program, put where the host's runtime can mount it from.
+"""Copies of the product's files on the host, from which the runtime mounts them into containers.
 
-The agent may itself run from an image, whose files no other container can see. A file is installed under a name that
-holds its content's hash and is never changed: containers that were started with an earlier release keep theirs.
+The agent may run from an image, whose files no other container can see. A file is installed under a name that contains its
+content's hash, and is never changed: containers that were started with an earlier release keep their file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def install(source: Path, directory: Path) -> Path:
-    """A copy of ``source`` at ``directory/<hash>/<name>``, readable by all. Raises CalabashError(BAD_FILE, DISK_FULL)."""
+    """Copy ``source`` to ``directory/<hash>/<name>``, readable by all; return the path.
+
+    Raises:
+        CalabashError: BAD_FILE or DISK_FULL if it cannot be written.
+    """
     try:
         content = source.read_bytes()
         target = directory / hashlib.sha256(content).hexdigest()[:16] / source.name
@@ -36,6 +40,6 @@ def install(source: Path, directory: Path) -> Path:
             reason=Reason.DISK_FULL if full else Reason.BAD_FILE,
             hint="free some space"
             if full
-            else "the agent's directory must be writable, and on a file system with exec",
+            else "make sure that the agent's directory is writable and not mounted with noexec",
         ) from error
     return target

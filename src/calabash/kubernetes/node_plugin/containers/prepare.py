@@ -1,7 +1,7 @@
-"""A container is about to be made: it is given its slices, and what it needs is written where its runtime reads it.
+"""PreStartContainer of the device plug-ins: grant a container its slices and write its CDI spec.
 
-Called by the kubelet before every start of a container, again and again until it succeeds, so every step may be repeated.
-What is refused is read by the pod's owner, word for word, in the pod's events.
+The kubelet calls it before every start of a container, and until it succeeds, so every step can be repeated. Errors appear
+word for word in the events of the pod.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from calabash.sharing.exclusive import MODE as EXCLUSIVE
 
 
 class Preparer:
-    """Answers the kubelet for one resource, that of ``owners``.
+    """Answer the kubelet for one resource, that of ``owners``.
 
     Args:
-        placing: which slices a container has.
-        edits: what a container needs to use a grant.
-        specs: where those needs are written for the runtime.
-        since_s: since when the pod of a UID runs as it does now (``ContainerMembership.sandbox_since_s``).
-        sandbox: the process that such a pod lives as long as; None: it cannot be seen yet.
-        refuse: called before anything new is granted; raises CalabashError while the node gives out nothing.
-        prepared: called when a container has what it needs.
-        leaving: whether the pod of any of these allocations is going; then who finds no room waits a few seconds.
-        pause: sleeps for so many seconds.
+        placing: choose the slices of a container.
+        edits: return the CDI edits of a grant.
+        specs: CDI specs of containers.
+        since_s: return the start of a pod's sandbox, by UID (``ContainerMembership.sandbox_since_s``).
+        sandbox: return the process of a pod's sandbox, by UID; None if it is not visible yet.
+        refuse: called before a new grant; raises CalabashError while the node grants nothing.
+        prepared: called when the spec of a container is written.
+        leaving: return True if the pod of one of these allocations is terminating; a container without room then waits.
+        pause: sleep for a number of seconds.
     """
 
     def __init__(
@@ -82,39 +82,39 @@ class Preparer:
         self._lock = threading.Lock()
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
-        """Decides nothing, and answers at once with a name that nobody has had before."""
+        """Answer Allocate with a CDI name that was never used before. Nothing is granted yet."""
         name = new_name(device_ids)
         self._owners.answered(device_ids, name)
         return Allocated(cdi_names=(qualified(name),))
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Any will do: the lowest, so that few files are ever in use."""
+        """Return the lowest available device IDs, so that few spec files are in use."""
         rest = sorted(set(available) - set(must))
         return [*must, *rest][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
-        """Give the container with these tokens its slices. Raises CalabashError; the kubelet asks again.
+        """Grant the container with these device IDs its slices. Raises CalabashError; the kubelet calls again.
 
         Args:
-            answered: the CDI names with which the relay answered Allocate in place of this agent.
+            answered: the CDI names with which the relay answered Allocate on behalf of this agent.
         """
         for name in filter(None, map(device_name, answered)):
             self._owners.answered(device_ids, name)
         claimants = self._owners.of(device_ids)
         if not claimants:
             raise CalabashError(
-                f"the kubelet names no container for {len(device_ids)} of {self._owners.resource}",
+                f"the kubelet lists no container with these device IDs ({len(device_ids)} of {self._owners.resource})",
                 reason=Reason.NOT_FOUND,
-                hint="it is asked again; if this stays, the kubelet's checkpoint is of a version that is not known",
+                hint="the kubelet tries again; if this persists, the version of its checkpoint is not supported",
             )
-        found = [(self._placing.pod(c), c) for c in claimants]  # may be waited for
+        found = [(self._placing.pod(c), c) for c in claimants]  # may block
         for pod, claimant in found:
             self._require_known(pod, claimant)
         self._patience.until_there_is_room(lambda: self._prepare(found, device_ids))
 
     def _prepare(self, found: Sequence[tuple[Pod, Claimant]], device_ids: tuple[str, ...]) -> None:
         devices: dict[str, ContainerEdits] = {}
-        with self._lock:  # two containers of one pod may be started by one token, one after the other
+        with self._lock:  # containers of one pod may start one after the other with the same device IDs
             for pod, claimant in self._due(found):
                 edits = self._edits(self._grant(pod, claimant.container, len(device_ids)))
                 devices |= dict.fromkeys(claimant.names, edits)
@@ -122,10 +122,10 @@ class Preparer:
         self._prepared()
 
     def _due(self, found: Sequence[tuple[Pod, Claimant]]) -> list[tuple[Pod, Claimant]]:
-        """Those that may be the one that starts now: each that was prepared before, and the first that was not.
+        """Return the containers that may be starting now: each that was prepared before, and the first that was not.
 
-        Containers that share tokens run one after the other, and a container is prepared only when those before it have
-        been, so what comes after the first new one cannot be the one that the kubelet is about to make.
+        Containers that share device IDs run one after the other, and a container is prepared only after those before it. So
+        containers after the first new one cannot be the one that the kubelet is about to create.
         """
         ordered = sorted(found, key=lambda entry: start_order(entry[0]).get(entry[1].container, 0))
         due = []
@@ -138,20 +138,20 @@ class Preparer:
         return due or ordered[-1:]
 
     def _is_done(self, pod: Pod, container: str) -> bool:
-        """Whether it is an init container that has ended well in the sandbox that the pod has now."""
+        """Return True if the container is an init container that succeeded in the current sandbox of the pod."""
         return container in init_names(pod) and done(pod, container, self._since_s(pod.metadata.uid))
 
     def _require_known(self, pod: Pod, claimant: Claimant) -> None:
-        """Pod-resources does not name init containers: while one may still start, it may be the one that is about to."""
+        """Raise CalabashError if the container is not certain: the pod-resources API does not list init containers."""
         if claimant.pod_uid:
             return
         coming = [name for name in init_names(pod) if not self._is_done(pod, name)]
         if coming:
             raise CalabashError(
-                f"init container {coming[0]} of pod {claimant.pod} may use the tokens of container {claimant.container}, and"
-                " the kubelet's checkpoint, which would tell who is about to start, cannot be read",
+                f"init container {coming[0]} of pod {claimant.pod} may have the device IDs of container {claimant.container},"
+                " and the kubelet's checkpoint, which names the container that starts, cannot be read",
                 reason=Reason.NOT_FOUND,
-                hint="it is asked again; supported are the kubelets of Kubernetes 1.34 to 1.36",
+                hint="the kubelet tries again; supported are the kubelets of Kubernetes 1.34 to 1.36",
             )
 
     def _grant(self, pod: Pod, container: str, tokens: int) -> Grant:
@@ -177,21 +177,21 @@ class Preparer:
         return self._agent.grant(record, instead_of=others)
 
     def _asker(self, planned: PlannedContainer, uid: str) -> Process | None:
-        """Whose end is the end of what runs for a container outside of it: its sandbox's."""
+        """Return the sandbox process with which a worker of the container ends, None for modes without a worker."""
         if planned.mode != BROKERED.name:
             return None
         sandbox = self._sandbox(uid)
         if sandbox is None:
             raise CalabashError(
-                f"pod {uid} has no process yet, so nothing can be started that ends with it",
+                f"the sandbox of pod {uid} has no process yet, and the worker cannot be tied to it",
                 reason=Reason.NOT_FOUND,
-                hint="it is tried again when its sandbox runs",
+                hint="the kubelet tries again",
             )
         return sandbox
 
 
 def account_of(pod: Pod) -> dict[str, Any]:
-    """On whose account it is, as far as the pod itself says: its queue, and how important it is."""
+    """Return the queue and the priority of a pod, for its allocation record."""
     text = pod.metadata.annotations.get(REQUEST)
     try:
         queue = read_request(text).queue if text is not None else ""
@@ -201,12 +201,16 @@ def account_of(pod: Pod) -> dict[str, Any]:
 
 
 def request_of(planned: PlannedContainer, namespace: str) -> GpuRequest:
-    """The request that these slices answer."""
+    """Return the request that a planned container's slices answer.
+
+    Raises:
+        CalabashError: the slices differ in size.
+    """
     amounts = {(s.memory_mib, s.spill_mib, s.core_percent, s.profile) for s in planned.slices}
     whole = planned.mode == EXCLUSIVE.name
     if len(amounts) != 1 and not whole:
         raise CalabashError(
-            "the slices of one container differ in size", hint="delete the pod; its owner makes it again"
+            "the slices of one container differ in size", hint="delete the pod; its controller creates it again"
         )
     profile = planned.slices[0].profile
     if profile and planned.mode == MIG_MODE:

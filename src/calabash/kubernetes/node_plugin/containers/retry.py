@@ -1,4 +1,4 @@
-"""Who finds no room waits a few seconds while somebody is just leaving: the kubelet would ask again much later."""
+"""Retry of a grant while another allocation is about to be released; the kubelet would retry much later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from calabash.adapters.clock import Clock
 from calabash.model.errors import CalabashError, Reason
 
-LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and 10 s and longer before it asks again
+LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and at least 10 s before it calls again
 _LOOK_AGAIN_S = 0.05
 _TAKEN = frozenset((Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT))
 R = TypeVar("R")
@@ -18,11 +18,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to try.
+    """Retry of attempts that find no room.
 
     Args:
-        leaving: whether something that is held is about to be given back.
-        pause: sleeps for so many seconds.
+        leaving: return True if an allocation is about to be released.
+        pause: sleep for a number of seconds.
     """
 
     clock: Clock
@@ -30,7 +30,12 @@ class Patience:
     pause: Callable[[float], None] = time.sleep
 
     def until_there_is_room(self, attempt: Callable[[], R]) -> R:
-        """What ``attempt`` gives; what it raises for want of room only when nobody is leaving, or has not left in time."""
+        """Return the result of ``attempt``, which is repeated while there is no room and an allocation is about to be released.
+
+        Raises:
+            CalabashError: the attempt fails for another reason, no allocation is about to be released, or ``LEAVING_S`` have
+                passed.
+        """
         until_ns = self.clock.monotonic_ns() + int(LEAVING_S * 1e9)
         while True:
             try:

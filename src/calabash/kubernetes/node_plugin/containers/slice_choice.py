@@ -1,4 +1,4 @@
-"""Which slices a container has: the rule of whoever decides. Here for pods that the planner knows: what their plan says."""
+"""Choice of the slices of a container, for pods with a plan: the slices of the plan."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from calabash.model.request import AllocationId
 
 
 class Placing(Protocol):
-    """Asked before every start of a container, and answers the same for one that holds its slices."""
+    """Policy that chooses the slices of a container. Repeated calls for the same container give the same slices."""
 
     def pod(self, claimant: Claimant) -> Pod:
-        """The pod of a container that is about to be made; may wait a moment for it. Raises CalabashError(NOT_FOUND)."""
+        """Return the pod of a container that is about to be created; may wait for it. Raises CalabashError(NOT_FOUND)."""
         ...
 
     def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
-        """What it has. Raises CalabashError, which the pod's owner reads.
+        """Return the slices of a container.
 
         Args:
-            tokens: how many devices it asks for.
-            instead_of: allocations whose devices are its own as well, for their containers never run beside it.
+            tokens: number of devices that it asks for.
+            instead_of: allocations of containers that never run beside it, whose devices it may use.
+
+        Raises:
+            CalabashError: it gets no slices; the message appears in the events of the pod.
         """
         ...
 
 
 class ByPlan:
-    """What the planner wrote into the pod."""
+    """The slices of the pod's plan."""
 
     def __init__(self, pods: NodePods, node: str) -> None:
         self._pods = pods
@@ -42,16 +45,16 @@ class ByPlan:
         return self._pods.find_planned(uid=claimant.pod_uid, name=claimant.pod)
 
     def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
-        del instead_of  # the planner has thought of it
+        del instead_of  # the plan already shares these devices
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         text = pod.metadata.annotations.get(PLAN)
         if text is None and (told := refusal(pod)):
             raise CalabashError(f"pod {name} has no plan: {told}", reason=Reason.NO_CAPACITY)
         if text is None:
             raise CalabashError(
-                f"pod {name} has no plan: the planner has not placed it",
+                f"pod {name} has no plan: it did not go through admission and the planner",
                 reason=Reason.BAD_REQUEST,
-                hint="leave out spec.nodeName and spec.schedulerName, so that it goes through admission and the planner",
+                hint="remove spec.nodeName and spec.schedulerName from the pod, and create it again",
             )
         plan = read_plan(text)
         if plan.pod_uid != pod.metadata.uid or plan.node != self._node:
@@ -59,14 +62,14 @@ class ByPlan:
                 f"the plan of pod {name} is for pod {plan.pod_uid} on node {plan.node}, this is {pod.metadata.uid}"
                 f" on {self._node}",
                 reason=Reason.CONFLICT,
-                hint="delete the pod; its owner makes it again",
+                hint="delete the pod; its controller creates it again",
             )
         planned = plan.container(container)
         if planned is None or len(planned.slices) != tokens:
             count = 0 if planned is None else len(planned.slices)
             raise CalabashError(
-                f"the plan gives container {container} of pod {name} {count} devices, its spec asks for {tokens}",
+                f"the plan of pod {name} has {count} devices for container {container}, its spec asks for {tokens}",
                 reason=Reason.CONFLICT,
-                hint="delete the pod; its owner makes it again",
+                hint="delete the pod; its controller creates it again",
             )
         return planned

@@ -1,8 +1,8 @@
-"""Spec files of containers: written when a container is about to be made, removed when it is gone.
+"""CDI spec files of containers: written when a container is about to be created, removed when it is gone.
 
-The kubelet's checkpoint says which names are still in force, except those of pods that have ended: the kubelet forgets them
-only when it admits the next pod with devices. It is written before we are asked, so a name that is not in it is of the past;
-it has to be missing at two looks, for a file may be replaced while it is read.
+The kubelet's checkpoint contains the CDI names in use, also those of ended pods until the kubelet admits the next pod with
+devices. It is written before the agent is called, so a name that is not in it is no longer used. A name must be missing in
+two successive reads, because a file may be replaced while it is read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOOK_S = 5.0
 
 
 class SlotSpecs:
-    """Our files in a directory of dynamic CDI specs, of which nobody else writes any.
+    """Calabash's files in a directory of dynamic CDI specs. No other process writes them.
 
     Args:
-        checkpoint: the kubelet's entries of pods that may still start; raises CalabashError when they cannot be had.
-        now_s: a clock that only goes forward.
+        checkpoint: return the kubelet's entries of pods that may still start; raises CalabashError if they cannot be read.
+        now_s: a monotonic clock.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class SlotSpecs:
         self._now_s = now_s
         self._next_s = -math.inf
         self._lock = threading.Lock()
-        self._suspects: set[str] = set()  # files none of whose names was in force at the last look
+        self._suspects: set[str] = set()  # files without a name in use at the last read
         with suppress(OSError):
-            sweep_leftovers(directory, SPEC_PREFIX)  # of an agent that was killed while it wrote
+            sweep_leftovers(directory, SPEC_PREFIX)  # of an agent that was killed while writing
 
     def write(self, tokens: Sequence[str], devices: Mapping[str, ContainerEdits]) -> None:
-        """What the containers with exactly these tokens need, by CDI device name. Raises CalabashError."""
+        """Write the spec of the containers with exactly these device IDs, by CDI device name. Raises CalabashError."""
         name = spec_name(tokens)
         with self._lock:
             write_spec(self._directory, name, CDI_KIND, devices)
             self._suspects.discard(name)
 
     def sweep(self) -> list[str]:
-        """Remove what is out of force, when it is time to look; the names of the files."""
+        """Remove unused specs, at most every ``LOOK_S`` seconds; return the names of the removed files."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []

@@ -1,1 +1,1 @@
-"""Devices of a node as the kubelet sees them: the device plug-ins."""
+"""Device plug-ins of a node: offered device IDs, their health, maintenance of devices, and guard of device access."""

@@ -1,4 +1,4 @@
-"""Whether an administrator lets pods have the node's devices: the cordon of its ``GpuNode``, as the API server last said."""
+"""Cordon of a node's devices: ``spec.unschedulable`` of its ``GpuNode``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from calabash.adapters.kube.objects.resources import GpuNode
 
 
 class Cordon:
-    """Fed by a mirror of the node's own ``GpuNode``. Before that is known, it is closed."""
+    """The cordon of the node, updated by a mirror of its ``GpuNode``. Cordoned until the mirror is synced."""
 
     def __init__(self) -> None:
         self.synced = False
         self._closed = False
 
     def changed(self, change: MirrorChange[GpuNode]) -> None:
-        """The mirror saw a change."""
+        """Take over a change that the mirror received."""
         self._closed = change.after is not None and change.after.spec.unschedulable
 
     def why(self) -> str:
-        """Why no pod is given any of them; "" when pods are."""
+        """Return why devices are not given to pods, "" if they are."""
         if not self.synced:
-            return "whether the node is cordoned is not known yet"
+            return "the GpuNode of this node has not been read yet"
         return "the node's devices are cordoned (kubectl calabash drain)" if self._closed else ""
 
 
 def bare(node: GpuNode) -> GpuNode:
-    """``keep`` of its mirror: the node's own words about its devices need not be held twice."""
+    """Return the part of a ``GpuNode`` that the mirror keeps: its metadata and spec, without its status."""
     return GpuNode(metadata=node.metadata, spec=node.spec)

@@ -1,13 +1,13 @@
-"""Device access of the pods of a node: containers may open the devices that they were granted, and no others.
+"""Guard of device access: containers may open the devices that they were granted, and no others.
 
 A container runtime gives a container the devices that its configuration, the image's environment or a privileged pod's spec
-names, whether or not the agent granted them. So the agent denies in the control groups of pods what was not granted:
+names, whether or not the agent granted them. So the agent denies ungranted devices in the cgroups of pods:
 
-* a pod that asks for no devices: all of the driver's devices, in the group of the pod, which is there before its containers;
-* a container that holds a slice: the other cards; a container without one in a pod that asks: all of them.
+* a pod that asks for no devices: all devices of the driver, in the cgroup of the pod, which exists before its containers;
+* a container with a slice: the other devices; a container without one in a pod that asks for devices: all of them.
 
-Pods of exempt namespaces, static pods and pods with ResourceClaims are left alone: the first are the administrator's, and
-which container has a claim is the runtime's to know. A process that had opened a device before the rule was there is ended.
+Pods of exempt namespaces, static pods and pods with ResourceClaims are not guarded: the first are trusted, and only the
+runtime knows which containers have a claim. A process that opened a device before the rule was set is killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from calabash.node.membership.container import container_allocation
 
 EVERY_NAMESPACE = "*"
 DRIVERS = ("nvidia", "nvidia-frontend", "nvidia-uvm", "nvidia-caps")
-CARDS = ("nvidia", "nvidia-frontend")  # the major whose minors are cards and the control devices
+CARDS = ("nvidia", "nvidia-frontend")  # the major whose minors are devices and the control nodes
 CONTROL_MINORS = frozenset({254, 255})  # nvidia-modeset and nvidiactl
 _FILES_LOOKED_AT = 4096
 
@@ -45,12 +45,12 @@ Denied = Mapping[int, frozenset[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSettings:
-    """The hierarchies in which devices are denied, and the namespaces that are left alone.
+    """Cgroup hierarchies in which devices are denied, and exempt namespaces.
 
     Args:
-        hierarchy: the hierarchy of control groups that decides about devices.
-        groups: the hierarchy in which ``pod_groups`` are found.
-        exempt: namespaces whose pods are left alone.
+        hierarchy: cgroup hierarchy that controls devices.
+        groups: hierarchy in which ``pod_groups`` are found.
+        exempt: namespaces whose pods are not guarded.
     """
 
     hierarchy: DeviceHierarchy
@@ -59,14 +59,14 @@ class GuardSettings:
 
 
 class DeviceGuard:
-    """Deny devices to the pods of one node. The methods are called from one thread.
+    """Deny devices to the pods of one node. Methods are called from one thread.
 
     Args:
-        pod_groups: groups of all pods by the digits of their UIDs.
-        pod: a pod by these digits; None if the API server has not told of it.
-        record: what a container holds.
-        minors: minor numbers of the cards of an allocation.
-        majors: major numbers of drivers by name; {} where no driver is loaded.
+        pod_groups: return the cgroups of all pods by the digits of their UIDs.
+        pod: return the pod with these digits, None if it is not known.
+        record: return the record of a container's allocation.
+        minors: return the minor numbers of the devices of an allocation.
+        majors: return the major numbers of drivers by name; {} if no driver is loaded.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DeviceGuard:
         self._failed: set[Path] = set()
 
     def tend(self) -> int:
-        """Deny what was not granted to the pods that are there now; the number of processes that were ended."""
+        """Deny ungranted devices to all current pods; return the number of killed processes."""
         majors = self._majors()
         if not majors:
             return 0
@@ -112,7 +112,7 @@ class DeviceGuard:
         rules: list[tuple[Path, Denied]] = []
         for directory in container_groups(group):
             name = next((name for number, name in names.items() if number in directory.name), None)
-            if name is None:  # the sandbox, a worker, or a container that the API server has not told of
+            if name is None:  # the sandbox, a worker, or a container that is not in the known status of the pod
                 continue
             record = self._record(container_allocation(pod.metadata.uid, name))
             if record is not None:
@@ -131,7 +131,7 @@ class DeviceGuard:
             if directory not in self._failed and not isinstance(error, FileNotFoundError):
                 self._failed.add(directory)
                 log.warning(
-                    "devices cannot be denied to a pod",
+                    "cannot deny devices to a pod",
                     pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
                     error=error.strerror,
                 )
@@ -140,7 +140,7 @@ class DeviceGuard:
         ended = end_users(directory, denied)
         if ended:
             log.warning(
-                "processes that had devices open which their container was not granted were ended",
+                "killed processes that had opened devices without a grant",
                 pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
                 processes=ended,
             )
@@ -148,7 +148,7 @@ class DeviceGuard:
 
 
 def asks_for_devices(pod: Pod) -> bool:
-    """Return True if the pod has a plan, or any of its containers asks for devices of ours."""
+    """Return True if the pod has a plan, or a container of it asks for devices by Calabash's or NVIDIA's name."""
     return PLAN in pod.metadata.annotations or any(map(_asks, (*pod.spec.init_containers, *pod.spec.containers)))
 
 
@@ -161,7 +161,7 @@ def _container(pod: Pod, name: str) -> Container | None:
 
 
 def end_users(group: Path, denied: Denied) -> int:
-    """End the processes of a group and of those below it that have a denied device open; how many there were."""
+    """Kill the processes of a cgroup and its descendants that have a denied device open; return their number."""
     found = (identify(pid) for pid in Cgroup(group).pids())
     users = [process for process in found if process is not None and _has_open(process.pid, denied)]
     return sum(send_signal(process, signal.SIGKILL) for process in users)

@@ -1,12 +1,13 @@
-"""Health of tokens: what the kubelet tells of the devices of a pod, and how many more it may hand out.
+"""Health of device IDs: the devices of running pods that the kubelet reports, and the number of IDs that it may allocate.
 
-A token means nothing until its container starts; from then on it stands for one of the container's devices: the tokens in
-order for the slices of the plan in order. So a token in use is as ill as its device, or as the part of it that the slice is,
-such as a MIG device; the kubelet writes that into the pod's ``allocatedResourcesStatus``. Tokens that nobody has stand for
-room: as many of them are healthy as the healthy cards can still bear. Schedulers count the pods on what is ill as well,
-whose tokens are no longer healthy; for each of those one more is left.
+A device ID means nothing until its container starts. From then on it stands for one of the container's devices: the sorted
+IDs for the slices of the plan in order. So an ID in use has the health of its device, or of the partition that the slice is;
+the kubelet writes it into the pod's ``allocatedResourcesStatus``. Unused IDs stand for capacity: as many of them are healthy
+as the healthy devices can still bear. Schedulers also subtract pods whose IDs are unhealthy, so for each of those one more
+unused ID is healthy.
 
-A card that has missed one question is not ill yet; nothing new is placed on it, but nobody is told.
+A device that has missed one health check is not unhealthy yet: the planner places nothing new on it, but its IDs stay
+healthy.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from calabash.node.membership.container import container_allocation
 from calabash.sharing.vgpu import SLICES_MAX
 
 Parts = Mapping[AllocationId, Collection[int]]
-"""Allocations with slices that are ill by themselves, by the slices' places in them."""
+"""Indices of the unhealthy slices of allocations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTokens:
-    """Tokens of one container; ``devices`` is empty until it has started, ``ill`` are the places of those whose part is ill."""
+    """Device IDs of one container.
+
+    Args:
+        devices: its devices in the order of the sorted IDs; empty until the container has started.
+        ill: indices of the devices whose partition is unhealthy.
+    """
 
     tokens: tuple[str, ...]
     devices: tuple[DeviceUuid, ...] = ()
@@ -40,7 +46,11 @@ def held_tokens(
     record: Callable[[AllocationId], AllocationRecord | None],
     parts: Parts | None = None,
 ) -> list[HeldTokens]:
-    """Who holds what, by the kubelet's checkpoint and what the agent has granted. ``parts``: those that are ill."""
+    """Return the device IDs in use, from the kubelet's checkpoint and the allocation records.
+
+    Args:
+        parts: indices of the unhealthy slices of allocations.
+    """
     found = []
     for entry in entries:
         name = container_allocation(entry.pod_uid, entry.container)
@@ -52,20 +62,20 @@ def held_tokens(
 
 
 def any_ill(devices: Iterable[Device]) -> bool:
-    """Whether tokens differ in health, so that it must be known whose they are."""
+    """Return True if a device is out of service, so that the health of IDs depends on the container that has them."""
     return any(device.health in OUT_OF_SERVICE for device in devices)
 
 
 def token_health(
     devices: Sequence[Device], held: Iterable[HeldTokens], *, gives: bool = True, apart: Collection[DeviceUuid] = ()
 ) -> list[PluginDevice]:
-    """All tokens of the node with their health.
+    """Return all device IDs of the node with their health.
 
     Args:
-        devices: all cards.
-        held: tokens in use; may be left out while no card is ill and ``gives``.
-        gives: whether the node gives out anything new.
-        apart: cards that tokens do not give, as those that claims have.
+        devices: all devices of the node.
+        held: device IDs in use; may be empty if no device is out of service and ``gives``.
+        gives: True if the node grants new allocations.
+        apart: devices that are not offered by device IDs, as those that claims have.
     """
     ill = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
     taken: set[str] = set()

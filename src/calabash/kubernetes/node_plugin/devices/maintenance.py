@@ -1,9 +1,9 @@
-"""Single cards as an administrator wants them: what the spec of the node's own ``GpuNode`` says of each is carried out.
+"""Maintenance of single devices by the spec of the node's ``GpuNode``: drain, test, reset and undrain.
 
-Theory of operation. A drain is a state and is followed: a card is drained as long as the spec says so. To test a card, to
-reset it and to put it back are orders: each has an id of its own and is carried out once, and what became of it is told
-with the card. Ids are written down before anything is done, so that an agent that starts again does nothing twice. Orders
-take seconds, so a thread of their own carries them out, one after the other; drains are followed before them.
+Theory of operation. A drain is a state: a device is drained as long as the spec says so. Test, reset and undrain are orders:
+each has its own ID, is carried out once, and its outcome is reported with the device. IDs are recorded on disk before the
+order is carried out, so that a restarted agent does nothing twice. Orders take seconds, so a separate thread carries them out
+one after the other; drains are applied before them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class CaredFor(Protocol):
-    """What is asked of ``node.administration.devices``."""
+    """Administration of devices, as ``node.administration.devices`` provides it."""
 
     def entry(self, device: Device) -> CardEntry: ...
 
@@ -53,12 +53,13 @@ class CaredFor(Protocol):
 
 
 class CardCare:
-    """Of one node.
+    """Apply drains and carry out orders for the devices of one node.
 
     Args:
-        devices: its cards.
-        file: where it is kept which orders were begun.
-        told: called when an outcome is to be told.
+        care: administration of devices.
+        devices: return the devices of the node.
+        file: JSON file with the outcomes of orders.
+        told: called when there is an outcome to report.
     """
 
     def __init__(
@@ -75,26 +76,26 @@ class CardCare:
         self._thread = threading.Thread(target=self._run, name="card-care", daemon=True)
 
     def changed(self, change: MirrorChange[GpuNode]) -> None:
-        """The mirror of the node's ``GpuNode`` saw a change. An object that is gone says nothing."""
+        """Take over a change that the mirror of the node's ``GpuNode`` received. A deleted object changes nothing."""
         if change.after is not None and change.after.spec.devices != self._wanted:
             self._wanted = change.after.spec.devices
             self._news.set()
 
     def outcomes(self) -> Mapping[str, GpuNodeOutcome]:
-        """What became of the last order for each card, by UUID."""
+        """Return the outcome of the last order for each device, by UUID."""
         return self._outcomes
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """An order that is being carried out ends first, within the time of a test."""
+        """Stop the thread, after the order in progress; that takes at most as long as a test."""
         self._stopping = True
         self._news.set()
         self._thread.join()
 
     def follow(self) -> None:
-        """Make the cards so, and carry out what has not been begun."""
+        """Apply the drains of the spec, and carry out orders that were not begun."""
         wanted = self._wanted
         if wanted is None:
             return
@@ -113,9 +114,9 @@ class CardCare:
             try:
                 self.follow()
             except CalabashError as error:
-                log.warning("what is wanted of a card could not be done", error=error.message)
+                log.warning("cannot carry out the maintenance of a device", error=error.message)
             except Exception:
-                log.exception("what is wanted of a card could not be done")
+                log.exception("cannot carry out the maintenance of a device")
 
     def _drain(self, device: Device, wanted: GpuNodeCare) -> None:
         entry = self._care.entry(device)
@@ -136,19 +137,21 @@ class CardCare:
         match what:
             case "undrain":
                 self._care.undrain(device)
-                return DONE, "it goes back to work when it has passed a test"
+                return DONE, "the device is undrained; it is used again when it passes a test"
             case "reset":
                 self._care.reset(device)
-                return DONE, "it was reset"
+                return DONE, "the device was reset"
             case "test":
                 found = self._care.test(device)
                 figures = ", ".join(f"{name} {value:.0f} us" for name, value in sorted(found.figures.items()))
                 said = f"passed: {figures}" if found.passed else f"the test failed: {found.why}"
                 return DONE if found.passed else FAILED, said
-        raise CalabashError(f"what {what[:32]!r} means is not known", reason=Reason.BAD_REQUEST)
+        raise CalabashError(f"order {what[:32]!r} is not known", reason=Reason.BAD_REQUEST)
 
     def _tell(self, device: Device, order: GpuNodeOrder, state: str, said: str) -> None:
-        """Raises CalabashError when it cannot be written down; then nothing is done either."""
+        """Write the outcome of an order to disk. Raises CalabashError if it cannot be written; the order is then not carried
+        out.
+        """
         outcome = GpuNodeOutcome(id=order.id, what=order.what, state=state, message=said[:_TEXT_MAX])
         outcomes = {**self._outcomes, device.uuid: outcome}
         try:
@@ -160,15 +163,15 @@ class CardCare:
 
 
 def _read(file: Path) -> dict[str, GpuNodeOutcome]:
-    """What an earlier agent has begun; of what it did not end nobody knows more than that."""
+    """Read the outcomes of an earlier agent. Orders that it began and did not end count as failed."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, GpuNodeOutcome])
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
-        log.error("which orders for cards were begun is not known", error=str(error))
+        log.error("cannot read the outcomes of orders for devices", error=str(error))
         return {}
-    why = "the agent was started again meanwhile; see how the card fares, and say it again"
+    why = "the agent restarted before the order ended; check the state of the device, and give the order again"
     return {
         uuid: msgspec.structs.replace(one, state=FAILED, message=why) if one.state == BEGUN else one
         for uuid, one in found.items()

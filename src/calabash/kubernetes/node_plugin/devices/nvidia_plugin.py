@@ -1,11 +1,12 @@
-"""``nvidia.com/gpu`` served by the agent itself: a second device plug-in, whose tokens are whole cards.
+"""Device plug-in for ``nvidia.com/gpu`` of the agent, whose device IDs are whole devices.
 
-As many tokens are healthy as containers have cards, or will have, and cards have nobody: schedulers subtract the former, so
-what is left for them is the latter. A token in use is as ill as its card; an ill one in use is made up for by one more, for
-schedulers subtract its pod as well.
+As many IDs are healthy as are in use or allocated to containers, plus the devices without an allocation. Schedulers subtract
+the former, so that the free devices remain. An ID in use has the health of its device; for each unhealthy one in use one more
+free ID is healthy, because schedulers subtract its pod as well.
 
-The kubelet keeps one plug-in for each name. While another offers this one, nothing is told and nothing is taken away: a
-plug-in that ends has the kubelet drop the other of its name as well. When the other has gone, a new one takes the place.
+The kubelet keeps one plug-in per resource name. While another plug-in offers this name, nothing is updated and nothing is
+withdrawn, because when a plug-in ends the kubelet also drops the other one of its name. After the other plug-in has gone, a
+new server replaces this one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ log = structlog.get_logger(__name__)
 
 
 class NvidiaNames:
-    """The second plug-in.
+    """The device plug-in for ``nvidia.com/gpu``.
 
     Args:
-        plugin: makes one, which is not started yet.
-        held: who holds tokens of it, by the kubelet; raises CalabashError when that is not known.
-        spare: how many cards may be given.
+        plugin: construct the server without starting it.
+        held: return the device IDs in use; raises CalabashError if they are not known.
+        spare: return the number of devices that may be given.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class NvidiaNames:
         self._disputed = False
 
     def tend(self, states: Sequence[DeviceSnapshot], *, gives: bool, disputed: bool) -> None:
-        """How it is now; to be called again and again.
+        """Update the plug-in; called at every iteration of the main loop.
 
         Args:
-            gives: whether the node gives out anything new.
-            disputed: another plug-in offers the same name.
+            gives: True if the node grants new allocations.
+            disputed: True if another plug-in offers the same name.
         """
         if disputed:
             self._disputed = self._plugin is not None
@@ -61,7 +62,7 @@ class NvidiaNames:
         try:
             tokens = card_tokens(states, self._held(), self._spare() if gives else 0)
         except CalabashError as error:
-            log.warning("which whole cards are in use is not known", error=error.message)
+            log.warning("cannot determine which whole devices are in use", error=error.message)
             return
         if self._plugin is None:
             self._plugin = self._make()
@@ -71,24 +72,24 @@ class NvidiaNames:
             self._plugin.set_devices(tokens)
 
     def stop(self) -> None:
-        """End it; containers go on."""
+        """Stop the plug-in. Containers are not affected."""
         plugin, self._plugin, self._disputed = self._plugin, None, False
         if plugin is not None:
             plugin.stop()
 
 
 def card_tokens(states: Sequence[DeviceSnapshot], held: Iterable[HeldTokens], spare: int) -> list[PluginDevice]:
-    """All tokens with their health; as many as cards, unless ill ones have to be made up for.
+    """Return all device IDs with their health: one per device, and more to make up for unhealthy ones in use.
 
     Args:
-        held: tokens in use.
-        spare: how many cards may be given.
+        held: device IDs in use.
+        spare: number of devices that may be given.
     """
     ill = {state.device.uuid for state in states if state.device.health in OUT_OF_SERVICE}
     taken: dict[str, DeviceUuid | None] = {}
     for one in held:
         for token, device in itertools.zip_longest(sorted(one.tokens), one.devices[: len(one.tokens)]):
-            taken[token] = device or taken.get(token)  # init containers pass tokens on
+            taken[token] = device or taken.get(token)  # init containers pass device IDs on
     sick = {token for token, device in taken.items() if device in ill}
     coming = sum(device is None for device in taken.values())
     room = max(0, spare - coming)

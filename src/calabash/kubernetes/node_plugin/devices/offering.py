@@ -1,4 +1,4 @@
-"""Whether a node gives out anything, and how much: what its agent tells the kubelet of its tokens."""
+"""Device IDs that a node offers to the kubelet, and the conditions under which it grants nothing."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ log = structlog.get_logger(__name__)
 
 
 class Giving:
-    """Looks twice a second; asked in between by whoever starts a container.
+    """Decision whether the node grants new allocations. Polled twice a second; read when a container starts.
 
     Args:
-        foreign: device plug-ins of others.
-        checkpoint: who holds which tokens, by the kubelet.
-        record: what the agent has granted.
-        unhealthy_partitions: parts of cards that are ill, which the cards need not be.
-        full: why nothing could be journalled or metered of what is given; None when it can.
-        apart: cards that tokens do not give: those that claims have, or all where the node's door is that of claims.
+        foreign: device plug-ins of other systems.
+        checkpoint: return the kubelet's entries with the device IDs in use.
+        record: return the record of an allocation.
+        unhealthy_partitions: return unhealthy partitions of devices that are healthy themselves.
+        full: return the error if the journal or the usage outbox is full, None otherwise.
+        apart: return the devices not offered by device IDs: those that claims have, or all if the allocation API is
+            ``claims``.
     """
 
     def __init__(
@@ -52,30 +53,30 @@ class Giving:
         self._full = full
         self._apart = apart
         self._refusal: CalabashError | None = None
-        self._told = 0  # devices whose tokens were all told to be well
+        self._told = 0  # number of devices whose device IDs were all reported healthy
 
     def look(self, now_s: float) -> CalabashError | None:
-        """Why nothing is given out now; None when it is. ``now_s``: monotonic time."""
+        """Return the error that refuses new allocations, None if they are granted; ``now_s`` is monotonic time."""
         before, self._refusal = self._refusal, self._foreign.look(now_s) or self._full()
         if self._refusal is not None and before is None:
-            log.error("nothing is given out", error=self._refusal.message, hint=self._refusal.hint)
+            log.error("new allocations are refused", error=self._refusal.message, hint=self._refusal.hint)
         elif self._refusal is None and before is not None:
-            log.info("devices are given out again")
+            log.info("new allocations are granted again")
         return self._refusal
 
     def require(self) -> None:
-        """Raises the CalabashError for which no container starts now."""
+        """Raise the CalabashError that refuses new allocations, if there is one."""
         if self._refusal is not None:
             raise self._refusal
 
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
-        """All tokens with their health. Tokens in use are as well as their device, whatever else is."""
+        """Return all device IDs with their health. IDs in use have the health of their device in any case."""
         gives, parts, apart = self._refusal is None, self._unhealthy_partitions(), self._apart()
         all_alike = gives and not parts and not apart and not any_ill(devices)
         return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
     def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
-        """Have all tokens told, unless all is as well as it was."""
+        """Pass all device IDs to ``tell``, unless all devices are healthy and were reported so before."""
         alike = (
             self._refusal is None and not any_ill(devices) and not self._unhealthy_partitions() and not self._apart()
         )
@@ -88,5 +89,5 @@ class Giving:
         try:
             return held_tokens(self._checkpoint(), self._record, parts)
         except CalabashError as error:
-            log.warning("which tokens are in use is not known", error=error.message)
+            log.warning("cannot determine which device IDs are in use", error=error.message)
             return []

@@ -1,8 +1,8 @@
-"""Device plug-ins of others that give out the same cards: a card has one giver, so the agent gives nothing while one is there.
+"""Detection of other systems' device plug-ins that offer the same devices. While one is present, the agent grants nothing.
 
-The kubelet's checkpoint says cheaply whether there ever was one since the kubelet knows it; whether it is there now, the
-kubelet is asked only then, for it does not write down that a plug-in has gone. What the agent itself offers under a name of
-NVIDIA's is known by its tokens.
+The kubelet's checkpoint shows without a call whether such a plug-in ever registered. Only then the kubelet is asked if it is
+still there, because the checkpoint does not record that a plug-in has gone. The agent's own device IDs under a name of
+NVIDIA's are recognized by their prefix.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import structlog
 from calabash.kubernetes.node_plugin.containers.device_ids import is_card_id
 from calabash.model.errors import CalabashError, Reason
 
-# NVIDIA's own names, which device plug-ins of others use as well: whole cards, ``.shared`` ones, parts by MIG.
+# NVIDIA's resource names, which other device plug-ins use as well: whole cards, ``.shared`` ones, MIG partitions.
 _SAME_CARDS = re.compile(r"nvidia\.com/(gpu|gpu\.[a-z0-9.-]+|mig-[a-z0-9.-]+)")
 
 Offer = Mapping[str, Collection[str]]
-"""Resources, and the devices of each."""
+"""Device IDs by resource."""
 
-QUIET_S = 5.0  # a plug-in is gone when it has not been seen for so long: one that is restarted comes back sooner
+QUIET_S = 5.0  # a plug-in that was not seen for so long is gone; one that restarts comes back sooner
 
 log = structlog.get_logger(__name__)
 
 
 def gives_cards(resource: str) -> bool:
-    """Whether a plug-in of this resource gives out NVIDIA cards."""
+    """Return True if a plug-in of this resource offers NVIDIA devices."""
     return _SAME_CARDS.fullmatch(resource) is not None
 
 
 class ForeignPlugins:
-    """Watches for them.
+    """Detector of other systems' device plug-ins.
 
     Args:
-        registered: resources that the kubelet knows by its checkpoint, with their healthy devices.
-        offered: those of plug-ins that are there now.
+        registered: return the resources in the kubelet's checkpoint, with their healthy devices.
+        offered: return the resources of plug-ins that are connected now.
     """
 
     def __init__(self, registered: Callable[[], Offer], offered: Callable[[], Offer]) -> None:
@@ -46,7 +46,9 @@ class ForeignPlugins:
         self._seen_s = 0.0
 
     def look(self, now_s: float) -> CalabashError | None:
-        """Why nothing can be given out; None when nobody else does. While the kubelet does not answer: as it was.
+        """Return the error that refuses new allocations, None if no other plug-in offers the devices.
+
+        While the kubelet does not answer, the last result stays.
 
         Args:
             now_s: monotonic time.
@@ -54,7 +56,7 @@ class ForeignPlugins:
         try:
             found = self._there()
         except CalabashError as error:
-            log.debug("whether another device plug-in is there is not known now", error=error.message)
+            log.debug("cannot ask the kubelet for other device plug-ins", error=error.message)
             found = self._found
         if found:
             self._found, self._seen_s = found, now_s
@@ -63,7 +65,7 @@ class ForeignPlugins:
         return foreign_plugin(self._found) if self._found else None
 
     def offer(self, resource: str) -> bool:
-        """Whether one of them offers this very name, as far as is known."""
+        """Return True if another plug-in offers this resource, as of the last ``look``."""
         return resource in self._found
 
     def _there(self) -> dict[str, int]:
@@ -71,17 +73,17 @@ class ForeignPlugins:
 
 
 def _theirs(offer: Offer) -> dict[str, int]:
-    """How many devices others offer, by resource."""
+    """Return the number of devices that other plug-ins offer, by resource."""
     counted = {name: sum(not is_card_id(one) for one in offer[name]) for name in sorted(offer) if gives_cards(name)}
     return {name: count for name, count in counted.items() if count}
 
 
 def foreign_plugin(found: Mapping[str, int]) -> CalabashError:
-    """Cards would have two givers."""
+    """Return the error that names the other device plug-ins and their devices."""
     named = ", ".join(f"{count} of {name}" for name, count in found.items())
     return CalabashError(
-        f"another device plug-in gives out this node's cards: {named}",
+        f"another device plug-in offers this node's devices: {named}",
         reason=Reason.FOREIGN_PLUGIN,
-        hint="keep it off this node (GPU operator: label the node nvidia.com/gpu.deploy.device-plugin=false);"
-        " this agent then serves by itself",
+        hint="remove it from this node (GPU operator: label the node nvidia.com/gpu.deploy.device-plugin=false);"
+        " the agent then serves without a restart",
     )

@@ -1,5 +1,4 @@
-"""All that faces the kubelet of a node: the plug-in of our tokens and, where they are wanted, that of a name of NVIDIA's and
-the driver of claims."""
+"""The agent's interfaces to the kubelet: the device plug-in for ``calabash.dev/gpus``, that for ``nvidia.com/gpu``, and DRA."""
 
 from __future__ import annotations
 
@@ -39,14 +38,14 @@ log = structlog.get_logger(__name__)
 
 
 class Plugins:
-    """See the module's description.
+    """Construct, start and update the device plug-ins and the DRA driver of a node.
 
     Args:
-        desk: what is kept of claims.
-        edits: what containers need.
-        closed: why no whole card is given under NVIDIA's name; "" when they are.
-        full: why nothing could be metered of what is given; None when it is.
-        granted: called when something was given that the planner does not know of.
+        desk: state of the claims of the node.
+        edits: CDI edits for containers.
+        closed: return why no whole device is given under NVIDIA's name; "" if they are.
+        full: return the error if usage cannot be recorded, None otherwise.
+        granted: called after a grant that the planner does not know of.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Plugins:
         self._claims.start()
 
     def stop(self) -> None:
-        """Containers go on."""
+        """Stop all servers. Containers are not affected."""
         if self._nvidia is not None:
             self._nvidia.stop()
         self._plugin.stop()
@@ -122,12 +121,12 @@ class Plugins:
 
     @property
     def registered(self) -> bool:
-        """Whether a kubelet takes our devices now, by the door that the node has."""
+        """Return True if a kubelet has registered the devices by the node's allocation API."""
         return self._claims.registered if self._doorway.claims else self._plugin.registered
 
     @property
     def followed(self) -> bool:
-        """Whether a kubelet had taken our devices at any look since the start."""
+        """Return True if a kubelet has registered the devices at any time since the start."""
         return self._followed
 
     @property
@@ -136,7 +135,7 @@ class Plugins:
 
     @property
     def door(self) -> NodeDoor:
-        """By what the node's devices are asked for."""
+        """The allocation API of the node."""
         return self._doorway.door
 
     @property
@@ -145,10 +144,13 @@ class Plugins:
         return self._claims.degraded
 
     def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
-        """How the node is now; why nothing is given out, None when it is. To be called again and again.
+        """Update all interfaces from the state of the node; called at every iteration of the main loop.
 
         Args:
-            driver: version of the cards' driver.
+            driver: version of the devices' driver.
+
+        Returns:
+            The error that refuses new allocations, None if they are granted.
         """
         self._doorway.look(time.monotonic())
         refusal = self._giving.look(time.monotonic())
@@ -185,22 +187,23 @@ class Plugins:
         )
 
     def _refuse(self) -> None:
-        """Raises the CalabashError for which no container is given devices for tokens."""
+        """Raise the CalabashError that refuses new allocations by device IDs, if there is one."""
         self._giving.require()
         if self._doorway.claims:
             raise CalabashError(
-                "the devices of this node are given by claims, not by tokens",
+                "the devices of this node are offered to claims, not by device plug-ins",
                 reason=Reason.CONFLICT,
-                hint="the node's label calabash.dev/door says which; delete the pod, its owner makes it again",
+                hint="delete the pod, its controller creates it again; the node's label calabash.dev/door selects the"
+                " allocation API",
             )
 
     def _apart(self) -> frozenset[DeviceUuid]:
-        """Cards that tokens do not give."""
+        """Return the devices that are not offered by device IDs."""
         states = self._agent.devices()
         claims = self._doorway.claims
         return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:
-        """Those of pods that may start; the kubelet forgets others only when it admits the next."""
+        """Return the device IDs of pods that may start; the kubelet forgets other pods only when it admits the next."""
         entries = [e for e in self._checkpoint.read(resource) if self._pods.may_start(e.pod_uid)]
         return held_tokens(entries, self._agent.record)

@@ -1,7 +1,7 @@
-"""``calabash plugin-relay``: the process that holds a node's devices at the kubelet while the agent restarts.
+"""``calabash plugin-relay``: the process that keeps a node's devices registered at the kubelet while the agent restarts.
 
-It has no rights beside those on its directories, reads nothing but what the kubelet and the agent send, and changes seldom,
-so it ends only with its pod. The agent with ``--relay`` registers its device plug-ins here.
+It has no rights except those on its directories, reads only what the kubelet and the agent send, and changes rarely, so it
+ends only with its pod. The agent with ``--relay`` registers its device plug-ins here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
+    """Return the parser of the command line."""
     usual = AgentSettings(node="")
     made = argparse.ArgumentParser(
         prog="calabash plugin-relay",
-        description="Keep a node's devices at the kubelet while the agent of the node restarts.",
+        description="Keep a node's devices registered at the kubelet while the agent of the node restarts.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
     )
     made.add_argument("--home", type=Path, default=usual.home, help="directory of the node's agent")
@@ -40,12 +40,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def answer(device_ids: tuple[str, ...]) -> Allocated:
-    """The answer to Allocate: a CDI device name that no container had before."""
+    """Answer Allocate with a CDI device name that was never used before."""
     return Allocated(cdi_names=(qualified(new_name(device_ids)),))
 
 
 def serve(home: Path, kubelet: Path, stop: threading.Event) -> None:
-    """Relay until ``stop``. Raises CalabashError when the directory cannot be used or another relay uses it."""
+    """Relay until ``stop``. Raises CalabashError if the directory cannot be used or another relay uses it."""
     from calabash.adapters.kubelet import PluginRelay  # noqa: PLC0415  # after keep_small
 
     directory = relay_directory(home)
@@ -58,7 +58,9 @@ def serve(home: Path, kubelet: Path, stop: threading.Event) -> None:
         raise CalabashError(f"cannot use {directory}: {error.strerror}", reason=Reason.NOT_PERMITTED) from error
     if lock is None:
         raise CalabashError(
-            f"another relay uses {directory}", reason=Reason.CONFLICT, hint="one relay serves the agent of a node"
+            f"another relay uses {directory}",
+            reason=Reason.CONFLICT,
+            hint="stop the other relay; only one can serve the agent of a node",
         )
     relay = PluginRelay(
         agents=directory,
@@ -76,7 +78,7 @@ def serve(home: Path, kubelet: Path, stop: threading.Event) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the relay until SIGTERM or SIGINT."""
+    """Run the relay until SIGTERM or SIGINT; return the exit status."""
     os.umask(0o077)
     keep_small()
     read = parser().parse_args(words)

@@ -1,10 +1,9 @@
-"""Whole cards for pods that the planner never saw: containers that ask for ``nvidia.com/gpu`` where admission is not.
+"""Choice of whole devices for pods without a plan: containers that ask for ``nvidia.com/gpu`` where admission is off.
 
-Theory of operation. Such a pod comes to the node by its count of cards alone, so the agent chooses the cards itself, when
-the container is about to be made, by the function by which the planner places a pod that others have bound. What may be
-given is a card that is well, with nobody on it, and in no plan of a pod that is bound here: what the planner promised is
-never given away. The card is journalled like any other grant, and stands in the ``GpuNode`` at once, where the planner sees
-that it is taken.
+Theory of operation. The scheduler placed such a pod by the number of devices only, so the agent chooses the devices when the
+container is about to be created, with the function by which the planner places a pod that another scheduler bound. A device
+may be given if it is healthy, has no allocation, and is in no plan of a pod that is bound here. The allocation is journalled
+like any other, and is in the ``GpuNode`` at once, where the planner sees it.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from calabash.sharing.registry import fits
 WHOLE = GpuRequest(mode=EXCLUSIVE.name)
 _NAMED_MAX = 8
 Promised = Mapping[DeviceUuid, str]
-"""Devices in plans of pods, and a pod for each."""
+"""Devices in plans of pods, each with the mention of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
-    """The cards that may be given whole now, and why the others may not."""
+    """The devices that may be given whole now, and the reasons why the others may not."""
 
     devices: tuple[Device, ...]
     others: Mapping[DeviceUuid, str]
 
 
 def spare_cards(states: Sequence[DeviceSnapshot], promised: Promised, but: Collection[AllocationId] = ()) -> Spare:
-    """Which cards have nobody; ``but``: allocations that do not count."""
+    """Return the devices without an allocation; allocations in ``but`` do not count."""
     reasons = {state.device.uuid: _why_not(state, promised, but) for state in states}
     return Spare(
         devices=tuple(state.device for state in states if not reasons[state.device.uuid]),
@@ -75,7 +74,7 @@ def _why_not(state: DeviceSnapshot, promised: Promised, but: Collection[Allocati
 
 
 class NodeCards(Protocol):
-    """What is asked of the node's agent."""
+    """The operations of the node's agent that the choice needs."""
 
     node: NodeName
 
@@ -85,11 +84,11 @@ class NodeCards(Protocol):
 
 
 class WholeCards:
-    """Chooses cards for the containers of such pods.
+    """Choose whole devices for containers of pods without a plan.
 
     Args:
-        planned: the rule for pods that have the planner's scheduler, whatever they call their cards.
-        closed: why nothing is given now ("" when it is): an administrator's cordon, or what is not known yet.
+        planned: policy for pods of the planner's scheduler, which have a plan.
+        closed: return why nothing is given now, "" if devices are given; the reason is a cordon, or missing information.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class WholeCards:
         self._closed = closed
 
     def spare(self) -> tuple[Device, ...]:
-        """The cards that may be given now."""
+        """Return the devices that may be given whole now."""
         return () if self._closed() else spare_cards(self._agent.devices(), self._pods.promised()).devices
 
     def pod(self, claimant: Claimant) -> Pod:
@@ -136,7 +135,7 @@ class WholeCards:
         states = self._agent.devices()
         spare = spare_cards(states, self._pods.promised(but=pod.metadata.uid), instead_of)
         mine = [d for d in spare.devices if any(s.device.uuid == d.uuid and s.allocations for s in states)]
-        taken = mine[:count]  # of a container before this one
+        taken = mine[:count]  # of an earlier container of the pod
         if len(taken) < count:
             rest = [device for device in spare.devices if device not in mine]
             found = choose_whole(self._agent.node, states, rest, count - len(taken))
@@ -152,8 +151,8 @@ def choose_whole(
     spare: Sequence[Device],
     count: int,
 ) -> list[Device] | None:
-    """``count`` of the spare cards, as the planner would choose on this node; None where there are not so many."""
-    from calabash.binder.cluster.bundle import Bundle  # noqa: PLC0415  # with numpy; few agents need it
+    """Return ``count`` of the spare devices, as the planner would choose on this node; None if there are too few."""
+    from calabash.binder.cluster.bundle import Bundle  # noqa: PLC0415  # imports numpy; few agents need it
     from calabash.binder.cluster.cluster import BundleRequest, ClusterScheduler  # noqa: PLC0415
     from calabash.binder.cluster.device_kinds import NodeDevice  # noqa: PLC0415
     from calabash.binder.cluster.nodes import ClusterNode  # noqa: PLC0415
@@ -180,7 +179,7 @@ def _is_ours(pod: Pod) -> bool:
 
 
 def _require_one_language(pod: Pod, container: str) -> None:
-    """What a container holds is one allocation."""
+    """Raise CalabashError(BAD_REQUEST) if the container also asks for ``calabash.dev/gpus``: a container has one allocation."""
     asked = next((c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container), None)
     if asked is not None and GPUS in asked.resources.limits:
         raise CalabashError(
@@ -196,7 +195,7 @@ def _no_room(pod: Pod, container: str, count: int, states: Sequence[DeviceSnapsh
     more = f"; and {len(why) - _NAMED_MAX} more" if len(why) > _NAMED_MAX else ""
     return CalabashError(
         f"container {container} of pod {namespace}/{pod.metadata.name} asks for {count} whole devices,"
-        f" {len(spare.devices)} of {len(states)} have nobody: {for_namespace('; '.join(why[:_NAMED_MAX]), namespace)}{more}",
+        f" {len(spare.devices)} of {len(states)} are free: {for_namespace('; '.join(why[:_NAMED_MAX]), namespace)}{more}",
         reason=Reason.NO_CAPACITY,
-        hint="it starts when there is room; or delete it, and its owner makes another that may go elsewhere",
+        hint="the container starts when devices are free; or delete the pod, so that its controller creates another",
     )

@@ -1,1 +1,1 @@
-"""Reports of a node: its GpuNode object, events, metrics and usage."""
+"""Reports of a node: GpuNode object, events, metrics, startup taint and usage records."""

@@ -1,4 +1,4 @@
-"""Figures of a node's agent for Prometheus: its devices by health, slices, limits that took effect, usage that waits."""
+"""Prometheus metrics of the agent: devices by health, slices, enforced limits, and usage records that wait to be sent."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from calabash.transport.small_server import SmallServer
 
 
 class AgentFigures:
-    """Keeps the figures of one agent. ``observe`` is called by the agent's loop, the page is read from any thread."""
+    """Metrics of one agent. ``observe`` is called by the agent's main loop; the metrics are read from any thread."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry(ClusterPart.AGENT)
         self._now: tuple[Sample, ...] = ((AGENT_READY, (), 0), (AGENT_SLICES, (), 0), (AGENT_USAGE_WAITING, (), 0))
-        self._uses: dict[AllocationId, tuple[int, float]] = {}  # what slices have counted so far
+        self._uses: dict[AllocationId, tuple[int, float]] = {}  # last counters of the allocations
         self._registrations = 0
 
     def server(self, *, host: str, port: int) -> SmallServer:
-        """Make a server of these figures; the caller starts and stops it."""
+        """Return an HTTP server of the metrics; the caller starts and stops it."""
         return metrics_server(self.telemetry, lambda: self._now, host=host, port=port)
 
     def observe(self, snapshot: NodeSnapshot, *, ready: bool, registrations: int = 0, waiting: int = 0) -> None:
-        """Take the state of the node as it is now.
+        """Update the metrics from the state of the node.
 
         Args:
-            registrations: with the kubelet, since the agent began to serve.
-            waiting: usage records that are not acknowledged.
+            registrations: number of registrations with the kubelet since the agent began to serve.
+            waiting: usage records that were not acknowledged.
         """
         self._count_limits(snapshot)
         more = registrations - self._registrations if registrations >= self._registrations else registrations
@@ -54,7 +54,7 @@ class AgentFigures:
         )
 
     def _count_limits(self, snapshot: NodeSnapshot) -> None:
-        """Add what slices have counted since the last time. A counter that went back belongs to a new slot."""
+        """Add the growth of the allocations' counters since the last call. A counter that decreased belongs to a new slot."""
         uses = {
             one.record.id: (sum(use.denied for use in one.use), sum(use.throttled_s for use in one.use))
             for one in snapshot.allocations

@@ -1,4 +1,4 @@
-"""Events of the node, for people: ``kubectl describe node`` shows them. The same one again is counted."""
+"""Kubernetes events of the node, as ``kubectl describe node`` shows them. Repeated events are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.adapters.kube.objects.core import EVENT
 from calabash.model.errors import CalabashError, Reason
 
 COMPONENT = "calabash-agent"
-NAMESPACE = "default"  # where events of nodes are
+NAMESPACE = "default"  # namespace of node events
 _TEXT_MAX = 1024
 _NAME_MAX = 200
 
@@ -24,7 +24,7 @@ class _Told:
 
 
 class NodeHappenings:
-    """Tells what happens to one node."""
+    """Events of one node."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -33,19 +33,19 @@ class NodeHappenings:
         self._failing = ""
 
     def fares(self, error: CalabashError | None) -> None:
-        """How the agent fares now: a warning when it cannot serve, for each reason once, and word when it can again."""
+        """Report a failure of the agent once per reason, and its recovery."""
         reason = "" if error is None else "".join(word.capitalize() for word in error.reason.value.split("_"))
         if reason == self._failing:
             return
         if error is not None:
             hint = f"; hint: {error.hint}" if error.hint else ""
-            self.tell(reason, f"nothing is given out: {error.message}{hint}", warning=True)
+            self.tell(reason, f"new allocations are refused: {error.message}{hint}", warning=True)
         else:
-            self.tell("Serving", "the agent gives out devices again", warning=False)
+            self.tell("Serving", "the agent grants allocations again", warning=False)
         self._failing = reason
 
     def tell(self, reason: str, message: str, *, warning: bool) -> None:
-        """Make an event, or count one more. Raises KubeError."""
+        """Create an event, or increment the count of the last one if it is the same. Raises KubeError."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.get(reason)
         if known is not None and known.message == message and self._again(known, now):
@@ -55,7 +55,7 @@ class NodeHappenings:
             EVENT,
             {
                 "metadata": {"name": name, "namespace": NAMESPACE},
-                # Events of nodes are looked for by the name in place of the UID, as kubelets write it.
+                # Clients find events of nodes by the name in place of the UID, as kubelets write it.
                 "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
                 "type": "Warning" if warning else "Normal",
                 "reason": reason,
@@ -72,7 +72,7 @@ class NodeHappenings:
         self._told[reason] = _Told(name, message)
 
     def _again(self, known: _Told, now: str) -> bool:
-        """Count it; False when the API server has forgotten it, as it does after an hour."""
+        """Increment the count of an event; return False if the API server has deleted it, as it does after an hour."""
         body = {"count": known.count + 1, "lastTimestamp": now}
         try:
             self._client.patch(EVENT, known.name, NAMESPACE, body=body)

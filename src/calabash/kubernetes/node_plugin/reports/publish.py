@@ -1,6 +1,6 @@
-"""What a node tells of itself: its ``GpuNode``, written when it has changed and not otherwise.
+"""Publication of the node's ``GpuNode``, which is written only when it has changed.
 
-What is used of the devices changes all the time; ``usage`` says when that is worth a writing.
+Used amounts change all the time; ``usage`` decides when they are worth a write.
 """
 
 from __future__ import annotations
@@ -44,32 +44,36 @@ _REASON_CHARACTERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What does not change while the agent runs, how it fares, and what became of orders for single devices. ``claims``: what
-    of its devices cannot be offered by claims; "" where all is, None where none is to be."""
+    """State of the agent that is published beside that of the devices.
+
+    Args:
+        orders: outcomes of orders for single devices, by device UUID.
+        claims: devices that cannot be offered to claims; "" if all are, None if none should be.
+    """
 
     agent_version: str
     driver_version: str
     ready: bool
     reason: str
     message: str
-    orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)  # by device
+    orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)
     door: NodeDoor = NodeDoor.TOKENS
     claims: str | None = None
 
 
 class Publisher:
-    """Writes the ``GpuNode`` of one node by server-side apply."""
+    """Write the ``GpuNode`` of one node by server-side apply."""
 
     def __init__(self, client: KubeClient, node: str, telling: UseTelling | None = None) -> None:
         self._client = client
         self._node = node
         self._telling = telling or UseTelling()
         self._written: dict[str, Any] | None = None
-        self._since: dict[str, tuple[str, str]] = {}  # of each condition: its status and since when
+        self._since: dict[str, tuple[str, str]] = {}  # status and transition time of each condition
         self._observed = ""
 
     def publish(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts) -> bool:
-        """Write it if it differs from what was written last; whether it did. Raises KubeError."""
+        """Write the ``GpuNode`` if it differs from the last write; return True if it was written. Raises KubeError."""
         status = _status(snapshot, pods, facts, {})
         uses = read_uses(snapshot)
         changed = status != self._written
@@ -116,7 +120,7 @@ class Publisher:
 
 
 def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses) -> dict[str, Any]:
-    """The whole status but for its times; of ``uses`` what it has."""
+    """Return the status without its times, with those used amounts that ``uses`` contains."""
     records = {a.record.id: a.record for a in snapshot.allocations}
     devices = []
     for state in snapshot.devices:
@@ -140,7 +144,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
 
 
 def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
-    """Whether claims can have all that the node has, where they can have any of it."""
+    """Return the condition ``Claims``, which is False if some devices cannot be offered; no condition without claims."""
     if facts.claims is None:
         return ()
     reason = "Degraded" if facts.claims else "Published"
@@ -148,7 +152,7 @@ def _claims(facts: NodeFacts) -> tuple[Condition, ...]:
 
 
 def _summary(devices: Sequence[GpuNodeDevice]) -> GpuNodeSummary:
-    """One line for people."""
+    """Return the summary that ``kubectl get`` prints."""
     healthy = sum(device.health == "healthy" for device in devices)
     given = sum(part.memory_mib - part.spill_mib for device in devices for part in device.slices)
     total = sum(device.memory_mib for device in devices)
@@ -187,7 +191,7 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
 
 
 def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
-    """Where the node gives out nothing none is healthy; whoever places would otherwise go on placing there."""
+    """Return a device of the status. All are unhealthy while the node grants nothing, so that nothing is placed there."""
     device, refusal = state.device, _other_door(state, facts.door) if facts.ready else facts.message
     use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
@@ -226,14 +230,18 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
 
 
 def _other_door(state: DeviceSnapshot, door: NodeDoor) -> str:
-    """Why nothing new is placed on a device that still holds what came through the other door; "" where none does."""
+    """Return why nothing new is placed on a device with allocations of the other allocation API; "" if it has none."""
     count = sum(is_of_claim(name) is not (door is NodeDoor.CLAIMS) for name in state.allocations)
     other = "tokens" if door is NodeDoor.CLAIMS else "claims"
-    return f"{count} allocations that came by {other} are still on it, and the node gives by {door}" if count else ""
+    return (
+        f"{count} allocations by {other} are still on the device, and the node now offers devices by {door}"
+        if count
+        else ""
+    )
 
 
 def _profiles(device: Device) -> tuple[GpuNodeMigProfile, ...]:
-    """How it can be cut."""
+    """Return the MIG profiles of a device."""
     return tuple(
         GpuNodeMigProfile(
             name=p.name,

@@ -1,4 +1,4 @@
-"""The startup taint: a node may come with ``calabash.dev/agent-not-ready``, and its agent takes it away once it serves."""
+"""Startup taint of a node: remove ``calabash.dev/agent-not-ready`` when the agent serves."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from calabash.adapters.kube.objects.core import NODE
 from calabash.kubernetes.objects.names import STARTUP_TAINT
 from calabash.model.errors import CalabashError
 
-AGAIN_S = 300.0  # a node that was removed and came back has it again
+AGAIN_S = 300.0  # interval of checks; a node that is deleted and created again has the taint again
 RETRY_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 class StartupTaint:
-    """Takes it off one node. The taint is removed by its place in the list, if it is still there, and nothing else is."""
+    """Remove the startup taint of one node by its index, with a test of its key. Other taints are not changed."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -25,10 +25,11 @@ class StartupTaint:
         self._next_s = 0.0
 
     def tend(self, registrations: int, now_s: float) -> None:
-        """The agent serves; to be called again and again.
+        """Remove the taint if it is time to check; called at every iteration of the main loop while the agent serves.
 
         Args:
-            registrations: how often the kubelet has been registered with: after a new one the node may be a new one.
+            registrations: number of registrations with the kubelet; a new one may mean a new Node object, which is checked at
+                once.
             now_s: monotonic time.
         """
         if registrations == self._registrations and now_s < self._next_s:
@@ -38,11 +39,11 @@ class StartupTaint:
             self.lift()
             self._next_s = now_s + AGAIN_S
         except CalabashError as error:
-            log.warning("the node's startup taint could not be taken away", error=error.message)
+            log.warning("cannot remove the node's startup taint", error=error.message)
             self._next_s = now_s + RETRY_S
 
     def lift(self) -> bool:
-        """Take it away; whether it was there. Raises KubeError."""
+        """Remove the taint; return True if it was there. Raises KubeError."""
         node = self._client.get(NODE, self._node)
         places = [i for i, taint in enumerate(node.spec.taints) if taint.key == STARTUP_TAINT] if node else []
         if not places:
@@ -55,5 +56,5 @@ class StartupTaint:
                 {"op": "remove", "path": path},
             ]
         self._client.patch(NODE, self._node, body=body, style="json")
-        log.info("the node's startup taint is taken away")
+        log.info("removed the node's startup taint")
         return True

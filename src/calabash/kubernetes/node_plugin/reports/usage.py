@@ -1,8 +1,8 @@
-"""What is told of the use of a node's devices, and when: seldom, and only when it has changed by a step.
+"""Rate limit for reports of used amounts of devices to the API server.
 
-Every telling is one more writing into the API server's store, and one more event for whoever watches. So a node tells at
-most every ``every_s``, when something has changed by a tenth of a card's time or a sixteenth of its memory since it was told;
-what changed by less is told when nothing was told for a long time. Who needs more asks the programs, or NVML on the node.
+Every report is a write to the API server's store and an event for each watcher. So a node reports at most every ``every_s``
+seconds, if an amount has changed by a tenth of a device's time or a sixteenth of its memory since the last report. Smaller
+changes are reported after ``REST_S`` seconds. Precise amounts are available from NVML on the node.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STEP_MIB_MIN = 64
 
 
 class SeenUse(NamedTuple):
-    """What is used, and out of how much memory; None where nobody knows."""
+    """Used memory and compute, and the total memory; None if unknown."""
 
     memory_mib: int | None = None
     percent: int | None = None
     of_mib: int = 0
 
     def is_far_from(self, other: SeenUse) -> bool:
-        """Whether it differs by a step."""
+        """Return True if an amount differs by at least one step."""
         if (self.memory_mib is None) != (other.memory_mib is None) or (self.percent is None) != (other.percent is None):
             return True
         step_mib = max(_STEP_MIB_MIN, self.of_mib // _STEPS_OF_MEMORY)
@@ -38,11 +38,11 @@ class SeenUse(NamedTuple):
 
 NO_USE = SeenUse()
 Uses = Mapping[tuple[str, str], SeenUse]
-"""By allocation, "" for all of a device, and device."""
+"""Used amounts by allocation ("" for the whole device) and device UUID."""
 
 
 def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
-    """All that is known at this moment."""
+    """Return all used amounts that are known now."""
     found: dict[tuple[str, str], SeenUse] = {}
     total = {}
     for state in snapshot.devices:
@@ -63,7 +63,11 @@ def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
 
 
 class UseTelling:
-    """See the module's description. ``every_s`` 0: it is never told."""
+    """Decide when used amounts are reported.
+
+    Args:
+        every_s: least interval between reports; 0: never report.
+    """
 
     def __init__(self, every_s: float = EVERY_S, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
@@ -73,11 +77,12 @@ class UseTelling:
 
     @property
     def tells(self) -> bool:
+        """Return True if used amounts are reported at all."""
         """Whether it is ever told."""
         return self._every_s > 0
 
     def due(self, uses: Uses) -> bool:
-        """Whether this is to be told now, though nothing else has changed."""
+        """Return True if the used amounts should be reported now although nothing else has changed."""
         rested_s = self._now_s() - self._told_at_s
         if not self.tells or rested_s < self._every_s:
             return False
@@ -88,5 +93,5 @@ class UseTelling:
         return any(use.is_far_from(self._told[key]) for key, use in uses.items())
 
     def told(self, uses: Uses) -> None:
-        """It was told."""
+        """Record that these amounts were reported."""
         self._told, self._told_at_s = uses, self._now_s()

@@ -1,10 +1,10 @@
-"""Sends what is metered on the node to the server of the cluster, and lets go of it only when it is committed there.
+"""Send usage records of the node to the server of the cluster; records are kept until the server has committed them.
 
-Theory of operation. The outbox (``adapters.store.usage.outbox``) says what was acknowledged and what may have been seen. A step
-takes the next intervals, sends them, and writes down how far the server says that it is; each of these may be the last
-thing that the agent does, and the next agent begins with the same step. A server that is further behind (it was restored)
-is sent again what it lacks, as far as that is here. While the server cannot be reached intervals are kept; beyond a bound
-neighbours are joined, and where that does not help the node gives out nothing new, for it could not say who had it.
+Theory of operation. The outbox (``adapters.store.usage.outbox``) records which records were acknowledged and which may have
+been sent. A step takes the next records, sends them, and stores the number that the server acknowledges. The agent may die
+after each of these, and the next agent repeats the step. A server that is behind (it was restored) is sent again what it
+lacks, as far as the node still has it. While the server cannot be reached, records are kept. Beyond a limit adjacent records
+are merged, and if that does not suffice the node refuses new allocations, because their usage could not be recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calabash.model.errors import CalabashError, Reason
 
 SEND_EVERY_S = 15.0
 CALL_S = 20.0
-KEPT_ROWS = 10_000  # acknowledged ones, for a server that is restored from a backup
+KEPT_ROWS = 10_000  # acknowledged records that are kept for a server that is restored from a backup
 WAITING_MAX = 200_000
 _ANSWER_BYTES_MAX = 64 << 10
 _TOKEN_BYTES_MAX = 16 << 10
@@ -40,6 +40,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageServer:
+    """The server that collects usage records.
+
+    Args:
+        url: ``https://HOST:PORT``; ``http`` for tests.
+        authority: PEM file with the authority of the server's certificate, read for each request.
+        token: file with the node's token, read for each request.
+        every_s: interval of sending.
+    """
+
     """Where usage is sent.
 
     Args:
@@ -53,7 +62,7 @@ class UsageServer:
     every_s: float = SEND_EVERY_S
 
     def post(self, batch: UsageBatch) -> UsageTaken:
-        """Send it. Raises CalabashError; whether it was taken is then not known."""
+        """Send a batch. Raises CalabashError; the server may have committed the batch even so."""
         try:
             status, body = self._answer(msgspec.json.encode(batch))
             if status != 200:
@@ -80,11 +89,13 @@ class UsageServer:
 
 
 class UsageSending:
-    """One thread that sends; ``full`` is asked from any.
+    """Thread that sends usage records; ``full`` may be called from any thread.
 
     Args:
-        post: sends a batch. Raises CalabashError.
-        waiting_max: how many intervals may wait.
+        post: send a batch; raises CalabashError.
+        waiting_max: limit of records that wait to be sent.
+        kept: number of acknowledged records that are kept.
+        entries: limit of records in a batch.
     """
 
     def __init__(
@@ -107,13 +118,13 @@ class UsageSending:
         self._begun = outbox.youngest()
         self._full: CalabashError | None = None
         self._fault = ""
-        self.waiting = 0  # intervals that were not acknowledged when it was last looked
+        self.waiting = 0  # records that were not acknowledged at the last check
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
 
     @classmethod
     def to(cls, server: UsageServer | None, outbox: UsageOutbox) -> UsageSending:
-        """Where nobody collects, everything is let go of."""
+        """Return a sender for a server; without one, records are dropped."""
         if server is None:
             return cls(outbox, lambda batch: UsageTaken(last=batch.entries[-1].number), kept=0)
         return cls(outbox, server.post, every_s=server.every_s)
@@ -122,16 +133,16 @@ class UsageSending:
         self._thread.start()
 
     def stop(self) -> None:
-        """A batch that is on its way is waited for."""
+        """Stop the thread after the batch in progress."""
         self._stop.set()
         self._thread.join()
 
     def full(self) -> CalabashError | None:
-        """Why nothing new is given out; None while there is room for what would be metered of it."""
+        """Return the error that refuses new allocations, None while their usage can be recorded."""
         return self._full
 
     def step(self) -> bool:
-        """Send one batch; whether there may be more. Raises CalabashError."""
+        """Send one batch; return True if there may be more records. Raises CalabashError."""
         marks = self._outbox.marks()
         rows = self._outbox.after(marks.acked, limit=self._entries)
         if not rows and not self._lost:
@@ -143,11 +154,14 @@ class UsageSending:
             after = self._outbox.go_back(taken.last).acked
             self._lost = after > taken.last
             log.warning(
-                "the server is behind what it had acknowledged", has=taken.last, sent_from=after, lost=self._lost
+                "the server has fewer records than it had acknowledged",
+                has=taken.last,
+                sent_from=after,
+                lost=self._lost,
             )
             return True
         if taken.last > self._outbox.marks().sent:
-            log.warning("this node's database was put back to an earlier state", has=self._begun, server=taken.last)
+            log.warning("this node's database was restored to an earlier state", has=self._begun, server=taken.last)
             self._outbox.renew(self._begun)
             return True
         self._lost = False
@@ -156,7 +170,7 @@ class UsageSending:
         return bool(rows) and reached > marks.acked
 
     def keep_bounded(self) -> None:
-        """Let go of what is acknowledged, and join what waits beyond the bound. Raises CalabashError."""
+        """Drop acknowledged records, and merge waiting ones beyond the limit. Raises CalabashError."""
         while self._outbox.fold(keep=self._kept):
             pass
         waiting = self._outbox.waiting()
@@ -173,16 +187,16 @@ class UsageSending:
                 while self.step() and not self._stop.is_set():
                     pass
                 if self._fault:
-                    log.info("usage is sent again")
+                    log.info("sending usage again")
                 self._fault = ""
             except CalabashError as error:
                 if error.message != self._fault:
-                    log.warning("usage waits", error=error.message, hint=error.hint)
+                    log.warning("cannot send usage", error=error.message, hint=error.hint)
                 self._fault = error.message
             try:
                 self.keep_bounded()
             except CalabashError as error:
-                log.warning("usage could not be put in order", error=error.message)
+                log.warning("cannot prune the outbox of usage", error=error.message)
             self._stop.wait(self._every_s)
 
 
@@ -224,16 +238,16 @@ def _refused(status: int, body: bytes) -> str:
 
 def _unreachable(url: str, why: str) -> CalabashError:
     return CalabashError(
-        f"usage was not taken by {url}: {why}",
+        f"cannot send usage to {url}: {why}",
         reason=Reason.API_DOWN,
-        hint="it is kept on this node and sent again; see the server of the cluster",
+        hint="the node keeps the records and sends them again; check the server of the cluster",
     )
 
 
 def _too_many(waiting: int, most: int, fault: str) -> CalabashError:
     why = f"; {fault}" if fault else ""
     return CalabashError(
-        f"{waiting} intervals of usage wait for the server of the cluster, at most {most} are kept{why}",
+        f"{waiting} usage records wait for the server of the cluster, the limit is {most}{why}",
         reason=Reason.API_DOWN,
-        hint="bring the server back; until then nothing new starts here, and what runs goes on",
+        hint="restore the server; until then new containers with devices do not start on this node",
     )

@@ -137,7 +137,7 @@ def test_what_was_prepared_is_served_after_the_door_was_changed_and_nothing_new(
     world.turn(NodeDoor.TOKENS)
     assert world.prepare() == "", "its containers may be started again"
     world.node.agent.held.clear()
-    assert "are given by tokens, not by claims" in world.prepare()
+    assert "are offered by device plug-ins, not to claims" in world.prepare()
     world.node.agent.held.clear()
     assert world.kubelet.unprepare(CLAIM).claims[CLAIM_UID].error == ""
     assert world.node.specs() == {}

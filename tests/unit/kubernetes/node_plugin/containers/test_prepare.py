@@ -247,7 +247,9 @@ def test_pod_resources_alone_never_gives_an_init_container_what_is_the_main_ones
     kubelet.owners = [
         TokenOwner(namespace="team", pod="p1", container="main", resource=GPUS, device_ids=("slot-0001",))
     ]
-    with pytest.raises(CalabashError, match="init container first of pod team/p1 may use the tokens of container main"):
+    with pytest.raises(
+        CalabashError, match="init container first of pod team/p1 may have the device IDs of container main"
+    ):
         kubelet.preparer.pre_start(("slot-0001",))
     assert kubelet.agent.held == {}
     kubelet.add(pod(*containers, init=("first",), ended=("first",)))
@@ -261,8 +263,8 @@ def test_pod_resources_alone_never_gives_an_init_container_what_is_the_main_ones
     [
         (pod(), "has no plan"),
         (pod(planned("main"), node="n2"), "is for pod .* on node n2"),
-        (pod(planned("other")), "gives container main .* 0 devices"),
-        (pod(planned("main", devices=2)), "2 devices, its spec asks for 1"),
+        (pod(planned("other")), "has 0 devices for container main"),
+        (pod(planned("main", devices=2)), "has 2 devices for container main, its spec asks for 1"),
         (pod(planned("main"), plan="{}"), "cannot be read"),
     ],
 )
@@ -368,9 +370,9 @@ def test_who_stays_is_not_waited_for(kubelet: Kubelet) -> None:
 def test_a_pod_is_admitted_while_nothing_is_given_out_and_its_start_says_why_until_it_can(kubelet: Kubelet) -> None:
     """A refusal of Allocate would end the pod for good; one of its start is tried again."""
     name = kubelet.admit(UID, "main", "slot-0001")
-    with pytest.raises(CalabashError, match="has not told this node of pod") as refused:
+    with pytest.raises(CalabashError, match="is not known to the agent of this node") as refused:
         kubelet.preparer.pre_start(("slot-0001",))
-    assert "tried again" in refused.value.hint
+    assert "tries again" in refused.value.hint
     kubelet.add(pod(planned("main")))
     kubelet.refusal = CalabashError("another one is there", reason=Reason.FOREIGN_PLUGIN, hint="keep it off")
     with pytest.raises(CalabashError, match="another one is there") as refused:
@@ -392,7 +394,7 @@ def test_what_is_held_starts_again_while_nothing_new_is_given_out(kubelet: Kubel
 
 
 def test_tokens_that_nobody_holds_are_refused(kubelet: Kubelet) -> None:
-    with pytest.raises(CalabashError, match="names no container"):
+    with pytest.raises(CalabashError, match="lists no container"):
         kubelet.preparer.pre_start(("slot-0001",))
 
 

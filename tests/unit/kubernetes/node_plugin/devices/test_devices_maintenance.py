@@ -123,7 +123,7 @@ def test_what_is_refused_and_what_nobody_knows_is_told_and_not_tried_again(world
         world.say(GPU_0=ordered("test"), GPU_1=ordered("polish"))
     assert world.cards.done == [("test", "GPU-0")]
     assert world.outcome(0) == ("1", "failed", "device 0 is to be tested, and is used by a1")
-    assert world.outcome(1)[1:] == ("failed", "what 'polish' means is not known")
+    assert world.outcome(1)[1:] == ("failed", "order 'polish' is not known")
 
 
 def test_an_agent_that_starts_again_repeats_no_order(world: World) -> None:
@@ -147,7 +147,7 @@ def test_an_order_in_whose_middle_the_agent_died_is_told_as_failed(world: World)
     world.started()
     world.say(GPU_0=ordered("reset"))
     assert world.outcome()[1] == "failed"
-    assert "started again" in world.outcome()[2]
+    assert "the agent restarted" in world.outcome()[2]
 
 
 def test_what_cannot_be_written_down_is_not_done(world: World) -> None:

@@ -122,7 +122,7 @@ def test_a_container_that_starts_again_has_the_same_cards_also_by_an_agent_that_
     before = node.start(UID, "main", TOKENS[0])
     for device in {"GPU-0", "GPU-1", "GPU-2", "GPU-3"} - set(before):
         node.agent.hold(f"on-{device}", device)
-    node.closed = "not known yet"
+    node.closed = "has not been read yet"
     node.preparer.pre_start(TOKENS[:1])
     assert node.cards_of(UID, "main") == before
 
@@ -151,7 +151,7 @@ def test_when_no_card_is_free_the_pods_events_say_of_each_why_and_it_is_tried_ag
         node.preparer.pre_start(TOKENS[:1])
     assert refused.value.reason is Reason.NO_CAPACITY
     message = refused.value.message
-    assert "asks for 1 whole devices, 0 of 4 have nobody" in message
+    assert "asks for 1 whole devices, 0 of 4 are free" in message
     assert "device 0 has 1 of others on it (vgpu)" in message
     assert "device 1 is held whole" in message
     assert "device 2 is lost" in message
@@ -181,7 +181,7 @@ def test_a_cordoned_node_gives_no_card(node: Node) -> None:
         node.closed = cordon.why()
 
     node.closed = cordon.why()
-    assert "not known yet" in node.closed
+    assert "has not been read yet" in node.closed
     cordon.synced = True
     seen(True)
     assert node.cards.spare() == ()
@@ -230,7 +230,7 @@ def test_a_pod_of_the_planners_scheduler_has_what_its_plan_says_and_nothing_with
 def test_tokens_of_another_resource_lead_to_nobody(node: Node) -> None:
     node.add(asking("main"))
     node.entries = [CheckpointEntry(pod_uid=UID, container="main", resource=GPUS, device_ids=TOKENS[:1], cdi_names=())]
-    with pytest.raises(CalabashError, match=f"no container for 1 of {GPU}"):
+    with pytest.raises(CalabashError, match=rf"no container with these device IDs \(1 of {GPU}\)"):
         node.preparer.pre_start(TOKENS[:1])
 
 
