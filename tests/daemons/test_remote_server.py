@@ -190,7 +190,7 @@ def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: 
     assert "position 9: memory '40' has no unit" in client.refused(
         2, "run", "--remote", "--filter", "memory>=40", "--", "true"
     )
-    assert "0 of 2 cards" in client.refused(5, "run", "--remote", "--filter", "model~H100", "--", "true")
+    assert "0 of 2 devices" in client.refused(5, "run", "--remote", "--filter", "model~H100", "--", "true")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: 
         (("--tenant", "x"), 2, "--tenant does not go with --remote"),
         (("--server", "other"), 3, "there is no server 'other'"),
         (("--lease", "abc"), 3, "there is no reservation"),
-        (("--gpus", "3"), 5, "2 of 2 cards"),
+        (("--gpus", "3"), 5, "2 of 2 devices"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
@@ -245,7 +245,7 @@ def test_a_token_bounds_what_is_held_at_a_time(site: RemoteSite) -> None:
     assert "allows 1 GPUs at a time" in client.refused(
         5, "run", "--remote", "--memory", "1GiB", "--cores", "50", "--", "true"
     )
-    assert "50% of a card, 100% asked" in client.refused(5, "run", "--remote", "--memory", "1GiB", "--", "true")
+    assert "50% of a device, 100% requested" in client.refused(5, "run", "--remote", "--memory", "1GiB", "--", "true")
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------
@@ -277,12 +277,10 @@ def test_tokens_that_are_tampered_with_revoked_expired_or_anothers_are_refused(
 
     line = next(line for line in good.read_text().splitlines() if line.startswith("token"))
     tampered = line[:-9] + ("B" if line[-9] == "A" else "A") + line[-8:]
-    assert "signature is wrong" in refused(good.read_text().replace(line, tampered))
+    assert "signature is invalid" in refused(good.read_text().replace(line, tampered))
     other = "sha256:" + "0" * 64
     certificate = next(line for line in good.read_text().splitlines() if line.startswith("certificate"))
-    assert "is not the server that the token is for" in refused(
-        good.read_text().replace(certificate, f"certificate = {other}")
-    )
+    assert "is not the server of the token" in refused(good.read_text().replace(certificate, f"certificate = {other}"))
     short = site.token("short", "--expires", "1s").read_text()
     made_at = time.time()
     until(lambda: time.time() > made_at + 1.1, what="it to expire")
@@ -308,7 +306,7 @@ def test_keys_are_rotated_and_tokens_of_the_key_before_count_as_long_as_was_said
     before("remote", "list")
     site.client(site.token("after"))("remote", "list")
     site.owner("server", "token", "rotate-keys", "--keep", "0")
-    assert "counts no longer" in before.refused(4, "remote", "list")
+    assert "is no longer valid" in before.refused(4, "remote", "list")
 
 
 # -- reservations --------------------------------------------------------------------------------------------------
@@ -389,7 +387,7 @@ def test_down_refuses_while_leases_are_held(site: RemoteSite, client: Terminal) 
 
 
 def test_a_second_server_and_a_port_that_is_taken_are_told_of(site: RemoteSite) -> None:
-    assert "a server runs already" in site.owner.refused(1, "server", "up", "--listen", "127.0.0.1:0")
+    assert "a server is already running" in site.owner.refused(1, "server", "up", "--listen", "127.0.0.1:0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         site.kill()

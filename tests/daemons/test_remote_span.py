@@ -95,7 +95,7 @@ def test_when_the_rest_cannot_be_had_nothing_is_held_and_waiting_gets_all(
     taken = client("remote", "reserve", "--server", "lab02", "--idle", "1h").stdout.strip()
     spanned = ("run", "--remote", "--span", "--gpus", "2")
     refused = client(*spanned, "--", "true", code=5)
-    assert "1 of 2 such cards of 2 servers are free, 2 wanted" in refused.stderr
+    assert "1 of 2 matching devices of 2 servers are free, 2 requested" in refused.stderr
     assert held(sites) == [0, 1]
     waiting = client.start(*spanned, "--wait", "10m", "--", str(program("remote_span")), "stack")
     until(lambda: waiting.running() and identify(waiting.pid) is not None, what="it to wait")
@@ -108,4 +108,4 @@ def test_when_the_rest_cannot_be_had_nothing_is_held_and_waiting_gets_all(
 def test_more_than_there_is_on_all_servers_is_refused_at_once(client: Terminal) -> None:
     refused = client("run", "--remote", "--span", "--gpus", "3", "--wait", "10m", "--", "true", code=None)
     assert refused.returncode not in {0, 1}
-    assert "2 servers together have 2 such cards, 3 wanted" in refused.stderr
+    assert "2 servers together have 2 matching devices, 3 requested" in refused.stderr

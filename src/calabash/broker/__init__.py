@@ -1,7 +1,7 @@
-"""Cards for programs on other machines: the broker beside a pool, what it hands out, and what a client keeps of it.
+"""Lease devices of a pool to programs on other machines: the broker daemon and its client.
 
-What lives here: tokens and the keys that sign them, filters of cards, leases, the one port on which both programs and
-their command lines arrive, and the client's side of it. A lease is one brokered allocation of the pool, asked through the
-pool's API as any front end asks. What never lives here: which card is given to whom (the pool's scheduler), what a program's
-calls become (``native/remote``), and bytes of sessions: a program's connection is handed to the process that serves it.
+The broker runs beside a pool. This package contains its tokens and signing keys, device filters, leases, the single
+listening port that programs and command lines share, and the client side. A lease is one brokered allocation of the pool,
+requested through the pool's public API. The pool's scheduler chooses the devices, ``native/remote`` executes forwarded
+calls, and each program's connection is passed to the worker process of its lease, so no session data passes through here.
 """

@@ -1,4 +1,4 @@
-"""``HOST:PORT`` as people write it."""
+"""Parse and format server addresses of the form ``HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A host or an address, and a port."""
+    """Host name or IP address, and TCP port."""
 
     host: str
     port: int
@@ -25,14 +25,18 @@ class ServerAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @staticmethod
-    def of(listener: socket.socket) -> ServerAddress:
-        """Where it listens."""
+    def from_socket(listener: socket.socket) -> ServerAddress:
+        """Return the address to which a socket is bound."""
         found = listener.getsockname()
         return ServerAddress(str(found[0]), int(found[1]))
 
 
 def parse_address(text: str) -> ServerAddress:
-    """``lab01:7433``, ``lab01``, ``10.0.0.1:7433``, ``[::1]:7433``. Raises CalabashError."""
+    """Parse ``lab01:7433``, ``lab01``, ``10.0.0.1:7433`` or ``[::1]:7433``; the port defaults to 7433.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the text is not an address.
+    """
     match = _ADDRESS.fullmatch(text.strip())
     port = int(match["port"] or PORT) if match else -1
     if match is None or not 0 <= port <= 65535:

@@ -1,8 +1,8 @@
-"""``calabash bench remote``: what a line to a server is worth, measured by a program that has a lease of it.
+"""Measure the latency and bandwidth between a program and its remote devices (``calabash bench remote``).
 
-Start, launches per second, the time of a synchronous call and copies by size, through the same library that any program gets.
-``--rtt`` puts a delay between the program and the server, to see what distance costs. Calls are made from Python, whose own
-share is some half microsecond each.
+Measures context start, kernel launches per second, the time of a synchronous call, and copies of several sizes, through the
+client library that every remote program uses. ``--rtt`` adds a delay between the program and the server to show the effect
+of distance. Calls are made from Python, which adds about half a microsecond to each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZES_MIB = (1, 16, 64, 256)
 
 
 class _Card:
-    """The first card, by the driver that this process was given."""
+    """CUDA driver calls on the first device that the driver of this process shows."""
 
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -39,14 +39,18 @@ class _Card:
         self.call("cuCtxSetCurrent", context)
 
     def call(self, name: str, *given: Any) -> None:
-        """Raises CalabashError with CUDA's own number."""
+        """Call a driver function.
+
+        Raises:
+            CalabashError: CONFLICT with the CUDA error code if the call fails.
+        """
         code = getattr(self.cuda, name)(*given)
         if code:
             raise CalabashError(f"{name} failed with {code}", reason=Reason.CONFLICT, hint="see the server's log")
 
 
 def measure(largest_mib: int) -> dict[str, Any]:
-    """All figures, by name."""
+    """Return all measurements by name. Copies larger than ``largest_mib`` are left out."""
     begun = time.perf_counter()
     card = _Card()
     card.call("cuCtxSynchronize")
@@ -58,7 +62,7 @@ def measure(largest_mib: int) -> dict[str, Any]:
 
 
 def _synchronous_us(card: _Card) -> float:
-    """The median of a call that has to come back: one byte from the card."""
+    """Return the median time in microseconds of a copy of one byte from the device, which must wait for its result."""
     there, here = ctypes.c_uint64(), ctypes.create_string_buffer(1)
     card.call("cuMemAlloc_v2", ctypes.byref(there), ctypes.c_size_t(1))
 
@@ -69,7 +73,7 @@ def _synchronous_us(card: _Card) -> float:
 
 
 def _launches_per_s(card: _Card) -> float:
-    """Empty kernels, one thread, one wait at the end."""
+    """Return the rate of launches of an empty kernel from one thread, with one synchronization at the end."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     card.call("cuModuleLoadData", ctypes.byref(module), _KERNEL)
     card.call("cuModuleGetFunction", ctypes.byref(function), module, b"nothing")
@@ -86,7 +90,7 @@ def _launches_per_s(card: _Card) -> float:
 
 
 def _copies(card: _Card, mib: int) -> dict[str, Any]:
-    """GiB/s to the card and back, the best of several."""
+    """Return the bandwidth of copies to and from the device in GiB/s, the best of several copies."""
     size = ctypes.c_size_t(mib << 20)
     here, there = ctypes.create_string_buffer(mib << 20), ctypes.c_uint64()
     card.call("cuMemAlloc_v2", ctypes.byref(there), size)
@@ -118,7 +122,7 @@ def _took(call: Callable[[], None]) -> float:
 
 
 def shown(figures: dict[str, Any], rtt_s: float) -> str:
-    """The figures as a terminal shows them."""
+    """Format the measurements for a terminal."""
     lines = [f"{'delay put between':<22}{rtt_s * 1e3:g} ms"] if rtt_s else []
     lines += [
         f"{'start to a context':<22}{figures['start_ms']:g} ms",
@@ -132,7 +136,7 @@ def shown(figures: dict[str, Any], rtt_s: float) -> str:
 
 
 def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
-    """The same measurement in a process whose lease leads through a line that is so long."""
+    """Run the measurement in a child process whose connection to the server is delayed by ``rtt_s``; return its exit status."""
     given = Path(os.environ["CALABASH_REMOTE"].removeprefix("file:")).absolute()
     lines = given.read_text().splitlines()
     server = next(line.removeprefix("server=") for line in lines if line.startswith("server="))
@@ -151,7 +155,7 @@ def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Run the measurement and print its result; return the exit status."""
     parser = argparse.ArgumentParser(prog="calabash bench remote")
     parser.add_argument("--rtt-s", type=float, default=0.0)
     parser.add_argument("--largest-mib", type=int, default=SIZES_MIB[-1])

@@ -1,4 +1,4 @@
-"""Keys, signatures and the server's own certificate: the one place that knows the library they are made with."""
+"""Signing keys, signatures and the server's self-signed certificate; the only importer of ``cryptography`` in the broker."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
-_DAYS = 3650  # clients know it by its fingerprint: its end would only break them
+_DAYS = 3650  # clients pin the fingerprint, so expiry would only break them
 _SKEW = datetime.timedelta(days=1)  # clocks differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCertificate:
-    """A certificate that signs itself, and its key, both PEM."""
+    """Self-signed certificate and its private key, both PEM."""
 
     certificate: bytes
     key: bytes
 
 
 def new_signing_key() -> bytes:
-    """A secret of 32 bytes that signs."""
+    """Return a new Ed25519 private key of 32 bytes."""
     return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_of(secret: bytes) -> bytes:
-    """The 32 bytes by which its signatures are known."""
+    """Return the 32-byte Ed25519 public key of a private key."""
     return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def sign(secret: bytes, message: bytes) -> bytes:
-    """64 bytes."""
+    """Return the Ed25519 signature of a message, 64 bytes."""
     return Ed25519PrivateKey.from_private_bytes(secret).sign(message)
 
 
-def signed(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the owner of that key has signed the message."""
+def verify_signature(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Return True if the signature is valid for the message and the public key."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -49,7 +49,7 @@ def signed(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def make_certificate(name: str, now: datetime.datetime) -> OwnCertificate:
-    """A certificate for a server that is known by its fingerprint, not by who signed it."""
+    """Return a new self-signed certificate for a server; clients pin its fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "calabash")])
     builder = (

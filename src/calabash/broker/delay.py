@@ -1,4 +1,4 @@
-"""A line that is longer than it is: what comes in at one end goes out at the other half a round trip later."""
+"""TCP forwarder that adds a fixed delay, to measure the effect of a network's round-trip time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Self
 from calabash.broker.addresses import ServerAddress, parse_address
 
 _CHUNK_BYTES = 1 << 18
-_UNDER_WAY_MAX = 4096  # pieces on their way, which bounds what the line holds
+_UNDER_WAY_MAX = 4096  # chunks under way; bounds the memory of the forwarder
 
 
 class DelayedLine:
-    """Forwards connections to a server; serves from a thread of its own as long as the context lasts."""
+    """Forwards connections to a server, each direction delayed by half the round-trip time.
+
+    Runs in a thread of its own while the context is entered; ``address`` is where to connect.
+    """
 
     def __init__(self, server: str, rtt_s: float) -> None:
         self._server = parse_address(server)
@@ -27,7 +30,7 @@ class DelayedLine:
     def __enter__(self) -> Self:
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
-        self.address = ServerAddress.of(listening.result(10).sockets[0])
+        self.address = ServerAddress.from_socket(listening.result(10).sockets[0])
         return self
 
     def __exit__(
@@ -46,7 +49,7 @@ class DelayedLine:
         except OSError:
             writer.close()
             return
-        with contextlib.suppress(asyncio.CancelledError):  # the line has ended
+        with contextlib.suppress(asyncio.CancelledError):  # the forwarder was stopped
             await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +76,7 @@ class DelayedLine:
 
 
 async def _end_all() -> None:
-    """Let go of every connection."""
+    """Cancel all tasks of the loop, which closes every connection."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""A pool's devices as the cards of a server, and which of them a request accepts. Pure."""
+"""Convert pool devices to a server's view of them, and select the ones that a lease request accepts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from calabash.model.nominal import nominal_memory_mib
 from calabash.model.units import format_mib
 from calabash.sharing.vgpu import guaranteed_percent
 
-UUIDS_MAX = 64  # that a pool is asked for at a time
-_ROUNDED_MIB = 256  # what a part of a card may be smaller than it, for what the pool keeps beside it
+UUIDS_MAX = 64  # per allocation request to the pool
+_ROUNDED_MIB = 256  # tolerance for memory that the pool reserves beside a slice
 
 
 def card_of(device: Mapping[str, Any], leases: Mapping[str, str]) -> RemoteCard:
-    """A device of the pool's API; ``leases`` by the allocation that each of them is."""
+    """Return the server's view of a device of the pool's API.
+
+    Args:
+        device: the device as the API describes it.
+        leases: lease ID of each allocation that is a lease.
+    """
     return RemoteCard(
         uuid=device["uuid"],
         index=device["index"],
@@ -34,7 +39,7 @@ def card_of(device: Mapping[str, Any], leases: Mapping[str, str]) -> RemoteCard:
 
 
 def facts_of(card: RemoteCard, *, server: str, driver: str, cuda: str = "") -> CardFacts:
-    """What a filter can ask of it."""
+    """Return the properties of a device that filters compare."""
     return CardFacts(
         memory=nominal_memory_mib(card.memory_mib, card.model),
         free_memory=card.memory_free_mib,
@@ -50,7 +55,11 @@ def facts_of(card: RemoteCard, *, server: str, driver: str, cuda: str = "") -> C
 def acceptable(
     cards: Sequence[RemoteCard], order: LeaseOrder, wanted: CardFilter, *, server: str, driver: str
 ) -> list[RemoteCard]:
-    """Those that the filter and the models accept. Raises SELECTOR_MISMATCH when they are too few."""
+    """Return the devices that the filter and the requested models accept.
+
+    Raises:
+        CalabashError: SELECTOR_MISMATCH if there are fewer than the request needs.
+    """
     models = [model.lower() for model in order.models]
     found = [
         card
@@ -61,17 +70,17 @@ def acceptable(
     if len(found) < order.gpus:
         asked = " and ".join(filter(None, [str(wanted), f"model {' or '.join(order.models)}" if models else ""]))
         raise CalabashError(
-            f"{len(found)} of {len(cards)} cards of {server} are such as asked"
+            f"{len(found)} of {len(cards)} devices of {server} match"
             + (f" ({asked})" if asked else "")
-            + f", {order.gpus} wanted",
+            + f", {order.gpus} requested",
             reason=Reason.SELECTOR_MISMATCH,
-            hint=f"there are: {_listed(cards)}" if cards else "the server has no cards",
+            hint=f"available: {_listed(cards)}" if cards else "the server has no devices",
         )
     return found
 
 
 def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
-    """Whether a card seems to have room for its part of a request; the pool decides."""
+    """Return True if the device reports enough free memory and compute for one slice. The pool has the final decision."""
     request = order.request
     promised = guaranteed_percent(request.core_percent, request.policy)
     if card.health != "healthy" or card.cores_free_percent < promised:
@@ -83,7 +92,7 @@ def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
 
 
 def memory_bound_mib(cards: Sequence[RemoteCard], order: LeaseOrder) -> int:
-    """The most memory that a request may come to on such cards, over all it asks for."""
+    """Return the largest total of memory in MiB that a request can take on the devices, summed over all its slices."""
     if order.memory_mib is not None:
         return order.gpus * order.memory_mib
     largest = max((card.memory_mib for card in cards), default=0)

@@ -1,9 +1,10 @@
-"""Filters of cards: ``memory>=40GiB,model~A100``. Terms are joined by commas, and a card must satisfy all of them.
+"""Device filters such as ``memory>=40GiB,model~A100``: parse them and match devices.
 
-A term is a key, an operator and a value. Sizes carry their unit; ``memory`` is the nominal size of a card, which its model is
-sold with, ``free_memory`` what is free of the size that its driver reports. Versions (``compute_capability``, ``driver``,
-``cuda``) are compared as far as the filter writes them: ``driver=580`` is any 580, ``driver>580`` is 581 and later. Texts
-are compared without regard to case; ``~`` means that the text has that part. What a card does not tell satisfies no term.
+Terms are joined by commas, and a device must satisfy all of them. A term is a key, an operator and a value. Sizes carry a
+unit. ``memory`` is the nominal size of the model, ``free_memory`` the part that is free of the size reported by the driver.
+Versions (``compute_capability``, ``driver``, ``cuda``) are compared to the precision of the filter: ``driver=580`` is any
+580, ``driver>580`` is 581 and later. Texts are compared without case; ``~`` matches a substring. A property that a device
+does not report satisfies no term.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ _OPERATORS = {**dict.fromkeys((*SIZES, *VERSIONS), tuple(_ORDER)), **dict.fromke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """What a filter can ask of a card; sizes in MiB, versions as their text. 0 and "" are not known."""
+    """Properties of a device that filters compare.
+
+    Sizes are in MiB, versions are text. 0 and "" mean that the property is unknown.
+    """
 
     memory: int = 0
     free_memory: int = 0
@@ -51,13 +55,14 @@ class CardFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTerm:
-    """``value`` is MiB, the parts of a version, or a text in lower case."""
+    """One comparison. ``value`` is a size in MiB, the numbers of a version, or a text in lower case."""
 
     key: str
     operator: str
     value: int | tuple[int, ...] | str
 
     def satisfied(self, card: CardFacts) -> bool:
+        """Return True if the device satisfies the term."""
         told: int | str = getattr(card, self.key)
         if isinstance(self.value, tuple):
             parts = version_of(str(told))
@@ -80,11 +85,12 @@ class FilterTerm:
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:
-    """All of these; none of them: any card."""
+    """Terms that must all hold. A filter without terms accepts every device."""
 
     terms: tuple[FilterTerm, ...] = ()
 
     def accepts(self, card: CardFacts) -> bool:
+        """Return True if the device satisfies all terms."""
         return all(term.satisfied(card) for term in self.terms)
 
     def __str__(self) -> str:
@@ -92,12 +98,16 @@ class CardFilter:
 
 
 def parse_filters(texts: Iterable[str]) -> CardFilter:
-    """Several of them, all of which must hold."""
+    """Parse several filters into one that requires all of them. Raises CalabashError as :func:`parse_filter` does."""
     return CardFilter(tuple(term for text in texts for term in parse_filter(text).terms))
 
 
 def parse_filter(text: str) -> CardFilter:
-    """Raises CalabashError(BAD_REQUEST) that names the position, counted from 1."""
+    """Parse one filter.
+
+    Raises:
+        CalabashError: BAD_REQUEST with the position of the error, counted from 1.
+    """
     if len(text) > FILTER_CHARACTERS_MAX:
         raise CalabashError(
             f"the filter has {len(text)} characters, more than {FILTER_CHARACTERS_MAX}", hint="use fewer terms"
@@ -111,7 +121,7 @@ def parse_filter(text: str) -> CardFilter:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The numbers of the version at the end of a text, ``nvidia 580.65.06`` -> (580, 65, 6); () where there is none."""
+    """Return the numbers of the version at the end of a text: ``nvidia 580.65.06`` gives (580, 65, 6), no version gives ()."""
     words = text.split()
     found = _VERSION.match(words[-1]) if words else None
     return tuple(int(part) for part in found[0].split(".")) if found else ()

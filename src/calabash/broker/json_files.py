@@ -1,4 +1,4 @@
-"""State in files of JSON: replaced as a whole, written through, and for their owner only."""
+"""Read and write state files in JSON, replaced atomically and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 def write_struct(path: Path, content: msgspec.Struct) -> None:
-    """Replace a file as a whole, durably and for its owner only."""
+    """Replace a file atomically and durably with the JSON of ``content``, with mode 0600."""
     with disk_full_is_a_reason(f"cannot write {path}"):
         write_durably(path, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
 
 def read_struct(path: Path, shape: type[Shape]) -> Shape:
-    """Raises CalabashError(BAD_FILE) for what is not that, and never shows its content, which may be secret."""
+    """Decode a state file.
+
+    Raises:
+        CalabashError: BAD_FILE if the content is invalid. The message never contains the content, which may be secret.
+    """
     try:
         with path.open("rb") as source:
             return msgspec.json.decode(source.read(FILE_BYTES_MAX), type=shape)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise CalabashError(
-            f"{path} is damaged", reason=Reason.BAD_FILE, hint="put a copy of it back, or move it away to begin anew"
+            f"{path} is damaged",
+            reason=Reason.BAD_FILE,
+            hint="restore a backup, or move the file away to start with an empty one",
         ) from None

@@ -1,4 +1,4 @@
-"""What a server of remote cards is asked and answers, strict where it comes in."""
+"""Requests and replies of the remote-device server's API. Requests with unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Cards are asked for. ``memory_mib`` is for each card, none: all of it, or as much as of compute; memory without ``cores``
-    has best-effort compute; ``idle_s`` makes it a reservation, which is kept so long without anybody who uses it; else a
-    program is to renew it."""
+    """Request for a lease.
+
+    ``memory_mib`` is for each device; None means all of it, or the same share as ``cores``. Memory without ``cores`` gets
+    best-effort compute. ``idle_s`` above 0 makes the lease a reservation that is kept for so long without a renewal; otherwise
+    the client renews it within the server's grace period.
+    """
 
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
     memory_mib: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
@@ -44,19 +47,19 @@ class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Whether new leases are refused."""
+    """Request to refuse new leases (``draining``) or to accept them again."""
 
     draining: bool
 
 
 class StopServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The server is to go down; with ``force`` what is held is taken back first."""
+    """Request to stop the server; ``force`` ends all leases first."""
 
     force: bool = False
 
 
 class RemoteCard(msgspec.Struct, kw_only=True, frozen=True):
-    """A card of a server; ``leases`` are those that hold a part of it."""
+    """Device of a server. ``leases`` are the IDs of the leases that use it."""
 
     uuid: str
     index: int
@@ -72,7 +75,7 @@ class RemoteCard(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ServerView(msgspec.Struct, kw_only=True, frozen=True):
-    """A server: its cards and what is free of them."""
+    """Server with its devices and their free capacity."""
 
     name: str
     version: str
@@ -85,7 +88,7 @@ class ServerView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionView(msgspec.Struct, kw_only=True, frozen=True):
-    """A program that has connected: the first digits of its session, from where, and when."""
+    """Connection of a program: the first digits of its session ID, its address, and the time of its start."""
 
     id: str
     peer: str
@@ -93,7 +96,7 @@ class SessionView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseView(msgspec.Struct, kw_only=True, frozen=True):
-    """A lease, without its key. ``processes``: how many processes serve it now, the host of its workers among them."""
+    """Lease without its key. ``processes`` counts the processes that serve it, including the parent of its workers."""
 
     id: str
     token: str
@@ -111,11 +114,13 @@ class LeaseView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseViews(msgspec.Struct, kw_only=True, frozen=True):
+    """List of leases."""
+
     items: list[LeaseView]
 
 
 class LeaseGrant(msgspec.Struct, kw_only=True, frozen=True):
-    """A lease as its holder gets it: the key is told once."""
+    """Reply to a granted request. The key is sent only here."""
 
     id: str
     key: str
@@ -128,14 +133,14 @@ class LeaseGrant(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseEnd(msgspec.Struct, kw_only=True, frozen=True):
-    """So long a lease is kept without being renewed again."""
+    """Reply to a renewal or release: seconds until the lease ends unless it is renewed again."""
 
     id: str
     ends_in_s: float
 
 
 class ServerFailure(msgspec.Struct, kw_only=True, frozen=True):
-    """Any answer with a status from 400 on, as the pool gives it."""
+    """Reply with a status of 400 or above, in the form of the pool's API."""
 
     reason: str
     message: str
@@ -143,10 +148,14 @@ class ServerFailure(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def decode_body(body: bytes, shape: type[Shape]) -> Shape:
-    """Raises CalabashError(BAD_REQUEST) that names the field."""
+    """Decode the JSON body of a request.
+
+    Raises:
+        CalabashError: BAD_REQUEST with the name of the invalid field.
+    """
     try:
         return msgspec.json.decode(body or b"{}", type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CalabashError(
-            f"the request is not understood: {error}", hint="are both sides of the same version?"
+            f"the request is not understood: {error}", hint="check that client and server have the same version"
         ) from None

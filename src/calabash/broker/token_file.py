@@ -1,5 +1,7 @@
-"""The file that ``calabash server token create`` writes and ``calabash remote add`` reads: a token, by what its server is
-known, and where it may be. Whoever has it may use the cards, so a file that others can read is refused.
+"""Read and write token files, which `server token create` writes and `remote add` reads.
+
+A token file contains a token, the fingerprint of its server's certificate, and optional server addresses. Its holder may use
+the devices, so a file that other users can read is refused.
 """
 
 from __future__ import annotations
@@ -23,20 +25,25 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenToken:
-    """``certificate`` is the fingerprint of the server's; ``servers`` are addresses, HOST:PORT."""
+    """Content of a token file. ``certificate`` is the server's fingerprint; ``servers`` are addresses, HOST:PORT."""
 
     token: str = field(repr=False)
     certificate: str
     servers: tuple[str, ...] = ()
 
     def text(self, *, name: str) -> str:
-        lines = [f"# Whoever has this file may use GPUs on the account of {name}: keep it to yourself."]
+        """Return the text of the file for a token of account ``name``."""
+        lines = [f"# This file allows the use of GPUs on the account of {name}. Keep it secret."]
         lines += [f"token = {self.token}", f"certificate = {self.certificate}"]
         return "\n".join([*lines, *(f"server = {server}" for server in self.servers)]) + "\n"
 
 
 def parse_token_file(text: str, *, what: str) -> GivenToken:
-    """Raises CalabashError(BAD_FILE) that names the line, and never shows what it says."""
+    """Parse the text of a token file; ``what`` names the source in messages.
+
+    Raises:
+        CalabashError: BAD_FILE with the number of the invalid line, never with its content.
+    """
     found: dict[str, list[str]] = {name: [] for name in _FIELDS}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -52,7 +59,11 @@ def parse_token_file(text: str, *, what: str) -> GivenToken:
 
 
 def read_token_file(path: Path) -> GivenToken:
-    """Raises NOT_PERMITTED when others than its owner can read it; ``-`` is standard input."""
+    """Read a token file, or standard input for ``-``.
+
+    Raises:
+        CalabashError: BAD_FILE if it is not a token file, NOT_PERMITTED if users other than its owner can read it.
+    """
     if str(path) == "-":
         return parse_token_file(sys.stdin.read(FILE_BYTES_MAX), what="standard input")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -64,7 +75,7 @@ def read_token_file(path: Path) -> GivenToken:
             raise CalabashError(
                 f"{path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o})",
                 reason=Reason.NOT_PERMITTED,
-                hint=f"chmod 600 {path}; whoever may have read it can use the token: then have it revoked",
+                hint=f"chmod 600 {path}; if another user may have read it, have the token revoked",
             )
         content = source.read(FILE_BYTES_MAX)
     return parse_token_file(content.decode(errors="replace"), what=str(path))

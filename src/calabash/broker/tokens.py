@@ -1,8 +1,9 @@
-"""Tokens: who may use how much of a server, signed by it, so that the server needs no list of those it has given out.
+"""Sign and verify tokens, which state how many devices of a server an account may use.
 
-A token is one line, ``calabash1.CLAIMS.SIGNATURE``: the claims as JSON, then an Ed25519 signature over everything before its
-dot, both base64url without padding. The claims name the server and the key that signed them. A server knows several keys: one
-signs, those before it are known until a date. Pure: time and keys are arguments.
+The server signs its tokens, so it needs no list of valid ones. A token is one line, ``calabash1.CLAIMS.SIGNATURE``: the
+claims as JSON, then an Ed25519 signature of everything before the last dot, both base64url without padding. The claims name
+the server and the signing key. A server signs with its newest key and accepts earlier keys until a date. No I/O: time and
+keys are arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from calabash.broker.crypto import sign, signed
+from calabash.broker.crypto import sign, verify_signature
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_PATTERN
 
@@ -28,8 +29,11 @@ Seconds = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
 class TokenClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a token says. ``gpus`` and ``memory_mib`` bound the sum of everything that is held with it at a time, 0 of memory:
-    not bounded; ``cores`` is the largest share of a card that may be asked. Times are seconds since the epoch."""
+    """Claims of a token.
+
+    ``gpus`` and ``memory_mib`` bound the total that is held at a time with the token; ``memory_mib`` 0 is unlimited. ``cores``
+    is the largest share of one device in percent. Times are seconds since the epoch.
+    """
 
     server: HexId
     key: HexId
@@ -44,27 +48,30 @@ class TokenClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A key whose signatures count, until ``ends`` where that is not None."""
+    """Public key whose signatures are accepted, until ``ends`` (seconds since the epoch) if that is set."""
 
     public: bytes
     ends: float | None = None
 
 
 def issue(claims: TokenClaims, secret: bytes) -> str:
-    """The token's text."""
+    """Return the text of a token with the claims, signed with a private key."""
     head = f"{PREFIX}.{_coded(msgspec.json.encode(claims))}"
     return f"{head}.{_coded(sign(secret, head.encode()))}"
 
 
 def read_token(text: str, *, server: str, keys: Mapping[str, KnownKey], now: float) -> TokenClaims:
-    """What a token says, when this server has signed it. Its own end and whether it is revoked is asked by :func:`ended`.
+    """Verify the server, key and signature of a token and return its claims.
 
-    Raises CalabashError(NOT_PERMITTED) that says which of all that is wrong.
+    Expiry and revocation of the token itself are checked by :func:`end_reason`.
+
+    Raises:
+        CalabashError: NOT_PERMITTED with the check that failed.
     """
     head, _, signature = text.rpartition(".")
     prefix, _, claims_text = head.partition(".")
     if len(text) > TOKEN_CHARACTERS_MAX or prefix != PREFIX or not claims_text:
-        raise _refused("this is no token", hint="use the file that `calabash server token create` has written")
+        raise _refused("this is not a token", hint="use the file that `calabash server token create` has written")
     try:
         claims = msgspec.json.decode(_decoded(claims_text), type=TokenClaims)
         signed_with = _decoded(signature)
@@ -73,19 +80,19 @@ def read_token(text: str, *, server: str, keys: Mapping[str, KnownKey], now: flo
             "the token is damaged", hint="copy the whole file that `calabash server token create` has written"
         ) from None
     if claims.server != server:
-        raise _refused("the token is of another server", hint="use the token that this server's owner has made")
+        raise _refused("the token is for another server", hint="use a token that this server's owner has created")
     key = keys.get(claims.key)
     if key is None or (key.ends is not None and now >= key.ends):
         raise _refused(
-            f"the key that signed token {claims.name} counts no longer", hint="ask the server's owner for a new token"
+            f"the key that signed token {claims.name} is no longer valid", hint="ask the server's owner for a new token"
         )
-    if not signed(key.public, head.encode(), signed_with):
-        raise _refused("the token's signature is wrong", hint="ask the server's owner for a new token")
+    if not verify_signature(key.public, head.encode(), signed_with):
+        raise _refused("the token's signature is invalid", hint="ask the server's owner for a new token")
     return claims
 
 
-def ended(claims: TokenClaims, *, revoked: bool, now: float) -> str:
-    """Why a token that this server has signed gives no right any more; "" while it does."""
+def end_reason(claims: TokenClaims, *, revoked: bool, now: float) -> str:
+    """Return the reason why a verified token is no longer valid; "" if it is valid."""
     if revoked:
         return f"token {claims.name} was revoked"
     if now >= claims.expires:
@@ -94,8 +101,8 @@ def ended(claims: TokenClaims, *, revoked: bool, now: float) -> str:
 
 
 def require_live(claims: TokenClaims, *, revoked: bool, now: float) -> None:
-    """Raises NOT_PERMITTED for a token that has ended."""
-    why = ended(claims, revoked=revoked, now=now)
+    """Raise NOT_PERMITTED if the token was revoked or has expired."""
+    why = end_reason(claims, revoked=revoked, now=now)
     if why:
         raise _refused(why, hint="ask the server's owner for a new token")
 
@@ -109,7 +116,11 @@ def _coded(data: bytes) -> str:
 
 
 def _decoded(text: str) -> bytes:
-    """Raises ValueError for anything but the one text that these bytes have."""
+    """Decode base64url text without padding.
+
+    Raises:
+        ValueError: if the text is not the canonical encoding of its bytes.
+    """
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

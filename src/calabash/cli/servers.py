@@ -12,7 +12,7 @@ from calabash.model.errors import CalabashError
 
 if TYPE_CHECKING:
     from calabash.broker.client.account import RemoteAccount
-    from calabash.broker.client.connection import ServerContact
+    from calabash.broker.client.connection import RemoteServerClient
 
 ASK_S = 10.0
 
@@ -24,10 +24,12 @@ def account() -> RemoteAccount:
     return RemoteAccount(home() / "remote")
 
 
-def every(servers: Sequence[ServerContact], ask: Callable[[ServerContact], Any]) -> list[tuple[ServerContact, Any]]:
+def every(
+    servers: Sequence[RemoteServerClient], ask: Callable[[RemoteServerClient], Any]
+) -> list[tuple[RemoteServerClient, Any]]:
     """What servers answer, all asked at once; those that do not are told of. Raises when none does."""
 
-    def asked(server: ServerContact) -> Any:
+    def asked(server: RemoteServerClient) -> Any:
         try:
             return ask(server)
         except CalabashError as error:
@@ -43,6 +45,6 @@ def every(servers: Sequence[ServerContact], ask: Callable[[ServerContact], Any])
     return [(server, answer) for server, answer in answers if not isinstance(answer, CalabashError)]
 
 
-def views(servers: Sequence[ServerContact]) -> list[tuple[ServerContact, Any]]:
+def views(servers: Sequence[RemoteServerClient]) -> list[tuple[RemoteServerClient, Any]]:
     """The servers' cards."""
     return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))

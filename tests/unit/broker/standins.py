@@ -1,4 +1,4 @@
-"""A pool for brokers to ask, in memory, and a host of workers to hand connections to."""
+"""Test doubles for broker tests: an in-memory pool, and a process that takes connections like the parent of workers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from calabash.broker.server.audit import AuditLog
-from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker, ServerSettings
 from calabash.broker.server.journal import LeaseJournal
-from calabash.broker.server.keyring import TokenOffice
-from calabash.broker.server.lease_allocations import Holdings
-from calabash.broker.server.metrics import Tallies
+from calabash.broker.server.keyring import TokenRegistry
+from calabash.broker.server.lease_allocations import LeaseAllocations
+from calabash.broker.server.metrics import LeaseCounters
 from calabash.broker.tokens import TokenClaims, read_token
 from calabash.model.errors import CalabashError, Reason
 
@@ -23,7 +23,7 @@ GREETING = struct.Struct("<8sHHI16s32s")
 
 
 class MemoryPool:
-    """Grants what there are cards for: a whole one for each allocation."""
+    """In-memory pool; each allocation takes one whole device."""
 
     def __init__(self, cards: int = 2) -> None:
         self.cards = cards
@@ -89,7 +89,7 @@ class MemoryPool:
 
 
 class Clockwork:
-    """Time that stands still until it is moved."""
+    """Clock that advances only when ``s`` is set."""
 
     def __init__(self) -> None:
         self.s = 1000.0
@@ -99,33 +99,33 @@ class Clockwork:
 
 
 class BrokerWorld:
-    """A broker on a pool in memory."""
+    """Broker on an in-memory pool."""
 
     def __init__(self, directory: Path, pool: MemoryPool, *, settings: ServerSettings | None = None) -> None:
         self.directory = directory
         self.pool = pool
         self.settings = settings or ServerSettings(name="lab01", grace_s=60)
-        self.office = TokenOffice(directory)
+        self.registry = TokenRegistry(directory)
         self.clock = Clockwork()
         self.again()
 
     def again(self) -> None:
-        """A broker that starts with what is on disk."""
-        self.gatekeeper = Gatekeeper(self.directory, now=self.clock)
-        self.holdings = Holdings(
+        """Create a new broker from the files of the previous one."""
+        self.verifier = TokenVerifier(self.directory, now=self.clock)
+        self.leases = LeaseAllocations(
             pool=self.pool,
-            gatekeeper=self.gatekeeper,
+            verifier=self.verifier,
             journal=LeaseJournal(self.directory),
             audit=AuditLog(self.directory, now=self.clock),
-            tallies=Tallies(),
+            counters=LeaseCounters(),
             clock=self.clock,
             now=self.clock,
         )
-        self.broker = Broker(self.settings, self.holdings)
+        self.broker = Broker(self.settings, self.leases)
 
     def claims(self, name: str = "vision", *, gpus: int = 2, memory_mib: int = 0, cores: int = 100) -> TokenClaims:
-        text = self.office.create(name, gpus=gpus, memory_mib=memory_mib, cores=cores, valid_s=5000, now=self.clock())
-        ring = self.office.keyring()
+        text = self.registry.create(name, gpus=gpus, memory_mib=memory_mib, cores=cores, valid_s=5000, now=self.clock())
+        ring = self.registry.keyring()
         return read_token(text, server=ring.server, keys=ring.known(), now=self.clock())
 
     def audited(self) -> str:
@@ -133,7 +133,7 @@ class BrokerWorld:
 
 
 class HostStandIn:
-    """Listens as a host of workers does, takes one connection after the other and answers with ``status``."""
+    """Stand-in for the parent of workers: takes connections one after the other and answers each with ``status``."""
 
     def __init__(self, path: Path, status: int = 0) -> None:
         self.path = path
@@ -145,7 +145,7 @@ class HostStandIn:
         self._listener.listen()
 
     async def take(self) -> socket.socket:
-        """The next connection that is handed over."""
+        """Return the next connection that is handed over."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         guest, _ = await loop.sock_accept(self._listener)

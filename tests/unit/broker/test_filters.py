@@ -1,4 +1,4 @@
-"""Filters of cards: what they accept, and where they say that they are wrong."""
+"""Device filters: matching, and positions in error messages."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ A100 = CardFacts(
         (" MEMORY >= 40GiB , Model ~ A100 ", True),
     ],
 )
-def test_a_filter_accepts_what_it_says(text: str, accepted: bool) -> None:
+def test_filter_accepts_matching_devices_only(text: str, accepted: bool) -> None:
     assert parse_filter(text).accepts(A100) is accepted
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_card_that_does_not_tell_satisfies_no_term(key: str) -> None:
+def test_unknown_property_satisfies_no_term(key: str) -> None:
     if key == "free_memory":  # none is free is told, too
         return assert_free_memory_of_a_full_card_is_known()
     values = {"memory": "1GiB", "model": "a", "server": "a", "uuid": "a"}
@@ -89,7 +89,7 @@ def assert_free_memory_of_a_full_card_is_known() -> None:
         ("model~A100 memory>=40GiB", 7, "is no text to compare with", "commas"),
     ],
 )
-def test_a_wrong_filter_is_told_with_its_position(text: str, position: int, what: str, hint: str) -> None:
+def test_invalid_filter_is_reported_with_its_position(text: str, position: int, what: str, hint: str) -> None:
     with pytest.raises(CalabashError) as caught:
         parse_filter(text)
     assert caught.value.reason is Reason.BAD_REQUEST
@@ -104,7 +104,7 @@ def test_several_filters_must_all_hold() -> None:
 
 
 @given(st.text(max_size=80) | st.from_regex(r"(memory|model|driver|cuda)\s?(=|!=|>=|~|<)?[^,]{0,9}(,.{0,20})?"))
-def test_any_text_is_a_filter_or_refused_with_a_position_and_a_hint(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused_with_position_and_hint(text: str) -> None:
     refused: CalabashError | None = None
     try:
         found = parse_filter(text)
@@ -133,13 +133,13 @@ def _one_of_three_ways(key: str, value: int | tuple[int, ...], card: CardFacts) 
 
 
 @given(sizes, sizes)
-def test_sizes_are_ordered(told: int, asked: int) -> None:
+def test_size_terms_compare_in_order(told: int, asked: int) -> None:
     _one_of_three_ways("memory", asked, CardFacts(memory=told))
     assert _holds("memory", "<", asked, CardFacts(memory=told)) == (told < asked)
 
 
 @given(versions, versions)
-def test_versions_are_ordered_as_far_as_the_filter_says(told: tuple[int, ...], asked: tuple[int, ...]) -> None:
+def test_version_terms_compare_to_the_precision_of_the_filter(told: tuple[int, ...], asked: tuple[int, ...]) -> None:
     card = CardFacts(driver="nvidia " + ".".join(map(str, told)))
     assert version_of(card.driver) == told
     _one_of_three_ways("driver", asked, card)

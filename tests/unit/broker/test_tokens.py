@@ -1,4 +1,4 @@
-"""A token says what its server has signed, and nothing else does."""
+"""Tokens, their signing keys and token files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calabash.broker.crypto import new_signing_key, public_of
-from calabash.broker.server.keyring import TokenOffice
+from calabash.broker.server.keyring import TokenRegistry
 from calabash.broker.token_file import GivenToken, parse_token_file, read_token_file
-from calabash.broker.tokens import KnownKey, TokenClaims, ended, issue, read_token
+from calabash.broker.tokens import KnownKey, TokenClaims, end_reason, issue, read_token
 from calabash.model.errors import CalabashError, Reason
 
 SERVER, KEY, SECRET = "5" * 16, "7" * 16, bytes(range(32))
@@ -58,12 +58,12 @@ def refused(text: str, *, now: float = NOW, keys: dict[str, KnownKey] | None = N
 
 
 @given(claims_of_any_size)
-def test_a_token_says_what_was_signed(said: TokenClaims) -> None:
+def test_token_round_trips_its_claims(said: TokenClaims) -> None:
     assert read_token(issue(said, SECRET), server=SERVER, keys=KEYS, now=NOW) == said
 
 
 @given(claims_of_any_size, st.data())
-def test_a_token_that_differs_in_one_character_is_refused(said: TokenClaims, data: st.DataObject) -> None:
+def test_token_with_one_changed_character_is_refused(said: TokenClaims, data: st.DataObject) -> None:
     text = issue(said, SECRET)
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.characters().filter(lambda c: c != text[at]))
@@ -71,78 +71,78 @@ def test_a_token_that_differs_in_one_character_is_refused(said: TokenClaims, dat
 
 
 @given(st.text(max_size=3000))
-def test_any_other_text_is_refused(text: str) -> None:
+def test_arbitrary_text_is_refused_as_token(text: str) -> None:
     refused(text)
     refused(f"calabash1.{text}.{text}")
 
 
-def test_a_token_that_another_key_has_signed_is_refused() -> None:
-    assert "signature is wrong" in refused(issue(claims(), new_signing_key()))
+def test_token_signed_with_another_key_is_refused() -> None:
+    assert "signature is invalid" in refused(issue(claims(), new_signing_key()))
 
 
-def test_a_token_of_another_server_is_told_so() -> None:
-    assert "of another server" in refused(issue(claims(server="6" * 16), SECRET))
+def test_token_of_another_server_is_refused() -> None:
+    assert "for another server" in refused(issue(claims(server="6" * 16), SECRET))
 
 
-def test_a_token_of_a_key_counts_until_the_key_ends() -> None:
+def test_token_is_valid_until_its_signing_key_ends() -> None:
     text = issue(claims(), SECRET)
     keys = {KEY: KnownKey(public=public_of(SECRET), ends=NOW + 5)}
     assert read_token(text, server=SERVER, keys=keys, now=NOW + 4.9).name == "vision"
-    assert "counts no longer" in refused(text, keys=keys, now=NOW + 5)
-    assert "counts no longer" in refused(text, keys={})
+    assert "is no longer valid" in refused(text, keys=keys, now=NOW + 5)
+    assert "is no longer valid" in refused(text, keys={})
 
 
-def test_a_token_ends_when_it_expires_or_is_revoked() -> None:
-    assert ended(claims(), revoked=False, now=NOW + 99) == ""
-    assert "has expired" in ended(claims(), revoked=False, now=NOW + 100)
-    assert "was revoked" in ended(claims(), revoked=True, now=NOW)
+def test_token_ends_when_it_expires_or_is_revoked() -> None:
+    assert end_reason(claims(), revoked=False, now=NOW + 99) == ""
+    assert "has expired" in end_reason(claims(), revoked=False, now=NOW + 100)
+    assert "was revoked" in end_reason(claims(), revoked=True, now=NOW)
 
 
-def test_the_office_lists_and_revokes_what_it_has_made(tmp_path: Path) -> None:
-    office = TokenOffice(tmp_path)
-    text = office.create("vision", gpus=2, memory_mib=40960, cores=50, valid_s=60, now=NOW)
-    again = office.create("vision", gpus=1, memory_mib=0, cores=100, valid_s=60, now=NOW)
-    ring = office.keyring()
+def test_registry_lists_and_revokes_issued_tokens(tmp_path: Path) -> None:
+    registry = TokenRegistry(tmp_path)
+    text = registry.create("vision", gpus=2, memory_mib=40960, cores=50, valid_s=60, now=NOW)
+    again = registry.create("vision", gpus=1, memory_mib=0, cores=100, valid_s=60, now=NOW)
+    ring = registry.keyring()
     first, second = (read_token(t, server=ring.server, keys=ring.known(), now=NOW) for t in (text, again))
     assert (first.gpus, first.memory_mib, first.cores, first.expires) == (2, 40960, 50, int(NOW) + 60)
-    assert office.issued().revoked() == frozenset()
-    assert office.revoke(first.id, NOW) == [first]
-    assert office.revoke("vision", NOW) == [second]
-    assert office.issued().revoked() == {first.id, second.id}
+    assert registry.issued().revoked() == frozenset()
+    assert registry.revoke(first.id, NOW) == [first]
+    assert registry.revoke("vision", NOW) == [second]
+    assert registry.issued().revoked() == {first.id, second.id}
     with pytest.raises(CalabashError, match="no token 'vision' to revoke"):
-        office.revoke("vision", NOW)
+        registry.revoke("vision", NOW)
 
 
-def test_after_a_rotation_old_tokens_count_for_as_long_as_was_said(tmp_path: Path) -> None:
-    office = TokenOffice(tmp_path)
-    old = office.create("a", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
-    office.rotate(keep_s=10, now=NOW)
-    new = office.create("b", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
-    ring = office.keyring()
+def test_old_tokens_stay_valid_for_the_given_time_after_key_rotation(tmp_path: Path) -> None:
+    registry = TokenRegistry(tmp_path)
+    old = registry.create("a", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
+    registry.rotate(keep_s=10, now=NOW)
+    new = registry.create("b", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
+    ring = registry.keyring()
     assert read_token(old, server=ring.server, keys=ring.known(), now=NOW + 9).name == "a"
     assert read_token(new, server=ring.server, keys=ring.known(), now=NOW + 11).name == "b"
-    with pytest.raises(CalabashError, match="counts no longer"):
+    with pytest.raises(CalabashError, match="is no longer valid"):
         read_token(old, server=ring.server, keys=ring.known(), now=NOW + 11)
     assert [bool(key.secret) for key in ring.keys] == [True, False]
 
 
-def test_a_key_that_is_printed_shows_no_secret(tmp_path: Path) -> None:
-    ring = TokenOffice(tmp_path).keyring()
+def test_repr_of_keys_contains_no_secret(tmp_path: Path) -> None:
+    ring = TokenRegistry(tmp_path).keyring()
     assert ring.keys[0].secret not in repr(ring)
     assert "tok" * 10 not in repr(GivenToken(token="tok" * 10, certificate="sha256:" + "0" * 64))
 
 
-def test_what_the_office_writes_is_for_its_owner_only(tmp_path: Path) -> None:
-    office = TokenOffice(tmp_path)
-    office.create("a", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
+def test_registry_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    registry = TokenRegistry(tmp_path)
+    registry.create("a", gpus=1, memory_mib=0, cores=100, valid_s=1000, now=NOW)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"keys.json": 0o600, "tokens.json": 0o600, "tokens.lock": 0o600}
 
 
-def test_a_damaged_file_of_keys_is_told_without_its_content(tmp_path: Path) -> None:
+def test_damaged_key_file_is_reported_without_its_content(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"server": "secret-thing"}')
     with pytest.raises(CalabashError) as caught:
-        TokenOffice(tmp_path).keyring()
+        TokenRegistry(tmp_path).keyring()
     assert caught.value.reason is Reason.BAD_FILE
     assert "secret-thing" not in str(caught.value)
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_of_keys_is_told_without_its_content(tmp_path: Path) -> N
 FILE = GivenToken(token="calabash1.abc.def-_", certificate="sha256:" + "0a" * 32, servers=("lab01:7433", "[::1]:7433"))
 
 
-def test_a_token_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_token_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "vision.token"
     path.write_text(FILE.text(name="vision"))
     path.chmod(0o600)
@@ -160,7 +160,7 @@ def test_a_token_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
-def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "vision.token"
     path.write_text(FILE.text(name="vision"))
     path.chmod(mode)
@@ -169,7 +169,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, mode: int)
     assert "chmod 600" in caught.value.hint
 
 
-def test_a_token_file_must_be_a_file(tmp_path: Path) -> None:
+def test_token_file_must_be_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(CalabashError, match="is not a file"):
         read_token_file(tmp_path / "pipe")
@@ -185,14 +185,14 @@ def test_a_token_file_must_be_a_file(tmp_path: Path) -> None:
         (FILE.text(name="a") + "token = calabash1.aaaaaaaaaaaaaa.bb\n", "line 6 is not understood"),
     ],
 )
-def test_what_is_no_token_file_is_told_by_its_line_and_not_shown(text: str, why: str) -> None:
+def test_invalid_token_file_is_reported_by_line_without_its_content(text: str, why: str) -> None:
     with pytest.raises(CalabashError, match=why) as caught:
         parse_token_file(text, what="x.token")
     assert "secret-thing" not in str(caught.value)
 
 
 @given(st.text(max_size=300))
-def test_a_text_without_a_fingerprint_is_no_token_file(text: str) -> None:
+def test_text_without_fingerprint_is_refused_as_token_file(text: str) -> None:
     with pytest.raises(CalabashError) as caught:
         parse_token_file(text, what="x")
     assert caught.value.reason is Reason.BAD_FILE

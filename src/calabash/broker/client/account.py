@@ -1,10 +1,10 @@
-"""What a client keeps: the servers that it knows with their tokens, and the keys of leases that it holds.
+"""Client-side files of remote devices: known servers with their tokens, and the keys of held leases.
 
-All of it is below ``remote`` in the user's home of Calabash, readable by the user only. A program is told of its lease by the
-path of a file: neither its environment nor its command line has a secret.
+All files are below ``remote`` in the user's Calabash home, readable by the user only. A program receives its lease as the
+path of a key file, so neither its environment nor its command line contains a secret.
 
-A run that has a lease for itself holds an empty file locked for as long as it or a descendant lives. One that is there and
-held by nobody is of a run that has ended, whose lease is being given back: whoever comes right after it waits for that.
+A run that owns its lease keeps a file in ``runs`` locked for as long as the run or one of its descendants lives. A file
+without a lock belongs to a run that has ended and whose lease is being released; the next run waits for that.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from msgspec import Meta
 
 from calabash.adapters.host.files import Lease, write_durably
 from calabash.broker.addresses import parse_address
-from calabash.broker.client.connection import ServerContact
+from calabash.broker.client.connection import RemoteServerClient
 from calabash.broker.json_files import read_struct, write_struct
 from calabash.broker.server.directory import make_directory
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
 
 SERVERS_FILE, LEASES_DIRECTORY, RUNS_DIRECTORY = "servers.json", "leases", "runs"
-_RETURN_S, _LOOK_S = 10.0, 0.02
+_RETURN_S, _POLL_S = 10.0, 0.02
 
 
 class KnownServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A server as it is kept."""
+    """Server as it is stored."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     address: str
@@ -43,27 +43,32 @@ class KnownServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     def __repr__(self) -> str:
         return f"KnownServer(name={self.name!r}, address={self.address!r})"
 
-    def contact(self) -> ServerContact:
-        return ServerContact(
+    def client(self) -> RemoteServerClient:
+        """Return the client for the server."""
+        return RemoteServerClient(
             name=self.name, address=parse_address(self.address), certificate=self.certificate, token=self.token
         )
 
 
 class KnownServers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """All of them, as they were added."""
+    """Content of the file of servers, in the order in which they were added."""
 
     servers: list[KnownServer] = []
 
 
 class RemoteAccount:
-    """The files below ``directory``."""
+    """Servers, keys and runs of one user, stored below ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / SERVERS_FILE
 
-    def servers(self, *names: str) -> list[ServerContact]:
-        """Those of these names; all when none is given. Raises NOT_FOUND when there is none."""
+    def servers(self, *names: str) -> list[RemoteServerClient]:
+        """Return the servers with the given names, or all servers if no name is given.
+
+        Raises:
+            CalabashError: NOT_FOUND if a name is unknown or no server is known.
+        """
         known = read_struct(self._path, KnownServers).servers if self._path.exists() else []
         by_name = {server.name: server for server in known}
         for name in names:
@@ -77,14 +82,18 @@ class RemoteAccount:
         chosen = [by_name[name] for name in names] if names else known
         if not chosen:
             raise CalabashError(
-                "no server of remote GPUs is known",
+                "no remote GPU server is configured",
                 reason=Reason.NOT_FOUND,
                 hint="add one with `calabash remote add HOST:PORT --token FILE`",
             )
-        return [server.contact() for server in chosen]
+        return [server.client() for server in chosen]
 
-    def add(self, server: ServerContact) -> None:
-        """Keep it, instead of one of the same name."""
+    def add(self, server: RemoteServerClient) -> None:
+        """Store a server, replacing the one with the same name.
+
+        Raises:
+            CalabashError: BAD_REQUEST if its name is not valid.
+        """
         make_directory(self._directory)
         try:
             kept = msgspec.convert(
@@ -103,12 +112,12 @@ class RemoteAccount:
         self._write([*(s for s in self._known() if s.name != server.name), kept])
 
     def remove(self, name: str) -> None:
-        """Raises NOT_FOUND."""
+        """Delete the server of that name. Raises NOT_FOUND if it is unknown."""
         self.servers(name)
         self._write(s for s in self._known() if s.name != name)
 
-    def keep_key(self, server: ServerContact, lease: str, key: str, grace_s: float) -> Path:
-        """The file that a program of the lease is given."""
+    def write_key(self, server: RemoteServerClient, lease: str, key: str, grace_s: float) -> Path:
+        """Write the key file of a lease and return its path, which the program gets in its environment."""
         directory = self._directory / LEASES_DIRECTORY
         make_directory(self._directory)
         make_directory(directory)
@@ -118,45 +127,53 @@ class RemoteAccount:
         return path
 
     def key_file(self, lease: str) -> Path:
-        """Where the key of a lease is. Raises NOT_FOUND when it is not here."""
+        """Return the path of the key file of a lease.
+
+        Raises:
+            CalabashError: NOT_FOUND if the key is not on this machine.
+        """
         path = self._directory / LEASES_DIRECTORY / os.path.basename(lease)
         if not lease or not path.is_file():
             raise CalabashError(
                 f"the key of lease {lease[:40]!r} is not on this machine",
                 reason=Reason.NOT_FOUND,
-                hint="only who has reserved it can use it; see `calabash remote sessions`",
+                hint="a lease can be used only on the machine that reserved it; see `calabash remote sessions`",
             )
         return path
 
-    def forget_key(self, lease: str) -> None:
-        """Its run has nothing to give back any more."""
+    def delete_key(self, lease: str) -> None:
+        """Delete the key and the run file of a lease that was released."""
         for directory in (LEASES_DIRECTORY, RUNS_DIRECTORY):
             with contextlib.suppress(OSError):
                 (self._directory / directory / os.path.basename(lease)).unlink(missing_ok=True)
 
-    def hold(self, lease: str) -> int:
-        """A descriptor, to be inherited, that says for as long as any process has it open that the run of a lease lives."""
+    def lock_run(self, lease: str) -> int:
+        """Lock the run file of a lease and return its descriptor.
+
+        Descendants inherit the descriptor; the lock shows that the run lives for as long as one process has it open.
+        """
         make_directory(self._directory)
         make_directory(self._directory / RUNS_DIRECTORY)
         path = self._directory / RUNS_DIRECTORY / os.path.basename(lease)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # who looks at it holds it for a moment
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # :func:`_ended` locks it for a moment
         return descriptor
 
     def ended_runs(self) -> set[str]:
-        """Leases of runs that have ended and are being given back."""
+        """Return the IDs of leases whose runs have ended and that are being released."""
         directory = self._directory / RUNS_DIRECTORY
         return {path.name for path in directory.iterdir() if _ended(path)} if directory.is_dir() else set()
 
-    def until_returned(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
-        """Wait for the leases of runs that have ended to be given back.
+    def wait_until_released(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
+        """Wait until the leases of ended runs are released, at most ``within_s`` seconds.
 
-        One that nobody gives back in time, as its keeper was killed, is waited for only once: the server ends it.
+        A lease that is not released in time, because its keeper was killed, is not waited for again: the server ends it
+        after the grace period.
         """
         returning = [self._directory / RUNS_DIRECTORY / lease for lease in leases]
         deadline = time.monotonic() + within_s
         while returning and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             returning = [path for path in returning if _ended(path)]
         for path in returning:
             path.unlink(missing_ok=True)

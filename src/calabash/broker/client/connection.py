@@ -1,7 +1,7 @@
-"""A client's way to a server: one question, one answer, one connection, every wait bounded.
+"""HTTP client of the remote-device server: one request on each connection, every wait bounded.
 
-Over the network it is TLS 1.3, and the server is whoever shows the certificate that the token came with; the token is sent to
-nobody else. On the server itself it is its owner's Unix socket.
+Over the network the connection uses TLS 1.3, and the server is authenticated by the certificate fingerprint that came with
+the token; the token is sent to no other server. On the server's own machine its owner uses a Unix socket instead.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerContact:
-    """A server that a client knows."""
+class RemoteServerClient:
+    """Client of a server on the network."""
 
     name: str
     address: ServerAddress
@@ -40,11 +40,19 @@ class ServerContact:
     token: str = field(repr=False)
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """The decoded answer. Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the server's own reason."""
+        """Send a request and return the decoded reply.
+
+        Raises:
+            CalabashError: POOL_DOWN if the server does not answer in time, or the reason of the server's refusal.
+        """
         return decode_answer(self._ask(method, path, body, timeout_s), who=f"server {self.name}")
 
     def text(self, path: str, *, timeout_s: float = 30.0) -> str:
-        """An answer that is not JSON."""
+        """Return the text of a reply that is not JSON.
+
+        Raises:
+            CalabashError: CONFLICT if the server answers with an error, POOL_DOWN if it does not answer in time.
+        """
         status, content = split_answer(self._ask("GET", path, None, timeout_s), who=f"server {self.name}")
         if status >= 400:
             raise CalabashError(f"server {self.name} answered with status {status}", reason=Reason.CONFLICT)
@@ -60,7 +68,7 @@ class ServerContact:
             plain.settimeout(CONNECT_S)
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.check_hostname = False  # it is known by its certificate, wherever it is
+            context.check_hostname = False  # the fingerprint is checked below
             context.verify_mode = ssl.CERT_NONE
             secured = context.wrap_socket(plain)
         except TimeoutError:
@@ -68,12 +76,12 @@ class ServerContact:
             raise
         except (ssl.SSLError, OSError) as error:
             plain.close()
-            raise ConnectionError(f"it does not speak as a server of remote GPUs: {error}") from None
+            raise ConnectionError(f"not a remote GPU server (TLS handshake failed): {error}") from None
         shown = secured.getpeercert(binary_form=True) or b""
         if fingerprint_of_der(shown) != self.certificate:
             secured.close()
             raise CalabashError(
-                f"{self.address} is not the server that the token is for: its certificate is another",
+                f"{self.address} is not the server of the token: its certificate has another fingerprint",
                 reason=Reason.NOT_PERMITTED,
                 hint="check the address; if the server was set up anew, ask its owner for a new token",
             )
@@ -81,13 +89,13 @@ class ServerContact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnServer:
-    """The server of this machine, for its owner."""
+class OwnerSocketClient:
+    """Client of the server on this machine, through its owner's Unix socket."""
 
     path: Path
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """As :meth:`ServerContact.call`."""
+        """Send a request and return the decoded reply; raises as :meth:`RemoteServerClient.call` does."""
         question = write_question(method, path, coded(body))
         return decode_answer(_asked("the server", self._connect, question, timeout_s), who="the server")
 
@@ -144,7 +152,12 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
 
 
 def _reached(address: ServerAddress, deadline: float) -> socket.socket:
-    """A connection to the first of a host's addresses that takes one. Raises OSError, TimeoutError at the deadline."""
+    """Connect to the first address of the host that accepts a connection.
+
+    Raises:
+        OSError: if no address accepts one.
+        TimeoutError: at the deadline, in seconds of the monotonic clock.
+    """
     failure: OSError = TimeoutError()
     for family, kind, number, _, found in _resolved(address, deadline):
         left_s = deadline - time.monotonic()
@@ -163,7 +176,7 @@ def _reached(address: ServerAddress, deadline: float) -> socket.socket:
 
 
 def _resolved(address: ServerAddress, deadline: float) -> list[Any]:
-    """Addresses of the host; a name service that hangs is not waited for longer."""
+    """Resolve the host name in a thread, so that a name server that hangs cannot exceed the deadline."""
     found: list[Any] = []
     failures: list[OSError] = []
 
@@ -173,9 +186,9 @@ def _resolved(address: ServerAddress, deadline: float) -> list[Any]:
         except OSError as error:
             failures.append(error)
 
-    looking = threading.Thread(target=resolve, name="resolve", daemon=True)
-    looking.start()
-    looking.join(max(0.0, deadline - time.monotonic()))
+    resolver = threading.Thread(target=resolve, name="resolve", daemon=True)
+    resolver.start()
+    resolver.join(max(0.0, deadline - time.monotonic()))
     if failures:
         raise failures[0]
     if not found:

@@ -1,8 +1,8 @@
-"""Keeps a lease while its program lives: a process of its own beside the program, for the program takes over the command's.
+"""Background process that renews a lease while its program lives and releases it afterwards.
 
-It is forked before the program begins, belongs to nobody's terminal and to nobody's children, and watches two things: the
-program's process, and a pipe that all descendants inherit. When both have ended the lease is given back. Until then it is
-renewed; a network that is away for less than the grace period costs nothing.
+The keeper is forked before the program replaces the command's process. It is detached from the terminal and from the
+program's children, and watches the program's process and a pipe that all descendants inherit. When both have ended it
+releases the lease. A network outage shorter than the grace period has no effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 
 from calabash.broker.client.account import RemoteAccount
-from calabash.broker.client.connection import ServerContact
+from calabash.broker.client.connection import RemoteServerClient
 from calabash.model.errors import CalabashError, Reason
 
 _ATTEMPTS, _PAUSE_S = 4, 3.0
@@ -23,40 +23,51 @@ _ASK_S = 10.0
 
 
 def keep_for_this_process(
-    account: RemoteAccount, server: ServerContact, lease: str, grace_s: float, *, own: bool
+    account: RemoteAccount, server: RemoteServerClient, lease: str, grace_s: float, *, own: bool
 ) -> None:
-    """Keep the lease for as long as this process or a descendant of it lives. ``own``: give it back and forget its key then."""
+    """Fork a keeper that renews the lease for as long as this process or a descendant of it lives.
+
+    Args:
+        account: files of the user, where the key of the lease is.
+        server: server that granted the lease.
+        lease: ID of the lease.
+        grace_s: grace period of the server; renewals are sent four times in it.
+        own: release the lease and delete its key at the end. A reservation is only renewed.
+    """
     program = os.pidfd_open(os.getpid())
     reading, writing = os.pipe()
-    holding = None
+    run_lock = None
     if own:
-        with contextlib.suppress(OSError):  # a full disk: whoever comes after this run does not wait for its lease then
-            holding = account.hold(lease)
+        with contextlib.suppress(OSError):  # a full disk: the next run does not wait for this lease
+            run_lock = account.lock_run(lease)
     child = os.fork()
     if child:
         os.close(reading)
         os.close(program)
         os.set_inheritable(writing, True)
-        if holding is not None:
-            os.set_inheritable(holding, True)
+        if run_lock is not None:
+            os.set_inheritable(run_lock, True)
         os.waitpid(child, 0)
         return
     try:
         os.setsid()
-        _detach({program, reading})  # before the program goes on: what it holds is held by nobody else from here on
+        _detach({program, reading})  # closes the program's descriptors before the program continues
         if os.fork():
             os._exit(0)
         _keep(server, lease, max(1.0, grace_s / 4), [program, reading])
         if own:
-            _give_back(server, lease)
-            account.forget_key(lease)
+            _release(server, lease)
+            account.delete_key(lease)
     except BaseException:
         os._exit(1)
     os._exit(0)
 
 
 def _detach(kept: set[int]) -> None:
-    """Signals of the terminal are the program's, and so are its descriptors: a pipe that it ends must end."""
+    """Detach from the terminal: ignore its signals and close all descriptors except ``kept``.
+
+    The program's descriptors must not stay open here, as a pipe ends only when all its writers have closed it.
+    """
     for word in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(word, signal.SIG_IGN)
     os.chdir("/")
@@ -71,8 +82,8 @@ def _detach(kept: set[int]) -> None:
     os.closerange(first, 1 << 16)
 
 
-def _keep(server: ServerContact, lease: str, every_s: float, watched: list[int]) -> None:
-    """Renew until all that is watched has ended, or the lease has."""
+def _keep(server: RemoteServerClient, lease: str, every_s: float, watched: list[int]) -> None:
+    """Renew the lease every ``every_s`` seconds until all watched descriptors have ended or the server refuses the renewal."""
     poll = select.poll()
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -94,8 +105,8 @@ def _keep(server: ServerContact, lease: str, every_s: float, watched: list[int])
         due = time.monotonic() + every_s
 
 
-def _give_back(server: ServerContact, lease: str) -> None:
-    """When it cannot be told, the server finds out by itself after the grace period."""
+def _release(server: RemoteServerClient, lease: str) -> None:
+    """Release the lease, with a few attempts. If the server cannot be reached it ends the lease after the grace period."""
     for attempt in range(_ATTEMPTS):
         with contextlib.suppress(CalabashError):
             server.call("DELETE", f"/v1/leases/{lease}", timeout_s=_ASK_S)

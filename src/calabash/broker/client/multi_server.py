@@ -1,8 +1,9 @@
-"""Leases of several servers for one run: all of them, or none.
+"""Obtain leases on several servers for one run: all of them, or none.
 
-Nobody waits at one server while he holds cards of another. Leases are asked for without waiting, in an order that all
-clients have in common; when one is refused, those that were had are given back before anything else is done. So two who want
-the same cards cannot hold each other up: the one that has the first has the rest before it, and the other holds nothing.
+Requests to servers do not wait while leases of other servers are held. Leases are requested without waiting, in an order
+that all clients share (by certificate fingerprint); if one is refused, those already granted are released first. Two clients
+that want the same devices therefore cannot deadlock: the one that gets the first lease also gets the others first, and the
+other one holds nothing.
 """
 
 from __future__ import annotations
@@ -20,55 +21,68 @@ from calabash.broker.client.server_choice import divide
 from calabash.broker.messages import LeaseOrder, ServerView
 from calabash.model.errors import CalabashError, Reason
 
-SERVERS_MAX = 16  # of one run, as the client's library has it
-_ASK_S, _GIVE_BACK_S, _GIVE_BACK_ATTEMPTS = 30.0, 10.0, 3
+SERVERS_MAX = 16  # for each run; the limit of the client library
+_ASK_S, _RELEASE_S, _RELEASE_ATTEMPTS = 30.0, 10.0, 3
 _PAUSE_LEAST_S, _PAUSE_MOST_S = 0.5, 5.0
-_PLANS_MAX = 32  # that are tried before the servers are looked at again
+_PLANS_MAX = 32  # divisions that are tried with one view of the servers
 
 
 class LeaseServer(Protocol):
-    """What a server is asked here."""
+    """Client of one server, as far as this module uses it."""
 
     @property
-    def certificate(self) -> str: ...
-    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any: ...
+    def certificate(self) -> str:
+        """Return the fingerprint of the server's certificate."""
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
+        """Send a request and return the decoded reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanSeeker:
-    """Looks for leases.
+class MultiServerRequest:
+    """Obtains the leases of a run that spans servers.
 
     Args:
-        look: the servers that answer, with their cards.
-        no_room: refusals that pass.
-        waits: told of each refusal after which it waits and asks again.
+        read_servers: returns the servers that answer, with their devices.
+        retryable: reasons of refusals after which another division or a later attempt may succeed.
+        on_wait: called with each refusal after which the request waits.
+        clock: monotonic seconds.
+        sleep: waits for some seconds.
+        chance: random source of the retry jitter.
     """
 
-    look: Callable[[], Sequence[tuple[Any, ServerView]]]
-    no_room: frozenset[Reason]
-    waits: Callable[[CalabashError], None] = field(default=lambda _: None)
+    read_servers: Callable[[], Sequence[tuple[Any, ServerView]]]
+    retryable: frozenset[Reason]
+    on_wait: Callable[[CalabashError], None] = field(default=lambda _: None)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     chance: random.Random = field(default_factory=random.Random)
 
-    def seek(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
-        """Servers and grants for all cards, as soon as they are to be had, within ``order.wait_s``. Raises CalabashError."""
+    def acquire(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
+        """Return servers and grants for all devices of the request, waiting at most ``order.wait_s`` seconds for free ones.
+
+        Raises:
+            CalabashError: the last refusal, if the devices were not free in time or the request can never be satisfied.
+        """
         deadline = self.clock() + order.wait_s
         pause_s = _PAUSE_LEAST_S
         while True:
             try:
-                return self._once(order)
+                return self._try_once(order)
             except CalabashError as error:
                 left_s = deadline - self.clock()
-                if error.reason not in self.no_room or error.reason is Reason.SELECTOR_MISMATCH or left_s <= 0:
+                if error.reason not in self.retryable or error.reason is Reason.SELECTOR_MISMATCH or left_s <= 0:
                     raise
-                self.waits(error)
-            self.sleep(min(left_s, pause_s * self.chance.uniform(0.5, 1.5)))  # two who meet do not meet for ever
+                self.on_wait(error)
+            self.sleep(min(left_s, pause_s * self.chance.uniform(0.5, 1.5)))  # jitter separates clients that collide
             pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
 
-    def _once(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
-        """One look, and plans until one is had. What a server has refused is not asked of it again."""
-        found = self.look()
+    def _try_once(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
+        """Read the servers once and try divisions of the request until one is granted whole.
+
+        An amount that a server has refused is not requested of it again in this attempt.
+        """
+        found = self.read_servers()
         views = [view for _, view in found]
         most: dict[int, int] = {}
         refusal: CalabashError | None = None
@@ -79,9 +93,9 @@ class SpanSeeker:
                 raise refusal or error from None
             if len(plan) > SERVERS_MAX:
                 raise CalabashError(
-                    f"{order.gpus} cards would be of {len(plan)} servers, and a run has at most {SERVERS_MAX}",
+                    f"{order.gpus} devices need {len(plan)} servers, more than the {SERVERS_MAX} that a run can use",
                     reason=Reason.TOO_LARGE,
-                    hint="ask for fewer cards",
+                    hint="request fewer devices",
                 )
             held: list[tuple[Any, dict[str, Any]]] = []
             number = gpus = 0
@@ -90,8 +104,8 @@ class SpanSeeker:
                     server = found[number][0]
                     held.append((server, _asked(server, order, gpus)))
             except BaseException as error:
-                give_back(held)
-                if not isinstance(error, CalabashError) or error.reason not in self.no_room | {Reason.POOL_DOWN}:
+                release_all(held)
+                if not isinstance(error, CalabashError) or error.reason not in self.retryable | {Reason.POOL_DOWN}:
                     raise
                 refusal = error
                 most[number] = 0 if error.reason is Reason.POOL_DOWN else gpus - 1
@@ -101,12 +115,12 @@ class SpanSeeker:
         raise refusal
 
 
-def give_back(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
-    """All of them. A server that cannot be told ends its lease after the grace period, for nobody renews it."""
+def release_all(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+    """Release all leases. A server that cannot be reached ends its lease after the grace period, as nothing renews it."""
     for server, granted in held:
-        for _ in range(_GIVE_BACK_ATTEMPTS):
+        for _ in range(_RELEASE_ATTEMPTS):
             with contextlib.suppress(CalabashError):
-                server.call("DELETE", f"/v1/leases/{granted['id']}", timeout_s=_GIVE_BACK_S)
+                server.call("DELETE", f"/v1/leases/{granted['id']}", timeout_s=_RELEASE_S)
                 break
 
 

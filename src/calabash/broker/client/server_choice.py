@@ -1,4 +1,4 @@
-"""Which server a request goes to: where it fits now and leaves least behind, else where it could fit. Pure."""
+"""Choose the server, or the division over several servers, for a lease request. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
-    """Positions of the servers to be asked, best first: all cards of a run come from one server.
+    """Return the indexes of the servers that can serve the whole request, best first.
 
-    Raises CalabashError when none has enough cards such as asked.
+    Servers that can serve it now come before servers where it must wait; among those, the tightest fit comes first.
+
+    Raises:
+        CalabashError: SELECTOR_MISMATCH if no server has enough matching devices.
     """
     wanted = parse_filters(order.filters)
     fitting: list[tuple[bool, int, int]] = []
@@ -29,18 +32,21 @@ def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
         if len(refusals) == 1:
             raise refusals[0]
         raise CalabashError(
-            f"none of {len(views)} servers has {order.gpus} such cards: " + "; ".join(r.message for r in refusals),
+            f"none of {len(views)} servers has {order.gpus} matching devices: "
+            + "; ".join(r.message for r in refusals),
             reason=Reason.SELECTOR_MISMATCH,
-            hint="see `calabash remote list` for what there is",
+            hint="list the devices with `calabash remote list`",
         )
     return [number for _, _, number in sorted(fitting)]
 
 
 def _fit(view: ServerView, order: LeaseOrder, wanted: CardFilter) -> tuple[bool, int]:
-    """Whether it must be waited for, and what is left free of the cards that it would take."""
+    """Return True if the request must wait at the server, and the free memory in MiB of the devices that it would use."""
     if view.draining:
         raise CalabashError(
-            f"server {view.name} is being drained", reason=Reason.DRAINED, hint="use another, or wait until it is back"
+            f"server {view.name} is being drained",
+            reason=Reason.DRAINED,
+            hint="use another server, or wait until it accepts leases again",
         )
     cards = acceptable(view.cards, order, wanted, server=view.name, driver=view.driver)
     ready = sorted(card.memory_free_mib for card in cards if fits_now(card, order))
@@ -50,11 +56,17 @@ def _fit(view: ServerView, order: LeaseOrder, wanted: CardFilter) -> tuple[bool,
 def divide(
     views: Sequence[ServerView], order: LeaseOrder, *, most: Mapping[int, int] | None = None
 ) -> list[tuple[int, int]]:
-    """How many cards of which server, when all must be free now: of one server where that is enough, else of as few as
-    can be, and leaving least behind on the last. ``most``: no more of these servers, whatever seems to be free.
+    """Return pairs of a server's index and its number of devices, so that all devices of the request are free now.
 
-    Raises CalabashError: SELECTOR_MISMATCH when all servers together have too few such cards, NO_CAPACITY when they are not
-    free.
+    Uses one server if that is enough, else as few as possible, with the tightest fit on the last one.
+
+    Args:
+        views: the servers.
+        order: the request.
+        most: upper bound of devices for some servers, by index, whatever they report as free.
+
+    Raises:
+        CalabashError: SELECTOR_MISMATCH if all servers together have too few matching devices, NO_CAPACITY if too few are free.
     """
     wanted = parse_filters(order.filters)
     one = msgspec.structs.replace(order, gpus=1)
@@ -71,21 +83,22 @@ def divide(
         ready[number] = free[: (most or {}).get(number, len(free))]
     if there < order.gpus:
         raise CalabashError(
-            f"{len(views)} servers together have {there} such cards, {order.gpus} wanted",
+            f"{len(views)} servers together have {there} matching devices, {order.gpus} requested",
             reason=Reason.SELECTOR_MISMATCH,
-            hint="see `calabash remote list` for what there is",
+            hint="list the devices with `calabash remote list`",
         )
     if sum(map(len, ready.values())) < order.gpus:
         raise CalabashError(
-            f"{sum(map(len, ready.values()))} of {there} such cards of {len(views)} servers are free, {order.gpus} wanted",
+            f"{sum(map(len, ready.values()))} of {there} matching devices of {len(views)} servers are free, "
+            f"{order.gpus} requested",
             reason=Reason.NO_CAPACITY,
-            hint="wait for room with --wait 10m, or ask for less; see `calabash remote list` for what is free",
+            hint="wait for free devices with --wait 10m, or request fewer; `calabash remote list` shows what is free",
         )
     return _fewest(ready, order.gpus)
 
 
 def _fewest(ready: Mapping[int, Sequence[int]], wanted: int) -> list[tuple[int, int]]:
-    """The largest first: no choice needs fewer servers. The last is the smallest that has what is left."""
+    """Choose as few servers as possible: the largest first, and for the rest the smallest server that has enough."""
     chosen: list[tuple[int, int]] = []
     left = {number: free for number, free in ready.items() if free}
     while wanted:

@@ -1,7 +1,7 @@
-"""Who did what when on a server, a line of JSON each: leases and what became of them. No keys, no tokens.
+"""Audit log of a server: one line of JSON for each event of a lease. Contains no keys and no tokens.
 
-The file is bounded: when it has grown large it is set aside once, and the one before it goes. What cannot be written is
-counted and does not keep anybody from their cards.
+The log is bounded: a file that exceeds BYTES_MAX is renamed to ``audit.log.1``, which replaces the previous one. Lines that
+cannot be written are counted, and the operation goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BYTES_MAX = 16 << 20
 
 
 class AuditLog:
-    """Appends to ``audit.log`` in a directory."""
+    """Appends to ``audit.log`` in a directory. ``lost`` counts the lines that could not be written."""
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         self._path = directory / AUDIT_FILE
@@ -25,7 +25,7 @@ class AuditLog:
         self.lost = 0
 
     def write(self, event: str, **fields: object) -> None:
-        """One line; values are shown as JSON, texts of at most 200 characters."""
+        """Append one event with its fields; texts are cut after 200 characters."""
         said = {name: value[:200] if isinstance(value, str) else value for name, value in fields.items()}
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
         line = json.dumps({"at": at, "event": event, **said}) + "\n"

@@ -1,4 +1,4 @@
-"""Whose token it is: read by the server's keys as they are on disk now, and by what was revoked until now."""
+"""Authentication of requests by token, with the keys and revocations that are on disk at the time."""
 
 from __future__ import annotations
 
@@ -7,44 +7,49 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from calabash.broker.server.keyring import KEYS_FILE, TOKENS_FILE, Keyring, TokenOffice
+from calabash.broker.server.keyring import KEYS_FILE, TOKENS_FILE, Keyring, TokenRegistry
 from calabash.broker.tokens import TokenClaims, read_token, require_live
 
 
-class Gatekeeper:
-    """Reads tokens; what the office has changed meanwhile counts at once."""
+class TokenVerifier:
+    """Verifies tokens. Changes of keys and revocations on disk take effect at the next call."""
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
-        self._office = TokenOffice(directory)
+        self._registry = TokenRegistry(directory)
         self._paths = (directory / KEYS_FILE, directory / TOKENS_FILE)
         self._now = now
         self._marks: tuple[object, ...] = ()
-        self._keyring: Keyring = self._office.keyring()
+        self._keyring: Keyring = self._registry.keyring()
         self._revoked: frozenset[str] = frozenset()
 
-    def admit(self, text: str, *, ended_too: bool = False) -> TokenClaims:
-        """What it says. ``ended_too``: one that was revoked or has expired may still look after what it has.
+    def verify(self, text: str, *, ended_too: bool = False) -> TokenClaims:
+        """Return the claims of a token.
 
-        Raises NOT_PERMITTED.
+        Args:
+            text: the token.
+            ended_too: accept a token that was revoked or has expired, so that its holder can still manage held leases.
+
+        Raises:
+            CalabashError: NOT_PERMITTED if the token is not valid.
         """
-        self._look()
+        self._reload()
         now = self._now()
         claims = read_token(text, server=self._keyring.server, keys=self._keyring.known(), now=now)
         if not ended_too:
             require_live(claims, revoked=claims.id in self._revoked, now=now)
         return claims
 
-    def ended(self, token: str, expires: float) -> str:
-        """Why a token of that id gives no right any more; "" while it does."""
-        self._look()
+    def end_reason(self, token: str, expires: float) -> str:
+        """Return the reason why the token with that ID is no longer valid; "" if it is valid."""
+        self._reload()
         if token in self._revoked:
             return "token revoked"
         return "token expired" if self._now() >= expires else ""
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         marks = tuple(_mark(path) for path in self._paths)
         if marks != self._marks:
-            self._keyring, self._revoked = self._office.keyring(), self._office.issued().revoked()
+            self._keyring, self._revoked = self._registry.keyring(), self._registry.issued().revoked()
             self._marks = marks
 
 

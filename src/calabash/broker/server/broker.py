@@ -1,8 +1,8 @@
-"""The broker: what tokens allow, asked of the pool, and handed out as leases.
+"""Grant leases: check a request against its token, allocate devices of the pool, and record the lease.
 
-A lease is one brokered allocation that stands until it is given back. The pool decides which cards it is of, and has a process
-listen that serves whoever is handed to it; the broker makes the lease's key,
-and :mod:`calabash.broker.server.lease_allocations` keeps it.
+A lease is one brokered allocation that stands until it is released. The pool chooses its devices and starts a process that
+serves the connections handed to it. The broker makes the key of the lease, and
+:mod:`calabash.broker.server.lease_allocations` holds it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from calabash.adapters.pool.asynchronous import items
 from calabash.broker.devices import UUIDS_MAX, acceptable, card_of, memory_bound_mib
 from calabash.broker.filters import parse_filters
 from calabash.broker.messages import MODE, LeaseGrant, LeaseOrder, RemoteCard, ServerView
-from calabash.broker.server.lease_allocations import ANSWER_S, COMMAND, Holdings
+from calabash.broker.server.lease_allocations import ANSWER_S, COMMAND, LeaseAllocations
 from calabash.broker.server.lease_table import HeldLease
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ComputePolicy
 
-HOLD_GRACES = 1.5  # a break of one may begin just before a renewal, of which there are four in one
-KEEP_GRACES = 10  # so many grace periods the pool keeps what no broker speaks of
+HOLD_GRACES = 1.5  # an outage of one grace period may begin just before a renewal; four renewals are sent in one
+KEEP_GRACES = 10  # grace periods after which the pool ends allocations that no broker renews
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """``grace_s``: how long a program's lease is kept without being renewed. ``on_revoke``: what becomes of leases whose token
-    was revoked or has expired."""
+    """Settings of a server.
+
+    ``grace_s`` is how long a program's lease stands without a renewal. ``on_revoke`` is what happens to leases whose token was
+    revoked or has expired: end them at once, or let them finish.
+    """
 
     name: str
     grace_s: float = 60.0
@@ -39,105 +42,111 @@ class ServerSettings:
 
 
 class Broker:
-    """One server's broker."""
+    """Broker of one server."""
 
-    def __init__(self, settings: ServerSettings, holdings: Holdings) -> None:
+    def __init__(self, settings: ServerSettings, leases: LeaseAllocations) -> None:
         self.settings = settings
-        self.holdings = holdings
+        self.leases = leases
         self._driver = ""
 
     async def begin(self) -> None:
-        """Take up what is held. Raises CalabashError when the pool does not answer."""
-        self._driver = (await self.holdings.pool.call("GET", "/v1/status"))["driver"]
-        await self.holdings.take_up()
+        """Restore the leases that are still allocated. Raises CalabashError if the pool does not answer."""
+        self._driver = (await self.leases.pool.call("GET", "/v1/status"))["driver"]
+        await self.leases.restore()
 
     async def sweep(self) -> None:
-        """End what is over."""
-        await self.holdings.sweep(cut=self.settings.on_revoke == "cut")
+        """End leases that are overdue, or whose token or allocation has ended."""
+        await self.leases.sweep(cut=self.settings.on_revoke == "cut")
 
     async def lease(self, claims: TokenClaims, order: LeaseOrder, peer: str) -> LeaseGrant:
-        """Ask the pool, wait as long as the order says, and keep what is granted. Cancelling it withdraws the request."""
-        holdings = self.holdings
-        if holdings.draining:
+        """Allocate devices of the pool and return them as a lease. Cancelling the task withdraws the request.
+
+        Raises:
+            CalabashError: DRAINED, SELECTOR_MISMATCH, TOO_LARGE or QUEUE_OVER_LIMIT from here, or the pool's refusal after
+                ``order.wait_s`` seconds.
+        """
+        leases = self.leases
+        if leases.draining:
             raise CalabashError(
-                f"server {self.settings.name} takes no new leases: it is being drained",
+                f"server {self.settings.name} is being drained and grants no new leases",
                 reason=Reason.DRAINED,
-                hint="use another server; what runs there may finish",
+                hint="use another server; leases that are held may finish",
             )
         wanted = parse_filters(order.filters)
         chosen = acceptable(await self.cards(), order, wanted, server=self.settings.name, driver=self._driver)
-        claim = holdings.book.claim(
+        claim = leases.table.claim(
             claims, gpus=order.gpus, memory_mib=memory_bound_mib(chosen, order), cores=order.request.core_percent
         )
         lease_id = secrets.token_hex(16)
-        holdings.asking.add(lease_id)
+        leases.asking.add(lease_id)
         held: HeldLease | None = None
         granted: dict[str, Any] | None = None
         try:
             uuids = [c.uuid for c in chosen] if wanted.terms else []
-            body = pool_request(claims, order, lease_id, uuids, keep_s=holdings.keep_s)
-            granted = await holdings.pool.call("POST", "/v1/allocations", body, timeout_s=order.wait_s + ANSWER_S)
-            held = _lease(claims, order, lease_id, granted, now=holdings.now(), grace_s=self.settings.grace_s)
+            body = pool_request(claims, order, lease_id, uuids, keep_s=leases.keep_s)
+            granted = await leases.pool.call("POST", "/v1/allocations", body, timeout_s=order.wait_s + ANSWER_S)
+            held = _lease(claims, order, lease_id, granted, now=leases.now(), grace_s=self.settings.grace_s)
         except BaseException:
             if granted is not None:
-                await asyncio.shield(holdings.give_back(granted["id"]))
+                await asyncio.shield(leases.release_allocation(granted["id"]))
             raise
         finally:
-            holdings.book.settle(claim, held, holdings.clock())
-            holdings.asking.discard(lease_id)
-        await asyncio.shield(holdings.keep())
-        holdings.tallies.count("leases_total")
-        self._write_down(held, peer)
+            leases.table.settle(claim, held, leases.clock())
+            leases.asking.discard(lease_id)
+        await asyncio.shield(leases.save())
+        leases.counters.count("leases_total")
+        self._write_audit_record(held, peer)
         return LeaseGrant(
             id=held.id,
             key=held.key,
             grace_s=self.settings.grace_s,
-            lease=holdings.view(held),
+            lease=leases.view(held),
             warnings=granted.get("warnings", []),
         )
 
     async def drain(self, draining: bool) -> None:
-        """Whether new leases are refused, also after a restart."""
-        self.holdings.draining = draining
-        await self.holdings.keep()
-        self.holdings.audit.write("drained" if draining else "undrained")
+        """Refuse new leases, or accept them again. The setting survives a restart."""
+        self.leases.draining = draining
+        await self.leases.save()
+        self.leases.audit.write("drained" if draining else "undrained")
 
     async def cards(self, claims: TokenClaims | None = None) -> list[RemoteCard]:
-        """Return the cards, with the leases of the token's name; with all for the server's owner."""
-        shown = (lease for lease in self.holdings if claims is None or claims.name == lease.name)
+        """Return the devices with the IDs of their leases: leases of the token's name, or all for the owner (None)."""
+        shown = (lease for lease in self.leases if claims is None or claims.name == lease.name)
         leases = {lease.allocation: lease.id for lease in shown}
-        return [card_of(device, leases) for device in await items(self.holdings.pool, "/v1/devices")]
+        return [card_of(device, leases) for device in await items(self.leases.pool, "/v1/devices")]
 
     async def view(self, claims: TokenClaims | None = None) -> ServerView:
+        """Return the state of the server as the token's holder, or the owner (None), may see it."""
         return ServerView(
             name=self.settings.name,
             version=calabash.__version__,
             pid=os.getpid(),
             driver=self._driver,
-            draining=self.holdings.draining,
+            draining=self.leases.draining,
             grace_s=self.settings.grace_s,
-            leases=len(self.holdings.book),
+            leases=len(self.leases.table),
             cards=await self.cards(claims),
         )
 
     def metrics(self, claims: TokenClaims | None = None) -> str:
         """Return the metrics; names of other tokens are left out for a token."""
-        holdings = self.holdings
+        leases = self.leases
         by_name: dict[str, float] = {}
-        for lease in holdings:
+        for lease in leases:
             if claims is None or claims.name == lease.name:
                 by_name[lease.name] = by_name.get(lease.name, 0) + 1
         gauges = {
             "leases": ("token", by_name),
-            "reservations": ("", {"": float(sum(lease.reserved for lease in holdings))}),
-            "processes": ("", {"": float(holdings.processes())}),
-            "draining": ("", {"": float(holdings.draining)}),
-            "audit_lines_lost": ("", {"": float(holdings.audit.lost)}),
+            "reservations": ("", {"": float(sum(lease.reserved for lease in leases))}),
+            "processes": ("", {"": float(leases.processes())}),
+            "draining": ("", {"": float(leases.draining)}),
+            "audit_lines_lost": ("", {"": float(leases.audit.lost)}),
         }
-        return holdings.tallies.text(gauges)
+        return leases.counters.text(gauges)
 
-    def _write_down(self, held: HeldLease, peer: str) -> None:
-        self.holdings.audit.write(
+    def _write_audit_record(self, held: HeldLease, peer: str) -> None:
+        self.leases.audit.write(
             "lease granted",
             lease=held.id,
             token=held.name,
@@ -155,7 +164,7 @@ class Broker:
 def pool_request(
     claims: TokenClaims, order: LeaseOrder, lease_id: str, uuids: list[str], *, keep_s: float
 ) -> dict[str, Any]:
-    """Return the body of the request that the pool is asked for a lease with."""
+    """Return the request body with which the pool is asked for the allocation of a lease."""
     return {
         "gpus": order.gpus,
         "memory_mib": order.memory_mib,
@@ -175,11 +184,15 @@ def pool_request(
 def _lease(
     claims: TokenClaims, order: LeaseOrder, lease_id: str, granted: dict[str, Any], *, now: float, grace_s: float
 ) -> HeldLease:
-    """Raises UNSUPPORTED when the pool does not say where the allocation's workers are."""
+    """Return the lease for an allocation that the pool has granted.
+
+    Raises:
+        CalabashError: UNSUPPORTED if the pool does not name the socket of the allocation's workers.
+    """
     socket = granted.get("worker_socket", "")
     if not socket:
         raise CalabashError(
-            "the pool serves no brokered slices", reason=Reason.UNSUPPORTED, hint="start a pool of this version"
+            "the pool does not support brokered slices", reason=Reason.UNSUPPORTED, hint="start a pool of this version"
         )
     return HeldLease(
         id=lease_id,

@@ -1,4 +1,4 @@
-"""The directory of a server, and what is in it: for its owner only."""
+"""State directory of a server: create it for its owner only, lock it, and create the certificate in it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ _SOCKET_PATH_BYTES_MAX = 107
 
 
 @contextmanager
-def own_directory(directory: Path) -> Iterator[None]:
-    """Make the server's directory, which nobody else may look into, and hold its lock."""
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Create the server's directory and hold its lock while the context lasts.
+
+    Raises:
+        CalabashError: POOL_RUNNING if another server holds the lock, NOT_PERMITTED if the directory belongs to another user.
+    """
     make_directory(directory)
     path = directory / SOCKET_FILE
     if len(os.fsencode(path)) > _SOCKET_PATH_BYTES_MAX:
-        raise CalabashError(f"the path {path} is too long for a socket", hint="set CALABASH_HOME to a shorter path")
+        raise CalabashError(
+            f"the socket path {path} has more than {_SOCKET_PATH_BYTES_MAX} bytes",
+            hint="set CALABASH_HOME to a shorter path",
+        )
     descriptor = lock_exclusive(directory / LOCK_FILE)
     if descriptor is None:
         holder = (directory / LOCK_FILE).read_text().strip() or "unknown"
         raise CalabashError(
-            f"a server runs already at {directory}, pid {holder}",
+            f"a server is already running at {directory}, pid {holder}",
             reason=Reason.POOL_RUNNING,
             hint="use it, or stop it with `calabash server down`",
         )
@@ -41,22 +48,22 @@ def own_directory(directory: Path) -> Iterator[None]:
 
 
 def make_directory(directory: Path) -> None:
-    """The server's directory, 0700. Raises NOT_PERMITTED when it is somebody else's."""
+    """Create a directory with mode 0700. Raises NOT_PERMITTED if it belongs to another user."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.geteuid():
         raise CalabashError(
-            f"{directory} belongs to user id {status.st_uid}, this is {os.geteuid()}",
+            f"{directory} belongs to user ID {status.st_uid}, not to {os.geteuid()}",
             reason=Reason.NOT_PERMITTED,
-            hint="name a home of your own with CALABASH_HOME",
+            hint="set CALABASH_HOME to a directory of your own",
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         directory.chmod(0o700)
 
 
 def certificate_of(directory: Path, name: str) -> bytes:
-    """The server's certificate, PEM, made with its key when there is none yet."""
-    from calabash.broker.crypto import make_certificate  # noqa: PLC0415 - not on the way of a client
+    """Return the server's certificate in PEM, created together with its key if it does not exist."""
+    from calabash.broker.crypto import make_certificate  # noqa: PLC0415 - clients need no cryptography
 
     certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
     if not certificate.exists():

@@ -1,8 +1,8 @@
-"""The first record of a connection, looked at and left where it is: is a program's session beginning, or something else?
+"""Classify a connection by its first TLS record: a program's session, or a request to the HTTPS server.
 
-A session begins with a TLS 1.3 ClientHello that offers a pre-shared key whose identity is ``LEASE.SESSION``, 32 hexadecimal
-digits each (RFC 8446, 4.1.2 and 4.2.11). Whatever is not exactly that is somebody else's, and is left to the HTTPS server,
-which refuses what it does not understand. Pure; every length is checked before it is used.
+A session begins with a TLS 1.3 ClientHello that offers exactly one pre-shared key whose identity is ``LEASE.SESSION``, 32
+hexadecimal digits each (RFC 8446, 4.1.2 and 4.2.11). Everything else is left to the HTTPS server, which refuses what it does
+not understand. No I/O; every length is checked before it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-HELLO_BYTES_MAX = 5 + 4096  # what is longer is not ours: a hello of ours has some 500 bytes
+HELLO_BYTES_MAX = 5 + 4096  # a ClientHello of the client library has about 500 bytes
 _RECORD_HEAD = 5
 _HANDSHAKE, _CLIENT_HELLO, _PRE_SHARED_KEY = 22, 1, 41
 _IDENTITY = re.compile(rb"([0-9a-f]{32})\.([0-9a-f]{32})")
@@ -21,14 +21,14 @@ NO_SUCH_LEASE = bytes((21, 3, 3, 0, 2, 2, 115))
 
 @dataclass(frozen=True, slots=True)
 class MoreNeeded:
-    """So many bytes from the beginning on are needed to tell."""
+    """Result of an incomplete record: the total number of bytes needed to classify it."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBegins:
-    """A program asks for a session of a lease."""
+    """Result of a program's ClientHello: it asks for a session of a lease."""
 
     lease: str
     session: str
@@ -36,18 +36,18 @@ class SessionBegins:
 
 @dataclass(frozen=True, slots=True)
 class SomethingElse:
-    """Left to the HTTPS server."""
+    """Result of any other bytes: the HTTPS server handles the connection."""
 
 
 _ELSE = SomethingElse()
 
 
 class _CutShortError(Exception):
-    """A length leads beyond what there is."""
+    """A length field exceeds the data."""
 
 
 class _Reader:
-    """Takes a bounded text apart from its beginning."""
+    """Reads numbers and length-prefixed vectors from the beginning of bounded data."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -71,7 +71,7 @@ class _Reader:
 
 
 def classify(data: bytes) -> MoreNeeded | SessionBegins | SomethingElse:
-    """What begins with these bytes."""
+    """Classify a connection by the bytes received so far."""
     if data[:2] != bytes((_HANDSHAKE, 3))[: len(data)]:
         return _ELSE
     size = _RECORD_HEAD + int.from_bytes(data[3:5], "big") if len(data) >= _RECORD_HEAD else _RECORD_HEAD
@@ -112,7 +112,7 @@ def _session(record: bytes) -> SessionBegins | None:
 
 
 def _named(offered: _Reader) -> SessionBegins | None:
-    """The one identity of ours; one that is offered beside others is not."""
+    """Return the session if a lease's identity is the only one offered."""
     identities = _Reader(offered.vector(2))
     identity = identities.vector(2)
     identities.take(4)

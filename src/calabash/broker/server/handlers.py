@@ -1,6 +1,7 @@
-"""The routes of a server of remote cards, as an ASGI application.
+"""HTTP routes of the remote-device server, as an ASGI application.
 
-Who asks is what a token says; on the server's own Unix socket it is its owner, whom the file system let in.
+Requests from the network are authenticated by token. Requests on the server's own Unix socket come from its owner, as its
+file permissions admit nobody else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from litestar.exceptions import HTTPException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from calabash.broker import messages as broker_messages
-from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
@@ -24,7 +25,7 @@ from calabash.model.errors import CalabashError, Reason
 log = structlog.get_logger(__name__)
 
 BODY_S = 10.0
-OWNER_KEY = "calabash_owner"  # of the state that a connection has: it came on the owner's socket
+OWNER_KEY = "calabash_owner"  # set in the state of connections from the owner's socket
 Asked = Request[Any, Any, Any]
 
 _STATUS = {
@@ -50,29 +51,31 @@ def _peer(request: Asked) -> str:
 
 
 def _holder(request: Asked, *, ended_too: bool = False) -> TokenClaims | None:
-    """Who asks; None for the server's owner. Raises NOT_PERMITTED."""
+    """Return the claims of the request's token; None for the server's owner. Raises NOT_PERMITTED without a valid token."""
     if _is_owner(request):
         return None
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
         raise CalabashError(
-            "this server is for those who have a token",
+            "the request has no token",
             reason=Reason.NOT_PERMITTED,
-            hint="ask its owner for one; then: calabash remote add HOST:PORT --token FILE",
+            hint="ask the server's owner for a token; then: calabash remote add HOST:PORT --token FILE",
         )
-    gatekeeper: Gatekeeper = request.app.state.gatekeeper
-    return gatekeeper.admit(token.strip(), ended_too=ended_too)
+    verifier: TokenVerifier = request.app.state.verifier
+    return verifier.verify(token.strip(), ended_too=ended_too)
 
 
 def _require_owner(request: Asked) -> None:
     if not _is_owner(request):
         raise CalabashError(
-            "only the server's owner may do that", reason=Reason.NOT_PERMITTED, hint="do it on the server itself"
+            "only the server's owner may do that",
+            reason=Reason.NOT_PERMITTED,
+            hint="run the command on the server's machine as the user that started it",
         )
 
 
 async def _body(request: Asked) -> bytes:
-    """The whole body, bounded in size and time."""
+    """Read the whole body of a request, bounded in size and time."""
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -84,21 +87,30 @@ async def _body(request: Asked) -> bytes:
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):
                     return bytes(found)
     except TimeoutError:
-        raise CalabashError(f"the request did not come within {BODY_S:g}s", hint="send it at once") from None
+        raise CalabashError(
+            f"the request body was not received within {BODY_S:g}s", hint="send the body without pauses"
+        ) from None
 
 
 @get("/v1/server")
 async def server(request: Asked) -> broker_messages.ServerView:
+    """Return the state of the server."""
     return await _broker(request).view(_holder(request))
 
 
 @get("/v1/leases")
 async def leases(request: Asked) -> broker_messages.LeaseViews:
-    return _broker(request).holdings.views(_holder(request, ended_too=True))
+    """Return the leases of the token's name; all for the owner."""
+    return _broker(request).leases.views(_holder(request, ended_too=True))
 
 
 @post("/v1/leases", status_code=201)
 async def lease(request: Asked) -> broker_messages.LeaseGrant:
+    """Grant a lease. If the client disconnects, the request to the pool is withdrawn.
+
+    Raises:
+        CalabashError: BAD_REQUEST for the owner, who has no token; CONFLICT if the client disconnected.
+    """
     broker, holder = _broker(request), _holder(request)
     if holder is None:
         raise CalabashError(
@@ -106,17 +118,17 @@ async def lease(request: Asked) -> broker_messages.LeaseGrant:
         )
     order = broker_messages.decode_body(await _body(request), broker_messages.LeaseOrder)
     asking = asyncio.ensure_future(broker.lease(holder, order, _peer(request)))
-    gone = asyncio.ensure_future(_hung_up(request))
+    disconnected = asyncio.ensure_future(_hung_up(request))
     try:
-        await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({asking, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
             asking.cancel()
         granted = await asking
     except asyncio.CancelledError:
         asking.cancel()
-        raise CalabashError("the caller went away", reason=Reason.CONFLICT) from None
+        raise CalabashError("the client disconnected", reason=Reason.CONFLICT) from None
     finally:
-        gone.cancel()
+        disconnected.cancel()
     return granted
 
 
@@ -127,20 +139,23 @@ async def _hung_up(request: Asked) -> None:
 
 @post("/v1/leases/{lease_id:str}/renew", status_code=200)
 async def renew(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+    """Move the deadline of a lease."""
     broker = _broker(request)
     holder = _holder(request, ended_too=broker.settings.on_revoke == "finish")
-    return broker.holdings.renew(broker.holdings.held(holder, lease_id))
+    return broker.leases.renew(broker.leases.require_lease(holder, lease_id))
 
 
 @delete("/v1/leases/{lease_id:str}", status_code=200)
 async def release(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+    """End a lease at the request of its holder."""
     broker = _broker(request)
-    held = broker.holdings.held(_holder(request, ended_too=True), lease_id)
-    return await broker.holdings.release(held, cut=broker.settings.on_revoke == "cut", peer=_peer(request))
+    held = broker.leases.require_lease(_holder(request, ended_too=True), lease_id)
+    return await broker.leases.release(held, cut=broker.settings.on_revoke == "cut", peer=_peer(request))
 
 
 @post("/v1/drain", status_code=200)
 async def drain(request: Asked) -> broker_messages.DrainServer:
+    """Refuse or accept new leases; for the owner only."""
     _require_owner(request)
     order = broker_messages.decode_body(await _body(request), broker_messages.DrainServer)
     await _broker(request).drain(order.draining)
@@ -149,25 +164,30 @@ async def drain(request: Asked) -> broker_messages.DrainServer:
 
 @post("/v1/shutdown", status_code=200)
 async def shutdown(state: State, request: Asked) -> broker_messages.StopServer:
-    """Refuses while leases are held, unless they are to be taken back."""
+    """Stop the server; for the owner only.
+
+    Raises:
+        CalabashError: CONFLICT while leases are held, unless the request forces their end.
+    """
     _require_owner(request)
     order = broker_messages.decode_body(await _body(request), broker_messages.StopServer)
     broker = _broker(request)
-    held = list(broker.holdings)
+    held = list(broker.leases)
     if held and not order.force:
         raise CalabashError(
             f"{len(held)} {'lease is' if len(held) == 1 else 'leases are'} held",
             reason=Reason.CONFLICT,
-            hint="wait for them, or `calabash server down --force` takes them back",
+            hint="wait until they end, or end them with `calabash server down --force`",
         )
     for each in held:
-        await broker.holdings.end(each, why="server down")
+        await broker.leases.end(each, why="server down")
     state.stop()
     return order
 
 
 @get("/metrics", media_type="text/plain; version=0.0.4")
 async def metrics(request: Asked) -> str:
+    """Return the metrics in the Prometheus text format."""
     return _broker(request).metrics(_holder(request))
 
 
@@ -179,25 +199,25 @@ def _failure(request: Asked, error: Exception) -> Response[broker_messages.Serve
         status_code = error.status_code
         reason = Reason.NOT_FOUND if status_code == 404 else Reason.BAD_REQUEST
         content = broker_messages.ServerFailure(
-            reason=str(reason), message=error.detail, hint="are both of the same version?"
+            reason=str(reason), message=error.detail, hint="check that client and server have the same version"
         )
     else:
         log.error("a request failed unexpectedly", exc_info=error)
         status_code = 500
         content = broker_messages.ServerFailure(
-            reason="internal", message="the server failed unexpectedly", hint="see server.log"
+            reason="internal", message="internal error of the server", hint="see server.log on the server"
         )
-    _broker(request).holdings.tallies.count("refusals_total", content.reason)
+    _broker(request).leases.counters.count("refusals_total", content.reason)
     return Response(content=content, status_code=status_code, media_type="application/json")
 
 
-def remote_application(broker: Broker, gatekeeper: Gatekeeper, *, stop: Callable[[], None]) -> Litestar:
-    """The ASGI application."""
+def remote_application(broker: Broker, verifier: TokenVerifier, *, stop: Callable[[], None]) -> Litestar:
+    """Return the ASGI application; ``stop`` is called when the owner stops the server."""
     return Litestar(
         route_handlers=[server, leases, lease, renew, release, drain, shutdown, metrics],
-        state=State({"broker": broker, "gatekeeper": gatekeeper, "stop": stop}),
+        state=State({"broker": broker, "verifier": verifier, "stop": stop}),
         exception_handlers={Exception: _failure},
         openapi_config=None,
-        request_max_body_size=None,  # bounded where it is read
+        request_max_body_size=None,  # bounded in _body
         logging_config=None,
     )

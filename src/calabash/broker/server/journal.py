@@ -1,4 +1,4 @@
-"""The leases on disk: a file that is replaced as a whole before anybody is told, readable by its owner only (it has keys)."""
+"""Journal of leases: a file replaced atomically before a change is reported, readable by its owner only as it contains keys."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ LEASES_FILE = "leases.json"
 
 
 class KeptLeases(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a broker has to know when it starts again."""
+    """State that a broker restores when it starts."""
 
     leases: list[HeldLease] = []
     draining: bool = False
 
 
 class LeaseJournal:
-    """``leases.json`` in a directory."""
+    """Reads and writes ``leases.json`` in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LEASES_FILE
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._wanted = KeptLeases()
 
     def read(self) -> KeptLeases:
-        """Raises CalabashError(BAD_FILE) when it is damaged."""
+        """Return the stored state; empty if there is no file. Raises BAD_FILE if the file is damaged."""
         return read_struct(self._path, KeptLeases) if self._path.exists() else KeptLeases()
 
     async def write(self, leases: Sequence[HeldLease], *, draining: bool) -> None:
-        """On disk when it returns; of several at the same time the last counts."""
+        """Store the state durably. Of concurrent calls the last state is stored by each."""
         self._wanted = KeptLeases(leases=list(leases), draining=draining)
-        async with self._turn:
+        async with self._write_lock:
             await asyncio.to_thread(write_struct, self._path, self._wanted)

@@ -1,7 +1,7 @@
-"""What a server keeps of its tokens: the keys that sign them, and which were given out and revoked.
+"""Signing keys of a server, and the record of its issued and revoked tokens.
 
-Two files beside each other, readable by their owner only, replaced as a whole and written through, changed under one lock:
-who is killed in between leaves the one before. The broker reads them anew whenever they have changed.
+Two files, readable by their owner only, replaced atomically and changed under one lock, so that a process killed in between
+leaves the previous state. The broker reads them again whenever they have changed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from calabash.broker.tokens import KnownKey, TokenClaims, issue
 from calabash.model.errors import CalabashError, Reason
 
 KEYS_FILE, TOKENS_FILE, LOCK_FILE = "keys.json", "tokens.json", "tokens.lock"
-FORGOTTEN_S = 30 * 86_400  # so long after its end a token is still listed
+LISTED_AFTER_END_S = 30 * 86_400  # an expired token is still listed for so long
 
 
 class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A key as it is kept: ``secret`` is empty when it signs no longer, ``ends`` is when it counts no longer."""
+    """Stored key. ``secret`` is empty if it signs no longer; after ``ends`` its signatures are not accepted."""
 
     id: str
     public: str
@@ -37,39 +37,41 @@ class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The server's name for itself, and its keys; the first signs."""
+    """Random ID of the server, and its keys; the first one signs."""
 
     server: str
     keys: list[KeptKey]
 
     def known(self) -> dict[str, KnownKey]:
+        """Return the public keys by their ID."""
         return {key.id: KnownKey(public=bytes.fromhex(key.public), ends=key.ends) for key in self.keys}
 
 
 class IssuedToken(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A token that was given out: what it says, and when it was revoked."""
+    """Issued token: its claims, and when it was revoked."""
 
     claims: TokenClaims
     revoked: float | None = None
 
 
 class IssuedTokens(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """All that were given out and have not ended long ago."""
+    """Issued tokens, without those that expired more than LISTED_AFTER_END_S ago."""
 
     tokens: list[IssuedToken] = []
 
     def revoked(self) -> frozenset[str]:
+        """Return the IDs of revoked tokens."""
         return frozenset(token.claims.id for token in self.tokens if token.revoked is not None)
 
 
-class TokenOffice:
-    """Makes, lists and revokes the tokens of the server whose files are in ``directory``, which must exist."""
+class TokenRegistry:
+    """Creates, lists and revokes the tokens of the server whose files are in ``directory``, which must exist."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def keyring(self) -> Keyring:
-        """The server's keys, made when there are none yet."""
+        """Return the server's keys, created if there are none."""
         path = self._directory / KEYS_FILE
         if not path.exists():
             with self._changing():
@@ -78,11 +80,24 @@ class TokenOffice:
         return read_struct(path, Keyring)
 
     def issued(self) -> IssuedTokens:
+        """Return the issued tokens."""
         path = self._directory / TOKENS_FILE
         return read_struct(path, IssuedTokens) if path.exists() else IssuedTokens()
 
     def create(self, name: str, *, gpus: int, memory_mib: int, cores: int, valid_s: float, now: float) -> str:
-        """A new token's text. Raises CalabashError for what no token can say."""
+        """Issue a token and return its text.
+
+        Args:
+            name: account of the token.
+            gpus: devices that can be held at a time.
+            memory_mib: memory that can be held at a time; 0 is unlimited.
+            cores: largest share of one device in percent.
+            valid_s: seconds until the token expires.
+            now: seconds since the epoch.
+
+        Raises:
+            CalabashError: BAD_REQUEST if a value is out of bounds.
+        """
         keyring = self.keyring()
         key = keyring.keys[0]
         wanted = {
@@ -100,30 +115,34 @@ class TokenOffice:
             claims = msgspec.convert(wanted, TokenClaims)
         except msgspec.ValidationError as error:
             raise CalabashError(
-                f"no token can say that: {error}", hint="see `calabash server token create -h`"
+                f"invalid value for a token: {error}", hint="see `calabash server token create -h`"
             ) from None
         with self._changing():
-            kept = [t for t in self.issued().tokens if t.claims.expires + FORGOTTEN_S > now]
+            kept = [t for t in self.issued().tokens if t.claims.expires + LISTED_AFTER_END_S > now]
             self._write(TOKENS_FILE, IssuedTokens(tokens=[*kept, IssuedToken(claims=claims)]))
         return issue(claims, bytes.fromhex(key.secret))
 
     def revoke(self, named: str, now: float) -> list[TokenClaims]:
-        """From now on the tokens of that name, or the one of that id, give no right. Raises NOT_FOUND when there is none."""
+        """Revoke all tokens of a name, or the token with an ID, and return their claims.
+
+        Raises:
+            CalabashError: NOT_FOUND if no such token is left to revoke.
+        """
         with self._changing():
             tokens = self.issued().tokens
             meant = {t.claims.id for t in tokens if named in (t.claims.name, t.claims.id) and t.revoked is None}
             if not meant:
                 raise CalabashError(
-                    f"there is no token {named!r} to revoke",
+                    f"no token {named!r} to revoke",
                     reason=Reason.NOT_FOUND,
-                    hint="see `calabash server token list` for those there are",
+                    hint="list the tokens with `calabash server token list`",
                 )
             changed = [IssuedToken(claims=t.claims, revoked=now) if t.claims.id in meant else t for t in tokens]
             self._write(TOKENS_FILE, IssuedTokens(tokens=changed))
         return [t.claims for t in changed if t.claims.id in meant]
 
     def rotate(self, *, keep_s: float, now: float) -> str:
-        """Sign with a new key from now on; signatures of those before count ``keep_s`` longer. The new key's id."""
+        """Create a new signing key and return its ID; signatures of earlier keys are accepted for ``keep_s`` more seconds."""
         self.keyring()
         with self._changing():
             keyring = read_struct(self._directory / KEYS_FILE, Keyring)

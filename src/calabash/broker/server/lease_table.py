@@ -1,8 +1,8 @@
-"""The leases of a server: who holds how much, what a token still allows, and when a lease is over. Pure: time is given.
+"""Table of leases: deadlines, and how much each token holds of what it allows. No I/O: time is an argument.
 
-A lease is kept until its deadline, which every renewal moves: a program's lease by the grace period, within which a break
-of the network is only a delay; a reservation by the time that it may be idle. What is being asked for counts as held, so
-that a token's limit holds whatever is asked at the same time.
+Each renewal moves the deadline of a lease: of a program's lease by the grace period, so that a shorter network outage is only
+a delay; of a reservation by the time that it may be idle. Requests in progress count as held, so concurrent requests cannot
+exceed the limit of a token.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from calabash.model.units import format_mib
 
 
 class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A lease. ``memory_mib`` is the sum over its cards; ``hold_s`` is what a renewal adds; ``socket`` is where the host of its
-    workers listens. ``expires`` is when its token does."""
+    """Held lease.
+
+    ``memory_mib`` is the sum over its devices; ``hold_s`` is added to the time by a renewal; ``socket`` is the path of its
+    worker's Unix socket; ``expires`` is the end of its token in seconds since the epoch.
+    """
 
     id: str
     key: str
@@ -41,15 +44,15 @@ class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 class LeaseClaim(msgspec.Struct, kw_only=True, frozen=True, eq=False):
-    """What is being asked for with a token."""
+    """Amounts of a request in progress, counted against its token."""
 
     token: str
     gpus: int
     memory_mib: int
 
 
-class LeaseBook:
-    """All leases of a server, and what is being asked for."""
+class LeaseTable:
+    """Leases of a server by ID, and requests in progress."""
 
     def __init__(self, leases: Iterable[HeldLease] = (), *, now: float = 0.0) -> None:
         self._leases = {lease.id: lease for lease in leases}
@@ -63,67 +66,71 @@ class LeaseBook:
         return len(self._leases)
 
     def get(self, lease: str) -> HeldLease | None:
+        """Return the lease with that ID, or None."""
         return self._leases.get(lease)
 
     def deadline(self, lease: str) -> float:
-        """When it is over unless it is renewed."""
+        """Return the time at which the lease ends unless it is renewed."""
         return self._deadlines[lease]
 
     def held(self, token: str) -> tuple[int, int]:
-        """Cards and MiB that are held or being asked for with a token."""
+        """Return the number of devices and the memory in MiB that the token holds, including requests in progress."""
         mine: list[HeldLease | LeaseClaim] = [lease for lease in self._leases.values() if lease.token == token]
         mine += [claim for claim in self._claims if claim.token == token]
         return sum(m.gpus for m in mine), sum(m.memory_mib for m in mine)
 
     def claim(self, claims: TokenClaims, *, gpus: int, memory_mib: int, cores: int) -> LeaseClaim:
-        """Take it from what the token allows, until :meth:`settle`.
+        """Count a request against its token until :meth:`settle` is called.
 
-        Raises TOO_LARGE for what it never allows, QUEUE_OVER_LIMIT while it holds too much already.
+        Raises:
+            CalabashError: TOO_LARGE if the token can never allow the amounts, QUEUE_OVER_LIMIT if it holds too much now.
         """
         limit_mib = claims.memory_mib or (1 << 60)
         if cores > claims.cores:
-            raise _never(claims, f"{claims.cores}% of a card, {cores}% asked", hint=f"--cores {claims.cores}")
+            raise _never(claims, f"{claims.cores}% of a device, {cores}% requested", hint=f"--cores {claims.cores}")
         if gpus > claims.gpus:
-            raise _never(claims, f"{claims.gpus} GPUs, {gpus} asked", hint="ask for fewer")
+            raise _never(claims, f"{claims.gpus} GPUs, {gpus} requested", hint="request fewer")
         if memory_mib > limit_mib:
-            asked = f"{format_mib(limit_mib)} on all cards together, {format_mib(memory_mib)} asked"
-            raise _never(claims, asked, hint=f"--memory {max(1, limit_mib // gpus)}MiB is as much as it allows")
+            exceeded = f"{format_mib(limit_mib)} on all devices together, {format_mib(memory_mib)} requested"
+            raise _never(claims, exceeded, hint=f"the most it allows is --memory {max(1, limit_mib // gpus)}MiB")
         held_gpus, held_mib = self.held(claims.id)
         over = []
         if held_gpus + gpus > claims.gpus:
-            over.append(f"{claims.gpus} GPUs at a time, {held_gpus} are held and {gpus} more asked")
+            over.append(f"{claims.gpus} GPUs at a time, {held_gpus} are held and {gpus} more requested")
         if held_mib + memory_mib > limit_mib:
             over.append(
-                f"{format_mib(limit_mib)} at a time, {format_mib(held_mib)} are held and {format_mib(memory_mib)} more asked"
+                f"{format_mib(limit_mib)} at a time, {format_mib(held_mib)} are held "
+                f"and {format_mib(memory_mib)} more requested"
             )
         if over:
             raise CalabashError(
                 f"token {claims.name} allows {'; '.join(over)}",
                 reason=Reason.QUEUE_OVER_LIMIT,
-                hint="see `calabash remote sessions` for what holds them; `calabash remote release` gives it back",
+                hint="list the leases with `calabash remote sessions`; release one with `calabash remote release`",
             )
         claim = LeaseClaim(token=claims.id, gpus=gpus, memory_mib=memory_mib)
         self._claims.add(claim)
         return claim
 
     def settle(self, claim: LeaseClaim, lease: HeldLease | None, now: float) -> None:
-        """It has become a lease, or nothing."""
+        """End the request in progress, and add the lease that it became, if any."""
         self._claims.discard(claim)
         if lease is not None:
             self._leases[lease.id] = lease
             self._deadlines[lease.id] = now + lease.hold_s
 
     def renew(self, lease: str, now: float) -> float:
-        """Somebody is there who uses it: its new deadline."""
+        """Move the deadline of the lease to ``hold_s`` from now, never back, and return it."""
         self._deadlines[lease] = max(self._deadlines[lease], now + self._leases[lease].hold_s)
         return self._deadlines[lease]
 
     def end(self, lease: str) -> HeldLease | None:
-        """It is no more; None when it was not."""
+        """Remove the lease and return it; None if there is none."""
         self._deadlines.pop(lease, None)
         return self._leases.pop(lease, None)
 
     def overdue(self, now: float) -> list[HeldLease]:
+        """Return the leases whose deadline has passed."""
         return [lease for lease in self._leases.values() if self._deadlines[lease.id] <= now]
 
 

@@ -1,4 +1,4 @@
-"""The listening socket of a server."""
+"""Open the listening TCP socket of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def listening(address: ServerAddress) -> socket.socket:
-    """Raises CalabashError(CONFLICT)."""
+    """Return a socket that listens at the address.
+
+    Raises:
+        CalabashError: CONFLICT if the address cannot be bound.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -22,8 +26,8 @@ def listening(address: ServerAddress) -> socket.socket:
         raise CalabashError(
             f"cannot listen on {address}: {(error.strerror or str(error)).lower()}",
             reason=Reason.CONFLICT,
-            hint="choose another port, or see what uses it: ss -ltnp",
+            hint="choose another port, or find the process that uses it: ss -ltnp",
         ) from None
-    with contextlib.suppress(OSError):  # a client whose machine is gone is found out
+    with contextlib.suppress(OSError):  # detects clients whose machine has failed
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return listener

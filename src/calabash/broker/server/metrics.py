@@ -1,4 +1,4 @@
-"""What a server counts, as Prometheus reads it."""
+"""Counters of a server in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from collections.abc import Mapping
 _PREFIX = "calabash_remote_"
 
 
-class Tallies:
-    """Counters by name and one label; what is not known is not shown."""
+class LeaseCounters:
+    """Counters by name and one label. Only names in ``_COUNTERS`` are shown."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def count(self, name: str, label: str = "") -> None:
+        """Add one to a counter."""
         self._counts[name, label] += 1
 
-    def of(self, name: str, label: str = "") -> int:
+    def value(self, name: str, label: str = "") -> int:
+        """Return the value of a counter."""
         return self._counts[name, label]
 
     def text(self, gauges: Mapping[str, tuple[str, Mapping[str, float]]]) -> str:
-        """The counters, and gauges as ``name -> (label's name, values by label)``."""
+        """Return the counters and some gauges as Prometheus text.
+
+        Args:
+            gauges: for each gauge the name of its label and the values by label.
+        """
         lines = []
         for name, (help_text, label_name) in _COUNTERS.items():
             lines += [f"# HELP {_PREFIX}{name} {help_text}", f"# TYPE {_PREFIX}{name} counter"]
@@ -37,7 +43,7 @@ class Tallies:
 
 _COUNTERS = {
     "leases_total": ("Leases that were granted.", ""),
-    "lease_ends_total": ("Leases that have ended, by why.", "why"),
+    "lease_ends_total": ("Leases that have ended, by reason.", "why"),
     "refusals_total": ("Requests that were refused, by reason.", "reason"),
     "sessions_total": ("Connections of programs that were handed to their workers.", ""),
     "connections_total": ("Connections by what they began with.", "kind"),

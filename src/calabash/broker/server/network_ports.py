@@ -1,8 +1,8 @@
-"""Ports of tenant networks that a server listens at, inside the namespaces that its pool keeps for them.
+"""Listen at ports of tenant networks, inside the network namespaces that the pool keeps for them.
 
-The server stays where it is: only its listening socket is made in the namespace, so what comes in there comes from that
-tenant's network, and nobody else reaches it. The pool keeps the namespace while the server says that it is needed, also over a
-restart of either: who is connected goes on. A namespace that was made anew meanwhile is listened in again.
+The server process stays in its own namespace; only its listening socket is created in the tenant's, so connections to it
+come from that tenant's network alone. The pool keeps a namespace while the server renews it, also over a restart of either,
+and established connections go on. If the pool had to create the namespace anew, the server listens there again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KEEP_EVERY_S = 5.0
 READY_S = 60.0
 
 log = structlog.get_logger(__name__)
-Serve = Callable[[socket.socket], Callable[[], None]]  # until what it returns is called
+Serve = Callable[[socket.socket], Callable[[], None]]  # serves a listener; the result stops it
 
 
 @dataclass(frozen=True, slots=True)
-class TenantDoor:
-    """A port of a tenant network, and the number to listen at there."""
+class TenantListener:
+    """Port of a tenant network, and the TCP port number to listen at there."""
 
     port: str
     number: int
@@ -43,117 +43,134 @@ class TenantDoor:
         return f"{self.port}:{self.number}"
 
 
-def parse_door(text: str) -> TenantDoor:
-    """``red/a/gpu1`` or ``red/a/gpu1:7433``. Raises CalabashError."""
+def parse_tenant_listener(text: str) -> TenantListener:
+    """Parse ``red/a/gpu1`` or ``red/a/gpu1:7433``.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the text is neither.
+    """
     port, colon, digits = text.strip().partition(":")
     check_path(port, 3, "port")
     if colon and not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= 65535):
-        raise CalabashError(f"{text[:120]!r} is no port to listen at", hint=f"like red/a/gpu1 or red/a/gpu1:{PORT}")
-    return TenantDoor(port, int(digits) if colon else PORT)
+        raise CalabashError(f"{text[:120]!r} is not a port to listen at", hint=f"like red/a/gpu1 or red/a/gpu1:{PORT}")
+    return TenantListener(port, int(digits) if colon else PORT)
 
 
 @dataclass(slots=True)
 class _Opened:
-    """What is listened at: the namespace by which it is known, and how to end it."""
+    """Listeners of one port: the identity of their namespace, and the functions that stop them."""
 
     namespace: tuple[int, int]
     close: list[Callable[[], None]] = field(default_factory=list)
     addresses: tuple[ServerAddress, ...] = ()
 
 
-class TenantDoors:
-    """The ports of one server. Everything runs in one event loop.
+class TenantListeners:
+    """Listeners at the tenant ports of a server. All methods run in one event loop.
 
     Args:
-        holder: what the pool calls the server, the same after a restart.
-        keep_s: how long the pool keeps a port of which it hears nothing.
-        clock: seconds that never run backwards.
+        listeners: ports to listen at.
+        pool: client of the pool.
+        holder: name of the server in the pool, the same after a restart.
+        keep_s: seconds after which the pool gives up a port that was not renewed.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        doors: Sequence[TenantDoor],
+        listeners: Sequence[TenantListener],
         *,
         pool: PoolDoor,
         holder: str,
         keep_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._doors = tuple(doors)
+        self._listeners = tuple(listeners)
         self._pool = pool
         self._holder = holder
         self._keep_s = keep_s
         self._serve: Serve | None = None
         self._clock = clock
-        self._opened: dict[TenantDoor, _Opened] = {}
-        self._told_s = clock()
+        self._opened: dict[TenantListener, _Opened] = {}
+        self._renewed_s = clock()
         self._failure = ""
 
     def addresses(self) -> list[str]:
-        """``10.0.1.20:7433 red/a/gpu1``, one for each address."""
-        return [f"{a} {door.port}" for door, opened in self._opened.items() for a in opened.addresses]
+        """Return a line ``10.0.1.20:7433 red/a/gpu1`` for each address."""
+        return [f"{a} {target.port}" for target, opened in self._opened.items() for a in opened.addresses]
 
     async def open(self, serve: Serve) -> None:
-        """Listen at all of them. Raises CalabashError; what it holds by then is the pool's to take back in time."""
-        self._serve = serve
-        for door in self._doors:
-            await self._keep(door)
+        """Listen at all ports.
 
-    async def keep(self) -> None:
-        """Say now and then that they are needed, and listen again where a namespace is another one."""
-        if not self._doors or self._clock() - self._told_s < min(KEEP_EVERY_S, self._keep_s / 4):
+        Args:
+            serve: serves a listener until the function that it returns is called.
+
+        Raises:
+            CalabashError: if a port cannot be opened. Ports that were opened by then expire in the pool.
+        """
+        self._serve = serve
+        for target in self._listeners:
+            await self._renew(target)
+
+    async def renew(self) -> None:
+        """Renew the ports in the pool if a renewal is due, and listen again where the namespace was created anew."""
+        if not self._listeners or self._clock() - self._renewed_s < min(KEEP_EVERY_S, self._keep_s / 4):
             return
-        self._told_s = self._clock()
+        self._renewed_s = self._clock()
         failure = ""
-        for door in self._doors:
+        for target in self._listeners:
             try:
-                await self._keep(door)
+                await self._renew(target)
             except (CalabashError, OSError) as error:
                 failure = str(error)
         if failure != self._failure:
             self._failure = failure
-            log.warning("ports of tenant networks are not kept", why=failure or "they are again")
+            log.warning("renewal of tenant ports", failure=failure or "none any more")
 
     async def close(self, *, for_good: bool) -> None:
-        """Listen no more. ``for_good``: who is connected is cut off; else the pool keeps the ports for the next server of this
-        name."""
-        for door in self._doors:
-            self._end(door)
+        """Stop listening.
+
+        Args:
+            for_good: release the ports, which cuts established connections. Otherwise the pool keeps the ports for the next
+                server with the same name.
+        """
+        for target in self._listeners:
+            self._end(target)
             if not for_good:
                 continue
             try:
-                await self._pool.call("DELETE", f"{PATH}?port={door.port}", timeout_s=READY_S)
+                await self._pool.call("DELETE", f"{PATH}?port={target.port}", timeout_s=READY_S)
             except CalabashError as error:
-                log.warning("a port is not given back; the pool takes it", port=door.port, why=error.message)
+                log.warning("could not release a port; it expires in the pool", port=target.port, why=error.message)
 
-    async def _keep(self, door: TenantDoor) -> None:
-        order = {"port": door.port, "holder": self._holder, "keep_s": self._keep_s}
+    async def _renew(self, target: TenantListener) -> None:
+        order = {"port": target.port, "holder": self._holder, "keep_s": self._keep_s}
         held = await self._pool.call("POST", PATH, order, timeout_s=READY_S)
         path = Path(held["namespace"])
-        known = self._opened.get(door)
+        known = self._opened.get(target)
         if known is not None and known.namespace == _identity(path):
             return
-        self._end(door)
-        self._opened[door] = self._listen(door, path, held)
+        self._end(target)
+        self._opened[target] = self._listen(target, path, held)
 
-    def _listen(self, door: TenantDoor, path: Path, held: dict[str, Any]) -> _Opened:
-        addresses = tuple(ServerAddress(host, door.number) for host in held["addresses"])
+    def _listen(self, target: TenantListener, path: Path, held: dict[str, Any]) -> _Opened:
+        addresses = tuple(ServerAddress(host, target.number) for host in held["addresses"])
         assert self._serve is not None
         try:
             made = _Opened(namespace=_identity(path), addresses=addresses)
             sockets = namespaces.inside(path, lambda: [listening(address) for address in addresses])
         except OSError as error:
             raise CalabashError(
-                f"the network of port {door.port} cannot be entered: {error.strerror or error}",
+                f"the network of port {target.port} cannot be entered: {error.strerror or error}",
                 reason=Reason.NOT_PERMITTED,
-                hint="a server with --port runs as root, as its pool does",
+                hint="run a server with --port as root, like its pool",
             ) from error
         made.close += [self._serve(listener) for listener in sockets]
-        log.info("server listens in a tenant's network", port=door.port, addresses=", ".join(map(str, addresses)))
+        log.info("server listens in a tenant's network", port=target.port, addresses=", ".join(map(str, addresses)))
         return made
 
-    def _end(self, door: TenantDoor) -> None:
-        known = self._opened.pop(door, None)
+    def _end(self, target: TenantListener) -> None:
+        known = self._opened.pop(target, None)
         for close in known.close if known else ():
             close()
 

@@ -1,9 +1,9 @@
-"""The one port: who comes in is looked at without being read, and goes to the worker of a lease or to the HTTPS server.
+"""Accept connections on the server's single port and dispatch them to a lease's worker or the HTTPS server.
 
-A connection has a few seconds to show its first record. It is peeked at only, and the kernel wakes us when as much is there
-as the record says it has: whoever sends byte by byte costs a wake-up, and whoever sends nothing a descriptor until the time
-is over. Of those who have not shown what they are only so many are kept; when another comes, the oldest one of the local user
-or address that has most of them goes.
+The first record of a connection is peeked at, not read, within a few seconds. The kernel wakes the process when the number of
+bytes that the record announces has arrived, so a peer that sends single bytes costs one wake-up and a silent peer one
+descriptor until the timeout. The number of unclassified connections is bounded; at the bound the oldest connection of the
+local user or address with the most of them is dropped.
 """
 
 from __future__ import annotations
@@ -33,37 +33,40 @@ _PAUSE_S = 0.01
 _GREETING = struct.Struct("<8sHHI16s32s")  # native/remote/wire/greeting.h
 _HANDOVER_KIND, _GREETING_VERSION, _GREETED = 2, 1, 0
 
-Entrance = Callable[[str, str, str], tuple[str, str] | None]
+SessionTarget = Callable[[str, str, str], tuple[str, str] | None]
 Passed = Callable[[socket.socket], Awaitable[None]]
 
 
-class FrontDoor:
-    """Serves a listening socket.
+class PortDispatcher:
+    """Dispatches the connections of a listening socket.
 
     Args:
-        entrance: where a session of a lease goes, and with which key; None for a lease that is not.
-        pass_on: takes connections that are no program's.
-        count: told what each connection was.
+        listener: the listening socket.
+        session_target: returns the worker socket and the key for a session of a lease; None for an unknown lease.
+        pass_on: takes connections that are not sessions.
+        count: called with the kind of each connection.
     """
 
     def __init__(
-        self, listener: socket.socket, *, entrance: Entrance, pass_on: Passed, count: Callable[[str], None]
+        self, listener: socket.socket, *, session_target: SessionTarget, pass_on: Passed, count: Callable[[str], None]
     ) -> None:
         self._listener = listener
-        self._entrance = entrance
+        self._session_target = session_target
         self._pass_on = pass_on
         self._count = count
-        self._unknown: dict[asyncio.Task[None], str] = {}  # in the order in which they came, with their peers
+        self._unknown: dict[
+            asyncio.Task[None], str
+        ] = {}  # unclassified connections in order of arrival, with their peers
         listener.setblocking(False)
 
     async def serve(self) -> None:
-        """Until it is cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
                     connection, address = await loop.sock_accept(self._listener)
-                except OSError:  # no descriptors left, or it was gone already
+                except OSError:  # no descriptors left, or the peer has disconnected
                     await asyncio.sleep(_PAUSE_S)
                     continue
                 if len(self._unknown) >= UNKNOWN_MAX:
@@ -71,7 +74,7 @@ class FrontDoor:
                 task = loop.create_task(self._receive(connection, f"{address[0]}:{address[1]}"))
                 self._unknown[task] = local_peer(connection, str(address[0]))
                 task.add_done_callback(lambda done: self._unknown.pop(done, None))
-                await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
+                await asyncio.sleep(0)  # lets other tasks run between waiting connections
         finally:
             for task in list(self._unknown):
                 task.cancel()
@@ -87,7 +90,7 @@ class FrontDoor:
         with contextlib.closing(connection):
             try:
                 async with asyncio.timeout(FIRST_RECORD_S):
-                    found = await self._look(connection)
+                    found = await self._classify(connection)
             except (TimeoutError, OSError):
                 self._count("silent")
                 return
@@ -101,8 +104,8 @@ class FrontDoor:
                 self._count("command line")
                 await self._pass_on(connection.dup())
 
-    async def _look(self, connection: socket.socket) -> SessionBegins | SomethingElse:
-        """Raises OSError for one who leaves before."""
+    async def _classify(self, connection: socket.socket) -> SessionBegins | SomethingElse:
+        """Peek at the first record until it can be classified. Raises OSError if the peer leaves before."""
         for _ in range(_WAKES_MAX):
             try:
                 there = connection.recv(HELLO_BYTES_MAX, socket.MSG_PEEK)
@@ -116,18 +119,18 @@ class FrontDoor:
                 return found
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, found.size)
             await _readable(connection)
-            await asyncio.sleep(_PAUSE_S)  # who has left is readable for ever
+            await asyncio.sleep(_PAUSE_S)  # a closed connection stays readable
         raise ConnectionError
 
     async def _hand_over(self, connection: socket.socket, found: SessionBegins, peer: str) -> str:
-        """What came of it, as it is counted."""
-        entrance = self._entrance(found.lease, found.session, peer)
-        if entrance is None:
+        """Hand a session to the worker of its lease; return the kind under which the connection is counted."""
+        session_target = self._session_target(found.lease, found.session, peer)
+        if session_target is None:
             with contextlib.suppress(OSError):
                 connection.send(NO_SUCH_LEASE)
                 connection.shutdown(socket.SHUT_WR)
             return "unknown lease"
-        path, key = entrance
+        path, key = session_target
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.timeout(HANDOVER_S):
@@ -138,7 +141,11 @@ class FrontDoor:
 
 
 async def hand_over(connection: socket.socket, path: str, session: bytes, key: bytes) -> int:
-    """Give a program's connection to the host of a lease's workers; its answer, 0 when it has taken it. Raises OSError."""
+    """Pass a program's connection to the parent of a lease's workers and return its status byte, 0 if accepted.
+
+    Raises:
+        OSError: if the process cannot be reached or closes without a status.
+    """
     loop = asyncio.get_running_loop()
     greeting = _GREETING.pack(b"CALABASH", _GREETING_VERSION, _HANDOVER_KIND, 0, session, key)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as host:
@@ -155,13 +162,13 @@ async def hand_over(connection: socket.socket, path: str, session: bytes, key: b
 async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     there: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(connection, _tell, there)
+    loop.add_reader(connection, _set_done, there)
     try:
         await there
     finally:
         loop.remove_reader(connection)
 
 
-def _tell(there: asyncio.Future[None]) -> None:
+def _set_done(there: asyncio.Future[None]) -> None:
     if not there.done():
         there.set_result(None)

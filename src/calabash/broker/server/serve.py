@@ -1,7 +1,7 @@
-"""The server's process: takes its directory, opens its port, and serves until a signal or its owner says to end.
+"""Server process: lock its directory, listen, and serve until a signal or its owner stops it.
 
-uvicorn's HTTP/1.1 runs on connections that the door passes on, over TLS, and on the owner's Unix socket, without. What runs
-on the cards is not touched by the end of this process.
+uvicorn serves HTTP/1.1 over TLS on connections that the dispatcher passes on, and without TLS on the owner's Unix socket.
+Programs on the devices survive the end of this process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from calabash.adapters.host.tcp_peers import local_peer
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.broker.addresses import ServerAddress
 from calabash.broker.server.audit import AuditLog
-from calabash.broker.server.authentication import Gatekeeper
+from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import KEEP_GRACES, Broker, ServerSettings
 from calabash.broker.server.directory import (
     ADDRESS_FILE,
@@ -34,22 +34,22 @@ from calabash.broker.server.directory import (
     KEY_FILE,
     SOCKET_FILE,
     certificate_of,
-    own_directory,
+    locked_directory,
 )
 from calabash.broker.server.handlers import OWNER_KEY, remote_application
 from calabash.broker.server.journal import LeaseJournal
-from calabash.broker.server.lease_allocations import Holdings
+from calabash.broker.server.lease_allocations import LeaseAllocations
 from calabash.broker.server.listener import listening
-from calabash.broker.server.metrics import Tallies
-from calabash.broker.server.network_ports import TenantDoor, TenantDoors
-from calabash.broker.server.port import FrontDoor
+from calabash.broker.server.metrics import LeaseCounters
+from calabash.broker.server.network_ports import TenantListener, TenantListeners
+from calabash.broker.server.port import PortDispatcher
 from calabash.model.errors import CalabashError, Reason, cause
 from calabash.transport.connections import Activity, Connection, Connections
 from calabash.transport.uvicorn_http11 import StrictProtocol
 
 HANDSHAKE_S = 5.0
 REQUEST_S = 10.0
-CONNECTIONS_MAX, PER_PEER_MAX = 1024, 256  # of TLS, from the handshake on
+CONNECTIONS_MAX, PER_PEER_MAX = 1024, 256  # of the HTTPS server, from the TLS handshake on
 OWNER_CONNECTIONS_MAX = 64
 SWEEP_S = 0.5
 
@@ -57,20 +57,22 @@ log = structlog.get_logger(__name__)
 
 
 class PatientProtocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 that does not wait for a request for ever."""
+    """uvicorn's HTTP/1.1 protocol with a timeout for the head of each request."""
 
     _patience: asyncio.TimerHandle | None = None
     _count: tuple[Connections, Connection] | None = None
 
     def count_in(self, connections: Connections, connection: Connection) -> None:
-        """Tell the table of connections what this one does, from now on."""
+        """Report the activity of this connection to the table of connections."""
         self._count = connections, connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timeout for the first request."""
         super().connection_made(transport)
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timeout and remove the connection from the table."""
         if self._patience is not None:
             self._patience.cancel()
         if self._count is not None:
@@ -78,12 +80,14 @@ class PatientProtocol(StrictProtocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
+        """Handle received data and report the activity of the connection."""
         super().handle_events()
         if self._count is not None and self.cycle is not None and not self.cycle.response_complete:
             connections, connection = self._count
             connections.set_activity(connection, Activity.ASKING if self.cycle.more_body else Activity.BUSY)
 
     def on_response_complete(self) -> None:
+        """Start the timeout for the next request."""
         if self._count is not None:
             self._count[0].set_activity(self._count[1], Activity.IDLE)
         super().on_response_complete()
@@ -95,20 +99,20 @@ class PatientProtocol(StrictProtocol):
         self._patience = self.loop.call_later(REQUEST_S, self._give_up)
 
     def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:  # not even the head of a request, or of another
+        if self.cycle is None or self.cycle.response_complete:  # no complete request head so far
             self.transport.abort()
 
 
 class RemoteServer:
-    """Everything of one server but its pool."""
+    """HTTP application, listeners and sweeps of one server."""
 
-    def __init__(self, directory: Path, broker: Broker, gatekeeper: Gatekeeper, context: ssl.SSLContext) -> None:
+    def __init__(self, directory: Path, broker: Broker, verifier: TokenVerifier, context: ssl.SSLContext) -> None:
         self._directory = directory
         self._broker = broker
         self._context = context
         self._stopping = asyncio.Event()
-        self._over = False  # its owner has said so; else it may be started again
-        application = remote_application(broker, gatekeeper, stop=self._end)
+        self._over = False  # stopped by its owner, not by a signal
+        application = remote_application(broker, verifier, stop=self._end)
         self._config = uvicorn.Config(
             application,
             http=PatientProtocol,
@@ -126,22 +130,27 @@ class RemoteServer:
         self._connections = Connections(most=CONNECTIONS_MAX, per_peer=PER_PEER_MAX)
         self._state = ServerState()
 
-    async def serve(self, listener: socket.socket | None, doors: TenantDoors) -> None:
-        """Until it is told to end, at a socket of this machine's network, if any, and at ports of tenant networks."""
+    async def serve(self, listener: socket.socket | None, tenant_listeners: TenantListeners) -> None:
+        """Serve until stopped.
+
+        Args:
+            listener: listening socket in this machine's own network, or None.
+            tenant_listeners: listeners in tenant networks.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         await self._broker.begin()
-        await doors.open(self.open_door)
-        addresses = [str(ServerAddress.of(listener))] if listener is not None else []
-        addresses += doors.addresses()
+        await tenant_listeners.open(self.serve_listener)
+        addresses = [str(ServerAddress.from_socket(listener))] if listener is not None else []
+        addresses += tenant_listeners.addresses()
         write_durably(self._directory / ADDRESS_FILE, "".join(f"{line}\n" for line in addresses).encode())
         path = self._directory / SOCKET_FILE
-        path.unlink(missing_ok=True)  # we hold the lock: its owner is dead
+        path.unlink(missing_ok=True)  # left by a dead server, as the lock is held here
         own = await loop.create_unix_server(lambda: self._protocol(owner=True), str(path))
         path.chmod(0o600)
-        close = self.open_door(listener) if listener is not None else None
-        sweeping = loop.create_task(self._sweeping(doors))
+        close = self.serve_listener(listener) if listener is not None else None
+        sweeping = loop.create_task(self._sweeping(tenant_listeners))
         log.info("server is up", address=", ".join(addresses), name=self._broker.settings.name)
         await self._stopping.wait()
         sweeping.cancel()
@@ -150,13 +159,13 @@ class RemoteServer:
         own.close()
         path.unlink(missing_ok=True)
         await asyncio.gather(sweeping, return_exceptions=True)
-        await doors.close(for_good=self._over)
+        await tenant_listeners.close(for_good=self._over)
         await self._let_finish()
-        await self._broker.holdings.settle()
+        await self._broker.leases.release_remaining()
         log.info("server is down")
 
-    def open_door(self, listener: socket.socket) -> Callable[[], None]:
-        """Serve a listening socket until what is returned is called, which closes it."""
+    def serve_listener(self, listener: socket.socket) -> Callable[[], None]:
+        """Serve a listening socket; return a function that stops serving and closes it."""
         loop = asyncio.get_running_loop()
 
         async def pass_on(connection: socket.socket) -> None:
@@ -176,17 +185,19 @@ class RemoteServer:
                 )
             except (OSError, TimeoutError):
                 self._connections.ended(counted)
-                connection.close()  # it speaks no TLS, or no more
+                connection.close()  # the TLS handshake failed
 
-        tallies = self._broker.holdings.tallies
+        counters = self._broker.leases.counters
 
         def count(kind: str) -> None:
-            tallies.count("connections_total", kind)
+            counters.count("connections_total", kind)
             if kind == "session":
-                tallies.count("sessions_total")
+                counters.count("sessions_total")
 
-        door = FrontDoor(listener, entrance=self._broker.holdings.entrance, pass_on=pass_on, count=count)
-        task = loop.create_task(door.serve())
+        dispatcher = PortDispatcher(
+            listener, session_target=self._broker.leases.session_target, pass_on=pass_on, count=count
+        )
+        task = loop.create_task(dispatcher.serve())
         task.add_done_callback(lambda _: listener.close())
 
         def close() -> None:
@@ -195,10 +206,10 @@ class RemoteServer:
         return close
 
     def _counted(self, connection: socket.socket) -> Connection | None:
-        """Count a connection for its peer; None if there are too many that are being answered, or it is gone."""
+        """Add the connection to the table; return None if its peer has too many active ones or has disconnected."""
 
         def close() -> None:
-            with suppress(OSError):  # it is closed
+            with suppress(OSError):  # closed already
                 connection.shutdown(socket.SHUT_RDWR)
 
         try:
@@ -216,17 +227,17 @@ class RemoteServer:
         found: PatientProtocol = made(config=self._config, server_state=self._state, app_state={OWNER_KEY: owner})
         return found
 
-    async def _sweeping(self, doors: TenantDoors) -> None:
+    async def _sweeping(self, tenant_listeners: TenantListeners) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                await doors.keep()
+                await tenant_listeners.renew()
                 await self._broker.sweep()
             except CalabashError as error:
-                log.warning("a look at the leases failed", why=error.message)
+                log.warning("sweep of the leases failed", why=error.message)
 
     async def _let_finish(self) -> None:
-        """Answers that are being written are, those that wait are not waited for."""
+        """Finish replies that are being written, for at most two seconds, and cancel requests that wait."""
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -242,10 +253,20 @@ def run_server(
     pool: Path,
     *,
     address: ServerAddress | None,
-    ports: Sequence[TenantDoor] = (),
+    ports: Sequence[TenantListener] = (),
 ) -> None:
-    """Serve ``pool``, a socket, at an address of this machine, if any, and at ports of tenant networks. Raises CalabashError
-    when it cannot start."""
+    """Run a server until it is stopped.
+
+    Args:
+        directory: state directory of the server.
+        settings: name and lease settings.
+        pool: Unix socket of the pool.
+        address: address to listen at, or None.
+        ports: ports of tenant networks to listen at.
+
+    Raises:
+        CalabashError: if the server cannot start.
+    """
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -256,26 +277,26 @@ def run_server(
         logger_factory=structlog.PrintLoggerFactory(log_stream()),
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes a descriptor
     with ExitStack() as stack:
-        stack.enter_context(own_directory(directory))
+        stack.enter_context(locked_directory(directory))
         context = _tls(directory, settings.name)
         listener = stack.enter_context(listening(address)) if address is not None else None
-        gatekeeper = Gatekeeper(directory)
+        verifier = TokenVerifier(directory)
         streams, keep_s = PoolStreams(str(pool)), KEEP_GRACES * settings.grace_s
         holder = f"server {settings.name} ({directory})"
 
         async def main() -> None:
-            holdings = Holdings(
+            leases = LeaseAllocations(
                 pool=streams,
-                gatekeeper=gatekeeper,
+                verifier=verifier,
                 journal=LeaseJournal(directory),
                 audit=AuditLog(directory),
-                tallies=Tallies(),
+                counters=LeaseCounters(),
                 keep_s=keep_s,
             )
-            server = RemoteServer(directory, Broker(settings, holdings), gatekeeper, context)
-            await server.serve(listener, TenantDoors(ports, pool=streams, holder=holder, keep_s=keep_s))
+            server = RemoteServer(directory, Broker(settings, leases), verifier, context)
+            await server.serve(listener, TenantListeners(ports, pool=streams, holder=holder, keep_s=keep_s))
 
         asyncio.run(main())
 
@@ -288,8 +309,8 @@ def _tls(directory: Path, name: str) -> ssl.SSLContext:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
     except (ssl.SSLError, OSError) as error:
         raise CalabashError(
-            f"the certificate in {directory} cannot be used: {cause(error)}",
+            f"cannot load the certificate in {directory}: {cause(error)}",
             reason=Reason.BAD_FILE,
-            hint=f"put {CERTIFICATE_FILE} and {KEY_FILE} back; a new certificate makes all tokens useless",
+            hint=f"restore {CERTIFICATE_FILE} and {KEY_FILE}; a new certificate invalidates all tokens",
         ) from None
     return context

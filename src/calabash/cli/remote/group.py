@@ -35,11 +35,11 @@ def remote() -> None:
 def add(address: str, file: Path, name: str) -> None:
     """Remember a server and its token; it is asked once whether both are right."""
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
-    from calabash.broker.client.connection import ServerContact  # noqa: PLC0415
+    from calabash.broker.client.connection import RemoteServerClient  # noqa: PLC0415
     from calabash.broker.token_file import read_token_file  # noqa: PLC0415
 
     where, said = parse_address(address), read_token_file(file)
-    server = ServerContact(name=name or str(where), address=where, certificate=said.certificate, token=said.token)
+    server = RemoteServerClient(name=name or str(where), address=where, certificate=said.certificate, token=said.token)
     view = server.call("GET", "/v1/server", timeout_s=ASK_S)
     server = replace(server, name=name or view["name"])
     account().add(server)
@@ -228,6 +228,6 @@ def release(ids: tuple[str, ...]) -> None:
 
     def give_back(lease: str) -> None:
         kept.servers(servers[lease])[0].call("DELETE", f"/v1/leases/{lease}", timeout_s=30)
-        kept.forget_key(lease)
+        kept.delete_key(lease)
 
     for_each(list(servers), give_back, done="given back")

@@ -32,10 +32,10 @@ def directory() -> Path:
 
 def own_server() -> Any:
     """The server of this home."""
-    from calabash.broker.client.connection import OwnServer  # noqa: PLC0415
+    from calabash.broker.client.connection import OwnerSocketClient  # noqa: PLC0415
     from calabash.broker.server.directory import SOCKET_FILE  # noqa: PLC0415
 
-    return OwnServer(path=homes.own_file(f"server/{SOCKET_FILE}"))
+    return OwnerSocketClient(path=homes.own_file(f"server/{SOCKET_FILE}"))
 
 
 @click.group()
@@ -102,14 +102,14 @@ def up(
 
 def _require_somewhere(listen: str, ports: tuple[str, ...]) -> None:
     """What is wrong with where it is to listen is told before anything is started."""
-    from calabash.broker.server.network_ports import parse_door  # noqa: PLC0415
+    from calabash.broker.server.network_ports import parse_tenant_listener  # noqa: PLC0415
 
     if not listen and not ports:
         raise CalabashError(
             "it is not said where to listen",
             hint="--listen 0.0.0.0:7433, or --port VPC/SUBNET/PORT inside a tenant's network",
         )
-    names = [parse_door(port).port for port in ports]
+    names = [parse_tenant_listener(port).port for port in ports]
     if len(set(names)) != len(names):
         raise CalabashError(f"{len(names)} ports are named, some of them twice", hint="each once")
     if ports and os.geteuid() != 0:
@@ -149,12 +149,12 @@ def _pool_is_up(sim: str | None) -> None:
 def _serve(address: Any, ports: tuple[str, ...], name: str, grace_s: float, on_revoke: str) -> None:
     from calabash.adapters.pool.client import socket_path  # noqa: PLC0415
     from calabash.broker.server.broker import ServerSettings  # noqa: PLC0415
-    from calabash.broker.server.network_ports import parse_door  # noqa: PLC0415
+    from calabash.broker.server.network_ports import parse_tenant_listener  # noqa: PLC0415
     from calabash.broker.server.serve import run_server  # noqa: PLC0415
 
     settings = ServerSettings(name=name, grace_s=grace_s, on_revoke="finish" if on_revoke == "finish" else "cut")
     pool = Path(socket_path(homes.directory()))
-    run_server(directory(), settings, pool, address=address, ports=[parse_door(port) for port in ports])
+    run_server(directory(), settings, pool, address=address, ports=[parse_tenant_listener(port) for port in ports])
 
 
 def _home() -> dict[str, str]:

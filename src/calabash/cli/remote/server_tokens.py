@@ -23,11 +23,11 @@ from calabash.model.units import format_duration, format_mib, parse_duration_s, 
 
 def _office() -> Any:
     from calabash.broker.server.directory import make_directory  # noqa: PLC0415
-    from calabash.broker.server.keyring import TokenOffice  # noqa: PLC0415
+    from calabash.broker.server.keyring import TokenRegistry  # noqa: PLC0415
 
     directory = own_file("server")
     make_directory(directory)
-    return TokenOffice(directory)
+    return TokenRegistry(directory)
 
 
 @click.group()

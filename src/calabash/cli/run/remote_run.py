@@ -13,7 +13,7 @@ import msgspec
 
 from calabash.adapters.gpu.library import shim_library
 from calabash.broker.client.lease_keeper import keep_for_this_process
-from calabash.broker.client.multi_server import SpanSeeker, give_back
+from calabash.broker.client.multi_server import MultiServerRequest, release_all
 from calabash.broker.client.server_choice import rank
 from calabash.broker.filters import parse_filters
 from calabash.broker.messages import LeaseOrder, ServerView
@@ -26,7 +26,7 @@ from calabash.model.errors import CalabashError, Reason
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from calabash.broker.client.connection import ServerContact
+    from calabash.broker.client.connection import RemoteServerClient
 
 _ANSWER_S = 30.0
 _TAKEN = {"gpus", "memory_mib", "cores", "models", "run_time_s", "wait_s", "command"}
@@ -67,15 +67,15 @@ def start_remote(
     become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
 
 
-def keep(granted: Sequence[tuple[ServerContact, Any]]) -> list[tuple[ServerContact, str, float]]:
+def keep(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[RemoteServerClient, str, float]]:
     """The leases as the program is to hold them; when a key cannot be kept, none is."""
     try:
         for server, grant in granted:
-            account().keep_key(server, grant["id"], grant["key"], grant["grace_s"])
+            account().write_key(server, grant["id"], grant["key"], grant["grace_s"])
     except BaseException:
-        give_back(granted)
+        release_all(granted)
         for _, grant in granted:
-            account().forget_key(grant["id"])
+            account().delete_key(grant["id"])
         raise
     for _, grant in granted:
         for text in grant["warnings"]:
@@ -94,7 +94,7 @@ def _environment(keys: Sequence[Path]) -> dict[str, str]:
 
 def leases(
     order: Mapping[str, Any], names: Sequence[str], *, span: bool, quiet: bool = False
-) -> Sequence[tuple[ServerContact, Any]]:
+) -> Sequence[tuple[RemoteServerClient, Any]]:
     """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be.
 
     What is not free while leases of the user's own runs that have ended are being given back is asked for once more.
@@ -107,7 +107,7 @@ def leases(
         ended |= account().ended_runs()
         if not ended or error.reason not in _PASSES:
             raise
-    account().until_returned(ended)
+    account().wait_until_released(ended)
     return _leases(order, names, waits, span=span)
 
 
@@ -125,20 +125,20 @@ class _Waits:
 
 def _leases(
     order: Mapping[str, Any], names: Sequence[str], waits: _Waits, *, span: bool
-) -> Sequence[tuple[ServerContact, Any]]:
+) -> Sequence[tuple[RemoteServerClient, Any]]:
     if not span:
         return [_leased(order, names, waits)]
     wanted = msgspec.convert(order, LeaseOrder)
     parse_filters(wanted.filters)
     servers = account().servers(*names)
 
-    def look() -> list[tuple[ServerContact, ServerView]]:
+    def look() -> list[tuple[RemoteServerClient, ServerView]]:
         return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
 
-    return SpanSeeker(look=look, no_room=frozenset(_NO_ROOM | _PASSES), waits=waits).seek(wanted)
+    return MultiServerRequest(read_servers=look, retryable=frozenset(_NO_ROOM | _PASSES), on_wait=waits).acquire(wanted)
 
 
-def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[ServerContact, Any]:
+def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[RemoteServerClient, Any]:
     """A lease of the server that fits best, and that server. Raises CalabashError: why there is none."""
     wanted = msgspec.convert(order, LeaseOrder)
     parse_filters(wanted.filters)  # what is wrong with them is told before anybody is asked
@@ -168,7 +168,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
     )
 
 
-def _asked(server: ServerContact, order: Mapping[str, Any], wait_s: float) -> Any:
+def _asked(server: RemoteServerClient, order: Mapping[str, Any], wait_s: float) -> Any:
     return server.call("POST", "/v1/leases", {**order, "wait_s": wait_s}, timeout_s=wait_s + _ANSWER_S)
 
 
@@ -186,7 +186,7 @@ def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict
 
 def _reserved(
     given: Mapping[str, Sequence[str]], lease: str, servers: Sequence[str], filters: Sequence[str]
-) -> tuple[ServerContact, str, float]:
+) -> tuple[RemoteServerClient, str, float]:
     """A reservation's server, its whole id, and how often it is to be renewed."""
     asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
     if asked:

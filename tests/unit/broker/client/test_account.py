@@ -1,4 +1,4 @@
-"""What a client knows of its own runs: those whose lease is being given back, told by a lock that the kernel drops."""
+"""Detection of ended runs, whose leases are being released, by the lock of their run file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def account(tmp_path: Path) -> RemoteAccount:
 @pytest.fixture
 def run(account: RemoteAccount) -> Callable[[str], subprocess.Popen[bytes]]:
     def begin(lease: str) -> subprocess.Popen[bytes]:
-        held = account.hold(lease)
+        held = account.lock_run(lease)
         program = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[held])
         os.close(held)
         return program
@@ -29,7 +29,7 @@ def run(account: RemoteAccount) -> Callable[[str], subprocess.Popen[bytes]]:
     return begin
 
 
-def test_a_run_has_ended_when_nobody_holds_it_however_it_went(
+def test_run_has_ended_when_its_lock_is_free_however_it_ended(
     account: RemoteAccount, run: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     assert account.ended_runs() == set()
@@ -38,31 +38,29 @@ def test_a_run_has_ended_when_nobody_holds_it_however_it_went(
         first.kill()
         first.wait()
         assert account.ended_runs() == {"one"}
-        account.forget_key("one")
+        account.delete_key("one")
         assert account.ended_runs() == set()
         second.communicate()
         assert account.ended_runs() == {"two"}
 
 
-def test_whoever_comes_next_goes_on_as_soon_as_the_lease_is_given_back(account: RemoteAccount) -> None:
-    os.close(account.hold("one"))
-    keeper = threading.Timer(0.2, account.forget_key, ["one"])
+def test_next_run_continues_as_soon_as_the_lease_is_released(account: RemoteAccount) -> None:
+    os.close(account.lock_run("one"))
+    keeper = threading.Timer(0.2, account.delete_key, ["one"])
     keeper.start()
-    account.until_returned(account.ended_runs(), within_s=3600)
+    account.wait_until_released(account.ended_runs(), within_s=3600)
     assert account.ended_runs() == set()
     keeper.join()
 
 
-def test_a_lease_that_nobody_gives_back_is_waited_for_once(account: RemoteAccount) -> None:
-    os.close(account.hold("one"))
-    account.until_returned(account.ended_runs(), within_s=0.1)
+def test_unreleased_lease_is_waited_for_only_once(account: RemoteAccount) -> None:
+    os.close(account.lock_run("one"))
+    account.wait_until_released(account.ended_runs(), within_s=0.1)
     assert account.ended_runs() == set()
 
 
-def test_a_run_that_has_just_begun_is_not_waited_for(
-    account: RemoteAccount, run: Callable[[str], subprocess.Popen[bytes]]
-) -> None:
+def test_live_run_is_not_waited_for(account: RemoteAccount, run: Callable[[str], subprocess.Popen[bytes]]) -> None:
     with run("one") as program:
-        account.until_returned({"one"}, within_s=3600)
+        account.wait_until_released({"one"}, within_s=3600)
         program.communicate()
     assert account.ended_runs() == {"one"}

@@ -1,4 +1,4 @@
-"""Leases of several servers for one run: as few servers as can be, and all leases or none."""
+"""Leases on several servers: as few servers as possible, and all leases or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calabash.broker.client.multi_server import SpanSeeker, give_back
+from calabash.broker.client.multi_server import MultiServerRequest, release_all
 from calabash.broker.client.server_choice import divide
 from calabash.broker.messages import LeaseOrder, RemoteCard, ServerView
 from calabash.model.errors import CalabashError, Reason
@@ -49,7 +49,7 @@ def free(name: str, count: int) -> ServerView:
 
 @dataclass
 class MemoryServer:
-    """Grants whole cards while there are some; ``fails`` gives what is answered instead, in turn."""
+    """Server that grants whole devices while it has some; ``fails`` are raised first, in order."""
 
     name: str
     cards: int
@@ -85,48 +85,48 @@ class MemoryServer:
 
 def seeker(
     servers: Sequence[MemoryServer], waits: Callable[[CalabashError], None] = lambda refusal: None
-) -> SpanSeeker:
+) -> MultiServerRequest:
     now = [0.0]
 
     def sleep(pause_s: float) -> None:
         now[0] += pause_s
 
-    return SpanSeeker(
-        look=lambda: [(server, server.view()) for server in servers],
-        no_room=NO_ROOM,
-        waits=waits,
+    return MultiServerRequest(
+        read_servers=lambda: [(server, server.view()) for server in servers],
+        retryable=NO_ROOM,
+        on_wait=waits,
         clock=lambda: now[0],
         sleep=sleep,
         chance=random.Random(1),
     )
 
 
-def test_one_server_is_taken_where_one_is_enough_and_it_leaves_least_behind() -> None:
+def test_one_sufficient_server_with_the_tightest_fit_is_used() -> None:
     assert divide([free("a", 8), free("b", 2), free("c", 4)], LeaseOrder(gpus=2)) == [(1, 2)]
 
 
-def test_otherwise_as_few_as_can_be_and_the_smallest_for_what_is_left() -> None:
+def test_request_too_large_for_one_server_uses_fewest_servers() -> None:
     assert divide([free("a", 2), free("b", 3), free("c", 1)], LeaseOrder(gpus=4)) == [(1, 3), (2, 1)]
 
 
-def test_a_filter_holds_for_the_cards_of_every_server() -> None:
+def test_filter_applies_to_devices_of_all_servers() -> None:
     mixed = [view("a", [card(0), card(1, model="T4")]), view("b", [card(0), card(1, model="T4")])]
     assert divide(mixed, LeaseOrder(gpus=2, filters=["model~a100,memory>=30GiB"])) == [(0, 1), (1, 1)]
-    with pytest.raises(CalabashError, match="together have 2 such cards, 3 wanted") as refused:
+    with pytest.raises(CalabashError, match="together have 2 matching devices, 3 requested") as refused:
         divide(mixed, LeaseOrder(gpus=3, filters=["model~a100"]))
     assert refused.value.reason is Reason.SELECTOR_MISMATCH
 
 
-def test_what_is_held_and_what_is_drained_is_not_counted_as_free() -> None:
+def test_held_devices_and_drained_servers_are_not_free() -> None:
     servers = [view("a", [card(0), card(1, free_gib=0)]), view("b", [card(0)]), view("c", [card(0)], draining=True)]
     assert divide(servers, LeaseOrder(gpus=2)) == [(0, 1), (1, 1)]
-    with pytest.raises(CalabashError, match="2 of 3 such cards of 3 servers are free, 3 wanted") as refused:
+    with pytest.raises(CalabashError, match="2 of 3 matching devices of 3 servers are free, 3 requested") as refused:
         divide(servers, LeaseOrder(gpus=3))
     assert refused.value.reason is Reason.NO_CAPACITY
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 12))
-def test_a_division_is_exact_and_needs_no_more_servers_than_any_other(sizes: list[int], wanted: int) -> None:
+def test_division_is_exact_and_uses_fewest_servers(sizes: list[int], wanted: int) -> None:
     views = [free(str(number), size) for number, size in enumerate(sizes)]
     if sum(sizes) < wanted:
         with pytest.raises(CalabashError):
@@ -148,12 +148,12 @@ REFUSALS = st.lists(st.sampled_from([None, *sorted(NO_ROOM), Reason.POOL_DOWN, R
     st.integers(1, 8),
     st.sampled_from([0, 30]),
 )
-def test_whatever_servers_answer_all_cards_are_held_or_none(
+def test_all_devices_are_held_or_none_for_any_replies(
     said: list[tuple[int, list[Reason | None]]], gpus: int, wait_s: float
 ) -> None:
     servers = [MemoryServer(str(n), cards, iter(refusals)) for n, (cards, refusals) in enumerate(said)]
     try:
-        granted = seeker(servers).seek(LeaseOrder(gpus=gpus, wait_s=wait_s))
+        granted = seeker(servers).acquire(LeaseOrder(gpus=gpus, wait_s=wait_s))
     except CalabashError:
         assert [server.held for server in servers] == [{} for _ in servers]
         return
@@ -161,44 +161,44 @@ def test_whatever_servers_answer_all_cards_are_held_or_none(
         assert not any(wait for server in servers for wait in server.waited)  # nobody waits while it holds
     assert sum(sum(server.held.values()) for server in servers) == gpus
     assert sorted(grant["id"] for _, grant in granted) == sorted(name for server in servers for name in server.held)
-    give_back(granted)
+    release_all(granted)
     assert [server.held for server in servers] == [{} for _ in servers]
 
 
-def test_an_interrupt_between_two_leases_gives_back_the_first() -> None:
+def test_interrupt_between_two_leases_releases_the_first() -> None:
     class Interrupted(MemoryServer):
         def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
             raise KeyboardInterrupt
 
     first, second = MemoryServer("a", 1), Interrupted("b", 1)
     with pytest.raises(KeyboardInterrupt):
-        seeker([first, second]).seek(LeaseOrder(gpus=2))
+        seeker([first, second]).acquire(LeaseOrder(gpus=2))
     assert first.held == {}
     assert first.made == 1
 
 
-def test_a_server_that_gives_less_than_it_shows_is_asked_for_less() -> None:
+def test_server_granting_less_than_it_reports_is_asked_for_less() -> None:
     small, large = MemoryServer("a", 3, iter([Reason.TOO_LARGE])), MemoryServer("b", 2)
-    granted = seeker([small, large]).seek(LeaseOrder(gpus=3))
+    granted = seeker([small, large]).acquire(LeaseOrder(gpus=3))
     assert sum(small.held.values()) + sum(large.held.values()) == 3
     assert len(granted) == 2
 
 
-def test_many_who_want_the_same_cards_all_get_them_in_turn() -> None:
+def test_competing_requests_for_the_same_devices_all_succeed() -> None:
     servers = [MemoryServer(name, 2) for name in "abc"]
     had: list[int] = []
 
     def client(number: int) -> None:
-        given_to = SpanSeeker(
-            look=lambda: [(server, server.view()) for server in servers],
-            no_room=NO_ROOM,
+        given_to = MultiServerRequest(
+            read_servers=lambda: [(server, server.view()) for server in servers],
+            retryable=NO_ROOM,
             sleep=lambda _: None,
             clock=lambda: 0.0,
             chance=random.Random(number),
         )
-        granted = given_to.seek(LeaseOrder(gpus=5, wait_s=60))
+        granted = given_to.acquire(LeaseOrder(gpus=5, wait_s=60))
         had.append(number)
-        give_back(granted)
+        release_all(granted)
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -209,13 +209,13 @@ def test_many_who_want_the_same_cards_all_get_them_in_turn() -> None:
     assert [server.held for server in servers] == [{}, {}, {}]
 
 
-def test_each_refusal_after_which_it_waits_is_told() -> None:
+def test_on_wait_is_called_for_each_refusal_before_waiting() -> None:
     server = MemoryServer("a", 1, iter([Reason.NO_CAPACITY, Reason.NO_CAPACITY]))
     told: list[Reason] = []
-    (granted,) = seeker([server], lambda refusal: told.append(refusal.reason)).seek(LeaseOrder(gpus=1, wait_s=60))
+    (granted,) = seeker([server], lambda refusal: told.append(refusal.reason)).acquire(LeaseOrder(gpus=1, wait_s=60))
     assert told == [Reason.NO_CAPACITY, Reason.NO_CAPACITY]
-    give_back([granted])
+    release_all([granted])
     server.fails = iter([Reason.NO_CAPACITY])
     with pytest.raises(CalabashError):
-        seeker([server], lambda refusal: told.append(refusal.reason)).seek(LeaseOrder(gpus=1))
+        seeker([server], lambda refusal: told.append(refusal.reason)).acquire(LeaseOrder(gpus=1))
     assert len(told) == 2, "who does not wait is told nothing"

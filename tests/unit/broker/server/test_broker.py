@@ -1,4 +1,4 @@
-"""Leases: what tokens allow, what becomes of them, and what a broker knows after a restart."""
+"""Leases of a broker: token limits, ends of leases, and restarts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.unit.broker.standins import BrokerWorld, MemoryPool
 
 from calabash.broker.messages import LeaseGrant, LeaseOrder
 from calabash.broker.server.broker import ServerSettings
-from calabash.broker.server.lease_table import HeldLease, LeaseBook
+from calabash.broker.server.lease_table import HeldLease, LeaseTable
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
 
-Story = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
+Scenario = Callable[[BrokerWorld], Coroutine[Any, Any, None]]
 
 
-def play(tmp_path: Path, story: Story, *, cards: int = 2, on_revoke: str = "cut") -> BrokerWorld:
-    """Run a story with a broker."""
+def play(tmp_path: Path, scenario: Scenario, *, cards: int = 2, on_revoke: str = "cut") -> BrokerWorld:
+    """Run a scenario with a broker and return its world."""
     told: list[BrokerWorld] = []
 
     async def begin() -> None:
@@ -31,7 +31,7 @@ def play(tmp_path: Path, story: Story, *, cards: int = 2, on_revoke: str = "cut"
         world = BrokerWorld(tmp_path, MemoryPool(cards), settings=settings)
         await world.broker.begin()
         told.append(world)
-        await story(world)
+        await scenario(world)
 
     asyncio.run(begin())
     return told[0]
@@ -47,8 +47,8 @@ async def refused(world: BrokerWorld, claims: TokenClaims, **order: Any) -> Cala
     return caught.value
 
 
-def test_a_lease_is_a_brokered_allocation_on_the_account_of_its_token(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_lease_is_a_brokered_allocation_accounted_to_its_token(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims(), memory_mib=1024, cores=30, command=["python", "train.py"])
         (asked,) = world.pool.asked
         wanted = {
@@ -62,40 +62,44 @@ def test_a_lease_is_a_brokered_allocation_on_the_account_of_its_token(tmp_path: 
         assert {name: asked[name] for name in wanted} == wanted
         assert asked["command"][2:] == ["python", "train.py"]
         assert len(granted.key) == 64
-        assert world.holdings.entrance(granted.id, "0" * 32, "10.0.0.9:1") == ("/run/a1.sock", granted.key)
+        assert world.leases.session_target(granted.id, "0" * 32, "10.0.0.9:1") == ("/run/a1.sock", granted.key)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_token_allows_so_many_cards_and_so_much_memory_at_a_time(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_token_limits_devices_and_memory_held_at_a_time(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims(gpus=2, memory_mib=40960)
         granted = await lease(world, claims, memory_mib=30720)
         over = await refused(world, claims, memory_mib=10241)
         assert over.reason is Reason.QUEUE_OVER_LIMIT
         assert "allows 40GiB at a time, 30GiB are held" in over.message
         assert (await refused(world, claims, gpus=2, memory_mib=1)).reason is Reason.QUEUE_OVER_LIMIT
-        await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+        await world.leases.end(world.leases.require_lease(claims, granted.id), why="given back")
         await lease(world, claims, memory_mib=10241)
 
-    play(tmp_path, story, cards=8)
+    play(tmp_path, scenario, cards=8)
 
 
 @pytest.mark.parametrize(
     ("order", "said"),
-    [({"gpus": 3}, "2 GPUs, 3 asked"), ({"memory_mib": 40961}, "40GiB on all cards"), ({"cores": 51}, "50% of a card")],
+    [
+        ({"gpus": 3}, "2 GPUs, 3 requested"),
+        ({"memory_mib": 40961}, "40GiB on all devices"),
+        ({"cores": 51}, "50% of a device"),
+    ],
 )
-def test_what_a_token_never_allows_is_refused_at_once(tmp_path: Path, order: dict[str, Any], said: str) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_request_above_token_limits_is_refused_at_once(tmp_path: Path, order: dict[str, Any], said: str) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         why = await refused(world, world.claims(memory_mib=40960, cores=50), **{"cores": 10, **order})
         assert why.reason is Reason.TOO_LARGE
         assert said in why.message
 
-    play(tmp_path, story, cards=8)
+    play(tmp_path, scenario, cards=8)
 
 
-def test_what_is_being_asked_for_counts_against_the_token(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_request_in_progress_counts_against_the_token(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims(gpus=1)
         world.pool.grants.clear()
         first = asyncio.create_task(lease(world, claims, wait_s=60))
@@ -107,61 +111,61 @@ def test_what_is_being_asked_for_counts_against_the_token(tmp_path: Path) -> Non
         world.pool.grants.set()
         await lease(world, claims)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_filter_becomes_the_cards_that_the_pool_may_give(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_filter_restricts_the_devices_requested_of_the_pool(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         await lease(world, claims, filters=["memory>=41GiB", "driver>=580"])
         assert world.pool.asked[0]["uuids"] == ["GPU-1"]
         none = await refused(world, claims, filters=["model~B200"])
         assert none.reason is Reason.SELECTOR_MISMATCH
-        assert "0 of 2 cards of lab01 are such as asked (model~b200), 1 wanted" in none.message
+        assert "0 of 2 devices of lab01 match (model~b200), 1 requested" in none.message
         assert "1 x NVIDIA H100" in none.hint
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_lease_that_nobody_renews_ends_after_the_grace_period(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_lease_without_renewal_ends_after_the_grace_period(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims())
         for _ in range(5):
             world.clock.s += 60 + 60 / 4  # a break of the whole grace, that began just before a renewal
             await world.broker.sweep()
-            world.holdings.renew(world.holdings.held(None, granted.id))
+            world.leases.renew(world.leases.require_lease(None, granted.id))
         assert len(world.pool.allocations) == 1
         world.clock.s += 91
         await world.broker.sweep()
         assert world.pool.allocations == {}
-        assert world.holdings.entrance(granted.id, "0" * 32, "x") is None
+        assert world.leases.session_target(granted.id, "0" * 32, "x") is None
 
-    assert '"why": "not renewed"' in play(tmp_path, story).audited()
+    assert '"why": "not renewed"' in play(tmp_path, scenario).audited()
 
 
-def test_the_pool_hears_that_leases_are_needed_before_it_gives_them_up(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_allocation_is_renewed_in_the_pool_before_it_expires(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         await lease(world, world.claims(), idle_s=86_400)
-        assert world.pool.asked[0]["keep_s"] == world.holdings.keep_s
+        assert world.pool.asked[0]["keep_s"] == world.leases.keep_s
         silent_s, heard = 0.0, 0
         for _ in range(100):
-            world.clock.s += world.holdings.keep_s / 20
-            silent_s += world.holdings.keep_s / 20
+            world.clock.s += world.leases.keep_s / 20
+            silent_s += world.leases.keep_s / 20
             await world.broker.sweep()
             if len(world.pool.kept) > heard:
                 silent_s, heard = 0.0, len(world.pool.kept)
-            assert silent_s <= world.holdings.keep_s / 2
+            assert silent_s <= world.leases.keep_s / 2
         assert set(world.pool.kept) == {"a1"}
         assert heard <= 25  # and not at every look
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_reservation_lives_through_programs_until_it_is_idle(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_reservation_survives_programs_until_it_is_idle(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims(), idle_s=600)
         world.clock.s += 599
-        assert world.holdings.entrance(granted.id, "0" * 32, "x") is not None  # a program of it connects
+        assert world.leases.session_target(granted.id, "0" * 32, "x") is not None  # a program of it connects
         world.clock.s += 599
         await world.broker.sweep()
         assert len(world.pool.allocations) == 1
@@ -169,30 +173,30 @@ def test_a_reservation_lives_through_programs_until_it_is_idle(tmp_path: Path) -
         await world.broker.sweep()
         assert world.pool.allocations == {}
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("on_revoke", "left"), [("cut", 0), ("finish", 1)])
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_what_becomes_of_a_run_whose_token_ends_is_the_operators_choice(
+def test_on_revoke_setting_decides_if_leases_end_with_their_token(
     tmp_path: Path, how: str, on_revoke: str, left: int
 ) -> None:
-    async def story(world: BrokerWorld) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
         if how == "revoked":
-            world.office.revoke(claims.id, world.clock())
+            world.registry.revoke(claims.id, world.clock())
         else:
             world.clock.s = claims.expires
-        world.holdings.renew(world.holdings.held(claims, granted.id))
+        world.leases.renew(world.leases.require_lease(claims, granted.id))
         await world.broker.sweep()
         assert len(world.pool.allocations) == left
 
-    play(tmp_path, story, on_revoke=on_revoke)
+    play(tmp_path, scenario, on_revoke=on_revoke)
 
 
-def test_a_broker_that_starts_again_has_its_leases_and_gives_back_what_no_journal_knows(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_restarted_broker_restores_leases_and_releases_unjournalled_allocations(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims(gpus=4)
         kept, gone = await lease(world, claims), await lease(world, claims, idle_s=600)
         world.pool.allocations.pop("a2")  # the pool has taken it back meanwhile
@@ -200,86 +204,86 @@ def test_a_broker_that_starts_again_has_its_leases_and_gives_back_what_no_journa
         world.pool.allocations["other"] = {**world.pool.allocations["a1"], "id": "other", "command": ["python"]}
         world.again()
         await world.broker.begin()
-        assert [held.id for held in world.holdings] == [kept.id]
-        assert world.holdings.entrance(kept.id, "0" * 32, "x") == ("/run/a1.sock", kept.key)
-        assert world.holdings.entrance(gone.id, "0" * 32, "x") is None
+        assert [held.id for held in world.leases] == [kept.id]
+        assert world.leases.session_target(kept.id, "0" * 32, "x") == ("/run/a1.sock", kept.key)
+        assert world.leases.session_target(gone.id, "0" * 32, "x") is None
         assert sorted(world.pool.allocations) == ["a1", "other"]
 
-    play(tmp_path, story, cards=8)
+    play(tmp_path, scenario, cards=8)
 
 
-def test_a_pool_that_is_away_keeps_leases_and_refuses_new_ones_at_once(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_leases_stay_and_new_ones_are_refused_while_the_pool_is_down(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
         world.pool.away = True
         await world.broker.sweep()
-        assert world.holdings.entrance(granted.id, "0" * 32, "x") is not None
+        assert world.leases.session_target(granted.id, "0" * 32, "x") is not None
         assert (await refused(world, claims)).reason is Reason.POOL_DOWN
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_what_could_not_be_given_back_is_given_back_when_the_pool_is_there_again(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_unreleased_allocation_is_released_when_the_pool_returns(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
         world.pool.away = True
-        await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+        await world.leases.end(world.leases.require_lease(claims, granted.id), why="given back")
         world.pool.away = False
         assert len(world.pool.allocations) == 1
         await world.broker.sweep()
         assert world.pool.allocations == {}
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_lease_that_ends_while_the_disk_is_full_gives_its_cards_back_all_the_same(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_lease_ending_on_a_full_disk_releases_its_devices(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
 
         async def full() -> None:
             raise CalabashError("the disk is full", reason=Reason.DISK_FULL)
 
-        world.holdings.keep = full  # type: ignore[method-assign]
+        world.leases.save = full  # type: ignore[method-assign]
         with pytest.raises(CalabashError, match="the disk is full"):
-            await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+            await world.leases.end(world.leases.require_lease(claims, granted.id), why="given back")
         assert world.pool.allocations == {}
         world.again()
         await world.broker.begin()
-        assert list(world.holdings) == []
+        assert list(world.leases) == []
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_server_that_goes_gives_back_what_it_still_owes(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_server_releases_remaining_allocations_at_shutdown(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
         world.pool.away = True
-        await world.holdings.end(world.holdings.held(claims, granted.id), why="given back")
+        await world.leases.end(world.leases.require_lease(claims, granted.id), why="given back")
         world.pool.away = False
-        await world.holdings.settle()
+        await world.leases.release_remaining()
         assert world.pool.allocations == {}
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_a_lease_that_the_pool_has_taken_back_is_one_no_more(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_lease_ends_when_the_pool_ends_its_allocation(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims())
         world.pool.allocations.clear()
         await world.broker.sweep()
-        assert world.holdings.entrance(granted.id, "0" * 32, "x") is None
+        assert world.leases.session_target(granted.id, "0" * 32, "x") is None
 
-    assert "taken back by the pool" in play(tmp_path, story).audited()
+    assert "taken back by the pool" in play(tmp_path, scenario).audited()
 
 
-def test_a_lease_that_is_granted_while_the_pool_says_what_is_held_is_none_that_it_has_taken_back(
+def test_lease_granted_during_a_sweep_is_not_taken_for_ended(
     tmp_path: Path,
 ) -> None:
-    async def story(world: BrokerWorld) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims(gpus=4)
         first = await lease(world, claims)
         ask, later = world.pool.call, []
@@ -293,51 +297,51 @@ def test_a_lease_that_is_granted_while_the_pool_says_what_is_held_is_none_that_i
         world.pool.call = slowly  # type: ignore[method-assign]
         await world.broker.sweep()
         world.pool.call = ask  # type: ignore[method-assign]
-        assert [held.id for held in world.holdings] == [first.id, *(one.id for one in later)]
+        assert [held.id for held in world.leases] == [first.id, *(one.id for one in later)]
         assert later
 
-    assert "taken back by the pool" not in play(tmp_path, story, cards=8).audited()
+    assert "taken back by the pool" not in play(tmp_path, scenario, cards=8).audited()
 
 
-def test_a_server_that_is_drained_takes_no_leases_also_after_a_restart(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_drained_server_refuses_leases_also_after_a_restart(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims()
         granted = await lease(world, claims)
         await world.broker.drain(True)
         world.again()
         await world.broker.begin()
         assert (await refused(world, claims)).reason is Reason.DRAINED
-        assert world.holdings.entrance(granted.id, "0" * 32, "x") is not None
+        assert world.leases.session_target(granted.id, "0" * 32, "x") is not None
         await world.broker.drain(False)
         await lease(world, claims)
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_leases_of_other_tokens_are_not_there(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+def test_leases_of_other_tokens_are_not_found(tmp_path: Path) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims("vision"))
         other = world.claims("audio")
-        with pytest.raises(CalabashError, match="there is no lease"):
-            world.holdings.held(other, granted.id)
-        assert world.holdings.views(other).items == []
-        assert [view.id for view in world.holdings.views(None).items] == [granted.id]
+        with pytest.raises(CalabashError, match="no lease"):
+            world.leases.require_lease(other, granted.id)
+        assert world.leases.views(other).items == []
+        assert [view.id for view in world.leases.views(None).items] == [granted.id]
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)
 
 
-def test_the_audit_log_says_who_did_what_and_no_secret(tmp_path: Path) -> None:
+def test_audit_log_records_lease_events_without_secrets(tmp_path: Path) -> None:
     keys: list[str] = []
 
-    async def story(world: BrokerWorld) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         granted = await lease(world, world.claims(), command=["./a.out"])
         keys.append(granted.key)
-        world.holdings.entrance(granted.id, "0" * 32, "10.0.0.9:2")
-        await world.holdings.end(world.holdings.held(None, granted.id), why="given back", peer="10.0.0.9:3")
+        world.leases.session_target(granted.id, "0" * 32, "10.0.0.9:2")
+        await world.leases.end(world.leases.require_lease(None, granted.id), why="given back", peer="10.0.0.9:3")
         assert granted.key not in repr(granted)
         assert granted.key not in world.broker.metrics()
 
-    world = play(tmp_path, story)
+    world = play(tmp_path, scenario)
     lines = world.audited()
     assert [word in lines for word in ("lease granted", "10.0.0.9:2", "given back", "./a.out", '"vision"')] == [
         True
@@ -348,7 +352,7 @@ def test_the_audit_log_says_who_did_what_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_metrics_count_leases_and_their_ends(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         claims = world.claims(gpus=4)
         await lease(world, claims)
         await lease(world, claims, idle_s=600)
@@ -359,10 +363,10 @@ def test_metrics_count_leases_and_their_ends(tmp_path: Path) -> None:
         assert 'calabash_remote_lease_ends_total{why="not renewed"} 1\n' in text
         assert 'calabash_remote_leases{token="vision"} 1\n' in text
 
-    play(tmp_path, story, cards=8)
+    play(tmp_path, scenario, cards=8)
 
 
-# -- the book ------------------------------------------------------------------------------------------------------
+# -- the table ------------------------------------------------------------------------------------------------------
 
 steps = st.lists(
     st.tuples(st.sampled_from(["ask", "grant", "fail", "end"]), st.integers(1, 4), st.integers(1, 50)), max_size=40
@@ -370,27 +374,29 @@ steps = st.lists(
 
 
 @given(steps)
-def test_a_token_never_has_more_than_it_allows_whatever_is_asked_and_ended(story: list[tuple[str, int, int]]) -> None:
+def test_token_never_holds_more_than_its_limits(
+    scenario: list[tuple[str, int, int]],
+) -> None:
     claims = TokenClaims(
         server="0" * 16, key="0" * 16, id="1" * 16, name="a", gpus=6, memory_mib=100, cores=100, issued=0, expires=9
     )
-    book = LeaseBook()
+    table = LeaseTable()
     asked: list[Any] = []
-    for number, (step, gpus, memory_mib) in enumerate(story):
+    for number, (step, gpus, memory_mib) in enumerate(scenario):
         if step == "ask":
             try:
-                asked.append(book.claim(claims, gpus=gpus, memory_mib=memory_mib, cores=1))
+                asked.append(table.claim(claims, gpus=gpus, memory_mib=memory_mib, cores=1))
             except CalabashError as error:
                 assert error.hint  # noqa: PT017 - it may be refused or not
         elif step in {"grant", "fail"} and asked:
             claim = asked.pop(0)
             held = _held(str(number), claim.gpus, claim.memory_mib) if step == "grant" else None
-            book.settle(claim, held, 0.0)
-        elif step == "end" and len(book):
-            book.end(next(iter(book)).id)
-        gpus_held, mib_held = book.held(claims.id)
-        assert gpus_held == sum(c.gpus for c in asked) + sum(held.gpus for held in book) <= 6
-        assert mib_held == sum(c.memory_mib for c in asked) + sum(held.memory_mib for held in book) <= 100
+            table.settle(claim, held, 0.0)
+        elif step == "end" and len(table):
+            table.end(next(iter(table)).id)
+        gpus_held, mib_held = table.held(claims.id)
+        assert gpus_held == sum(c.gpus for c in asked) + sum(held.gpus for held in table) <= 6
+        assert mib_held == sum(c.memory_mib for c in asked) + sum(held.memory_mib for held in table) <= 100
 
 
 def _held(name: str, gpus: int, memory_mib: int) -> HeldLease:
@@ -413,7 +419,7 @@ def _held(name: str, gpus: int, memory_mib: int) -> HeldLease:
 
 
 def test_token_sees_the_leases_and_the_name_of_no_other_token(tmp_path: Path) -> None:
-    async def story(world: BrokerWorld) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         mine, other = world.claims("vision"), world.claims("speech")
         own = await lease(world, mine, memory_mib=1024, cores=10)
         foreign = await lease(world, other, memory_mib=1024, cores=10)
@@ -425,4 +431,4 @@ def test_token_sees_the_leases_and_the_name_of_no_other_token(tmp_path: Path) ->
         assert "speech" not in world.broker.metrics(mine)
         assert "speech" in world.broker.metrics()
 
-    play(tmp_path, story)
+    play(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""What the first bytes of a connection are taken for."""
+"""Classification of connections by their first bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hello(
     more_identities: bytes = b"",
     rest: bytes = b"",
 ) -> bytes:
-    """A ClientHello that offers that identity as its pre-shared key."""
+    """Return a ClientHello that offers the identity as its pre-shared key."""
     offered = vector(2, vector(2, identity) + bytes(4) + more_identities) + vector(2, vector(1, bytes(32)))
     extensions = b"".join(
         kind.to_bytes(2, "big") + vector(2, content) for kind, content in (*others, (41, offered), *behind)
@@ -36,7 +36,7 @@ def hello(
 
 
 def python_hello() -> bytes:
-    """What Python's own TLS begins with."""
+    """Return the first bytes of a TLS connection of Python's ssl module."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     connection = context.wrap_bio(there, back, server_hostname="lab01")
@@ -45,24 +45,24 @@ def python_hello() -> bytes:
     return back.read()
 
 
-def test_a_hello_with_the_key_of_a_lease_begins_a_session() -> None:
+def test_hello_with_lease_key_begins_a_session() -> None:
     assert classify(hello()) == SessionBegins(LEASE, SESSION)
     assert classify(hello() + b"early data") == SessionBegins(LEASE, SESSION)
 
 
-def test_a_hello_that_is_not_whole_says_how_much_is_needed() -> None:
+def test_incomplete_hello_reports_needed_size() -> None:
     whole = hello()
     for size in range(len(whole)):
         assert classify(whole[:size]) == MoreNeeded(5 if size < 5 else len(whole))
 
 
-def test_the_hello_of_a_command_line_is_something_else() -> None:
+def test_https_hello_is_not_a_session() -> None:
     found = python_hello()
     assert found[0] == 22
     assert classify(found) == SomethingElse()
 
 
-def test_what_is_almost_a_session_is_something_else() -> None:
+def test_malformed_session_hello_is_not_a_session() -> None:
     almost = [
         hello(f"{LEASE}.{SESSION}0".encode()),
         hello(f"{LEASE.upper()}.{SESSION}".encode()),
@@ -82,14 +82,14 @@ def test_what_is_almost_a_session_is_something_else() -> None:
 
 @given(st.binary(max_size=600))
 @example(b"\x16\x03\x01\x00\x00")
-def test_any_bytes_are_something(data: bytes) -> None:
+def test_arbitrary_bytes_are_classified_without_error(data: bytes) -> None:
     found = classify(data)
     assert isinstance(found, MoreNeeded | SomethingElse)
     assert not isinstance(found, MoreNeeded) or len(data) < found.size <= HELLO_BYTES_MAX
 
 
 @given(st.data())
-def test_a_session_begins_by_no_other_bytes_than_a_hello_that_is_well_formed(data: st.DataObject) -> None:
+def test_only_a_well_formed_hello_begins_a_session(data: st.DataObject) -> None:
     whole = bytearray(hello())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(whole) - 1))
@@ -102,7 +102,7 @@ def test_a_session_begins_by_no_other_bytes_than_a_hello_that_is_well_formed(dat
 
 
 @given(st.integers(0, 1000), st.binary(max_size=8))
-def test_a_cut_or_lengthened_hello_never_begins_a_session(cut: int, more: bytes) -> None:
+def test_truncated_or_extended_hello_never_begins_a_session(cut: int, more: bytes) -> None:
     whole = hello()
     size = cut % len(whole)
     torn = whole[:5][:3] + (size).to_bytes(2, "big") + whole[5 : 5 + size]
