@@ -153,7 +153,7 @@ def test_the_code_of_one_browser_is_of_no_use_in_another(institute: Institute, v
     _log_in(page, "rob")
     page.wait_for_url(f"{institute.console}/queues")
     thief.goto(caught[0])
-    assert "has not begun to log in here" in thief.get_by_role("alert").inner_text()
+    assert "was not started in this browser" in thief.get_by_role("alert").inner_text()
     thief.goto(f"{institute.console}/login")
     with thief.expect_request(lambda request: request.url.startswith(institute.issuer)) as sent:
         thief.get_by_role("link", name="Log in with the institute").click()

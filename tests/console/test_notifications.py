@@ -35,7 +35,7 @@ def test_the_administrator_of_a_tenant_sets_a_webhook_tests_it_and_deletes_it(wo
     assert "whsec_" not in page.content()
     page.get_by_role("button", name="Test", exact=True).click()
     said = page.get_by_role("status").first.inner_text()
-    assert "It failed its test: localhost may not be reached" in said
+    assert "The test failed: localhost may not be reached" in said
     page.get_by_role("button", name="Delete", exact=True).click()
     assert "alerts is gone" in page.get_by_role("status").first.inner_text()
     assert world.client.get("/v1/notifications")["items"] == []

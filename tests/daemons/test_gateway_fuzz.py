@@ -18,7 +18,7 @@ EXCHANGES, AT_ONCE = 500, 16
 LOG_BYTES_MAX = 1 << 18
 QUIET_S, WHOLE_S = 0.5, 30.0  # from the last byte, and from the first one
 STATUS = re.compile(rb"(?:^|[\n}>])HTTP/1\.1 (\d{3}) ")
-UNEXPECTED = ("Traceback (most recent call last)", "failed unexpectedly", "Exception in")
+UNEXPECTED = ("Traceback (most recent call last)", "failed unexpectedly", "internal error of the", "Exception in")
 
 
 @pytest.fixture(scope="module")

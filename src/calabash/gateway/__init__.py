@@ -1,6 +1,6 @@
-"""The gateway: the pool's API and the console over TCP, in a process of its own that has no rights and no database.
+"""Serve the pool's API and the web console over TCP, in an unprivileged process without a database.
 
-What lives here: connections, TLS, sessions as cookies, the forwarding of every route to the pool with the token of whoever
-asks, pages made of the pool's typed replies, bounds on what one address or one token may take. What never lives here: a
-decision about who may do what, or any state that a restart would lose.
+This package contains connections and TLS, sessions of the console, the forwarding of API requests to the pool with the
+requesting user's token, pages rendered from the pool's typed replies, and limits for each address and token. It decides no
+permissions, which the pool does, and holds no state that a restart would lose.
 """

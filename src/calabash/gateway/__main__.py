@@ -1,7 +1,8 @@
-"""``python -I -m calabash.gateway``: started by the pool, which tells it on standard input what to serve and where.
+"""Entry point of the gateway process (``python -I -m calabash.gateway``), which the pool starts.
 
-It takes over the descriptor that listens, reads what only its first user may read (a TLS key), gives up its rights, and
-serves until it is told to end or standard input ends: then the pool is no more, however it went.
+Reads its order from standard input, takes over the listening descriptor, reads files that only its first user may read (a
+TLS key), drops its privileges, and serves until it gets a signal or standard input ends, which means that the pool has
+ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import uvicorn
 from calabash.adapters.pool.streams import PoolStreams
 from calabash.api.gateway import GatewayOrder
 from calabash.gateway.application import gateway_application
-from calabash.gateway.serving.privileges import give_up
+from calabash.gateway.serving.privileges import drop_privileges
 from calabash.gateway.serving.request_guard import Application, Message
 from calabash.gateway.serving.server import adopted, gateway_server, tls_context
 from calabash.gateway.sessions.store import Question
@@ -25,21 +26,21 @@ from calabash.gateway.settings import Gateway
 from calabash.platform.home.logs import configure
 
 ORDER_BYTES_MAX = 1 << 20
-TRIED = ("/login", "/nowhere", "/", "/v1/status", "/v1/nowhere")
+WARM_UP_PATHS = ("/login", "/nowhere", "/", "/v1/status", "/v1/nowhere")
 
 
 def main() -> int:
-    """Serve until the pool ends."""
+    """Run the gateway until the pool ends; return the exit status."""
     configure()
     order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=GatewayOrder)
     console = order.console
     directory, name = os.path.split(order.pool)
-    os.chdir(directory)  # the directories above it may be closed to whom we become
+    os.chdir(directory)  # the parent directories may be closed to the user that is switched to
     limits = console.limits
     pool = PoolStreams(name, connections=limits.waiting + limits.watchers, share=limits.waiting_per_user)
-    gateway = Gateway.of(console, pool, credential=order.credential)
+    gateway = Gateway.from_settings(console, pool, credential=order.credential)
     application = gateway_application(gateway)
-    asyncio.run(_tried(application, gateway))
+    asyncio.run(_warm_up(application, gateway))
     server = gateway_server(
         application,
         console.limits,
@@ -47,15 +48,15 @@ def main() -> int:
         tls=tls_context(console.certificate, console.key) if console.certificate else None,
     )
     listener = adopted(order.listener)
-    give_up(order.user)
+    drop_privileges(order.user)
     with listener:
         asyncio.run(_serve(server, listener))
     return 0
 
 
-async def _tried(application: Application, gateway: Gateway) -> None:
-    """Ask for a few things that need no pool: what is imported on the way may not be readable later."""
-    for path in TRIED:
+async def _warm_up(application: Application, gateway: Gateway) -> None:
+    """Make some requests that need no pool, so that all modules are imported while their files can still be read."""
+    for path in WARM_UP_PATHS:
 
         async def body() -> Message:
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -73,12 +74,12 @@ async def _tried(application: Application, gateway: Gateway) -> None:
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _left_alone, server)
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _stop_at_end_of_input, server)
     await server.serve(sockets=[listener])
 
 
-def _left_alone(server: uvicorn.Server) -> None:
-    """Nothing more is said on standard input: that it can be read means that it has ended."""
+def _stop_at_end_of_input(server: uvicorn.Server) -> None:
+    """Stop the server: standard input becomes readable only when it has ended, as nothing is sent after the order."""
     asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
     server.should_exit = True
 

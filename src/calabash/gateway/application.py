@@ -1,4 +1,4 @@
-"""The gateway as one ASGI application: the API, static files, and the pages."""
+"""The gateway's ASGI application: dispatch to the API, static files and pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.gateway.site import Site
 API = "/v1"
 
 
-class _Parts:
+class _Dispatcher:
     def __init__(self, gateway: Gateway) -> None:
         self._static = gateway.static
         self._api = Forwarder(gateway)
@@ -42,5 +42,5 @@ class _Parts:
 
 
 def gateway_application(gateway: Gateway) -> Application:
-    """The application behind its guard."""
-    return RequestGuard(_Parts(gateway), gateway)
+    """Return the complete application, with the request guard in front."""
+    return RequestGuard(_Dispatcher(gateway), gateway)

@@ -1,4 +1,4 @@
-"""What all parts of one running gateway share."""
+"""Settings and shared objects of a running gateway."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ from calabash.gateway.serving.rate_limits import Buckets
 from calabash.gateway.serving.static import StaticFiles
 from calabash.gateway.sessions.store import Sessions
 
-USER_FACTOR = 2  # how many times the requests of one token all tokens of a user may make, unless the settings say it
+USER_FACTOR = 2  # default limit of requests for all tokens of a user, as a multiple of the limit of one token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """``credential`` is the gateway's own, for the exchange of login codes and for requests of ``sessions``. ``requests`` are
-    counted by token, session or peer, ``user_requests`` by user over all its tokens, ``refusals`` by peer. ``principals`` are
-    the users of tokens. ``oidc``: where people log in, if anywhere."""
+    """Shared objects of a running gateway.
+
+    Attributes:
+        pool: client of the pool.
+        credential: the gateway's own credential, for the exchange of login codes and for requests of sessions.
+        hosts: host names under which the gateway may be reached.
+        static: static files.
+        settings: settings of the console.
+        requests: rate limit of requests by token, session or peer.
+        user_requests: rate limit of requests by user, over all its tokens.
+        refusals: rate limit of refused credentials by peer.
+        sessions: keys and proofs of sessions.
+        principals: users of tokens.
+        oidc: login at an OpenID Connect provider, if configured.
+    """
 
     pool: PoolStreams
     credential: str = field(repr=False)
@@ -35,8 +47,12 @@ class Gateway:
     oidc: OidcLogin | None = None
 
     @classmethod
-    def of(cls, settings: ConsoleSettings, pool: PoolStreams, *, credential: str) -> Gateway:
-        """A gateway to that pool. Raises CalabashError(BAD_FILE) for a provider that cannot be meant."""
+    def from_settings(cls, settings: ConsoleSettings, pool: PoolStreams, *, credential: str) -> Gateway:
+        """Return a gateway to the pool.
+
+        Raises:
+            CalabashError: BAD_FILE if a file of the provider's settings cannot be read.
+        """
         limits, sessions = settings.limits, Sessions(credential)
         return cls(
             pool=pool,

@@ -1,7 +1,8 @@
-"""The console's pages and forms as handlers: made from the pages that ``calabash.gateway.web`` has as data.
+"""HTTP handlers of the console's pages and forms, made from the declarations in ``calabash.gateway.web``.
 
-A browser that opens the address of a page gets a shell without any data. Its script asks for the page's content as a request of
-the session (``calabash.gateway.sessions.store``) and shows it.
+A browser that opens a page gets a shell without data. Its script then requests the page's content with a proof of its
+session
+(``calabash.gateway.sessions.store``) and shows it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 FIELDS_MAX = 200
 LOGIN = "/login"
-LIVE_HEADER = "calabash-live"  # the request is for the refresh of a part of a page
+LIVE_HEADER = "calabash-live"  # set in requests that refresh parts of a page
 _STATUS = {
     Reason.BAD_REQUEST: 400,
     Reason.NOT_AUTHENTICATED: 401,
@@ -53,7 +54,7 @@ _STATUS = {
 
 
 class Site:
-    """The handlers of one gateway."""
+    """HTTP handlers of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -63,7 +64,7 @@ class Site:
         self._oidc = gateway.oidc
 
     def application(self) -> Litestar:
-        """The ASGI application of everything but the API and static files."""
+        """Return the ASGI application for all paths except the API and static files."""
         handlers = [self._page(page) for page in PAGES]
         handlers += [self._form(action) for action in ACTIONS]
         handlers += [get(LOGIN)(self.login_page), post(LOGIN)(self.log_in), post("/logout")(self.log_out)]
@@ -72,12 +73,12 @@ class Site:
             route_handlers=handlers,
             exception_handlers={Exception: self._failed},
             openapi_config=None,
-            request_max_body_size=None,  # the guard has it
+            request_max_body_size=None,  # the request guard bounds it
             logging_config=None,
         )
 
     async def login_page(self, request: Seen) -> Response[str]:
-        """Return the page that a login link opens; its code stands behind the #, which browsers do not send."""
+        """Return the login page. The code of a login link is behind the #, which browsers do not send."""
         if numeric := _numeric_address(request):
             return redirect(numeric)
         oidc = self._oidc.name if self._oidc else ""
@@ -91,7 +92,7 @@ class Site:
         return await self._logins.begin(wanted, origin=forwarded_for(request.scope))
 
     async def log_out(self, request: Seen) -> Response[str]:
-        """End the session, at the pool too."""
+        """End the session in the pool."""
         session = self._session(request)
         await self._gateway.pool.ask(
             "DELETE",
@@ -127,7 +128,7 @@ class Site:
             me = await visitor.get("/v1/me", Me)
             outcome = await action.act(self._visit(request, visitor, me), given)
             if outcome.said or outcome.secret:
-                self._flashes.keep(session, Flash(said=outcome.said, secret=outcome.secret))
+                self._flashes.put(session, Flash(said=outcome.said, secret=outcome.secret))
             return go(local(outcome.to))
 
         return post(action.path)(act)
@@ -145,7 +146,7 @@ class Site:
         """Return the session of the request. Raises SignedOutError for a request without one."""
         session = session_of(request.scope)
         if not session:
-            raise SignedOutError("the request is of no session of this console", reason=Reason.NOT_AUTHENTICATED)
+            raise SignedOutError("the request belongs to no session of this console", reason=Reason.NOT_AUTHENTICATED)
         return session
 
     def _visitor(self, request: Seen, session: str) -> PoolOfVisitor:
@@ -158,7 +159,7 @@ class Site:
         )
 
     def _shell(self, request: Seen) -> Response[str]:
-        """Return the page without data whose script asks for the content; under the address itself, not under a name."""
+        """Return the shell page, after a redirect to the IP address if the request used a host name without TLS."""
         if numeric := _numeric_address(request):
             return redirect(numeric)
         return self.html("shell.html", request, {"page": {"title": "Console", "section": ""}})
@@ -170,7 +171,7 @@ class Site:
         shown: Mapping[str, Any],
         status: int = 200,
     ) -> Response[str]:
-        """A page made of a template."""
+        """Render a template with the values that every page has and those in ``shown``."""
         every = {
             "static": self._gateway.static.url,
             "clock": self._gateway.sessions.clock(),
@@ -184,8 +185,8 @@ class Site:
         return Response(render(self._templates, template, {**every, **shown}), media_type=HTML, status_code=status)
 
     def _failed(self, request: Seen, error: Exception) -> Response[Any]:
-        """Return the failure as a page, or as JSON for a request that is of no page."""
-        status, failure = _told(error)
+        """Return the error as a page, or as JSON for a request of a script or program."""
+        status, failure = _status_and_error(error)
         if request.query_params.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
             content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
             return Response(content, status_code=status, media_type="application/json")
@@ -209,30 +210,36 @@ def _numeric_address(request: Seen) -> str:
     return f"http://{address}{target_of(request.scope)}" if address else ""
 
 
-def _told(error: Exception) -> tuple[int, CalabashError]:
+def _status_and_error(error: Exception) -> tuple[int, CalabashError]:
     if isinstance(error, CalabashError):
         return _STATUS.get(error.reason, 401 if isinstance(error, SignedOutError) else 409), error
     if isinstance(error, HTTPException):
         reason = Reason.NOT_FOUND if error.status_code == 404 else Reason.BAD_REQUEST
-        return error.status_code, CalabashError(f"there is no such page ({error.detail})", reason=reason)
+        return error.status_code, CalabashError(f"no such page ({error.detail})", reason=reason)
     log.error("a page failed unexpectedly", exc_info=error)
-    return 500, CalabashError("the console failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
+    return 500, CalabashError("internal error of the console", reason=Reason.CONFLICT, hint="see the pool's log")
 
 
 async def _download(file: PageFile, shown: Mapping[str, Any], ending: str) -> Response[bytes]:
-    """A page as a file, which browsers keep and do not show."""
+    """Return the page as a file for download."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", file.name(shown))[:100] or "page"
     headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
     return Response(await asyncio.to_thread(file.write, shown), media_type=file.media_type, headers=headers)
 
 
 async def _fields(request: Seen) -> dict[str, str]:
-    """The fields of a form; of several with one name the last. Raises BAD_REQUEST for what is no form."""
+    """Return the fields of a posted form; of several fields with one name, the last.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the body is not a form or has more than FIELDS_MAX fields.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
-        raise CalabashError(f"a form is expected, not {kind or 'nothing'}", reason=Reason.BAD_REQUEST)
+        raise CalabashError(f"the request body is {kind[:80] or 'of no type'}, not a form", reason=Reason.BAD_REQUEST)
     try:
         text = (await request.body()).decode()
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
     except ValueError:
-        raise CalabashError("the form is not understood", reason=Reason.BAD_REQUEST) from None
+        raise CalabashError(
+            f"the form cannot be parsed or has more than {FIELDS_MAX} fields", reason=Reason.BAD_REQUEST
+        ) from None

@@ -126,7 +126,7 @@ class GatewayWorld:
     sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
-        made = Gateway.of(self.settings, self.pool, credential=GATEWAY)
+        made = Gateway.from_settings(self.settings, self.pool, credential=GATEWAY)
         self.oidc, self.sessions, self.application = made.oidc, made.sessions, gateway_application(made)
 
     def proofs(

@@ -1,4 +1,4 @@
-"""The token of a request to the API. The gateway decides nothing by it: the token goes to the pool with the request."""
+"""Read the bearer token of an API request. The gateway does not check it: it is forwarded to the pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,512}\Z")
 
 
 def token_of(headers: Mapping[str, str]) -> str:
-    """Return the bearer token, empty if there is none. Raises NOT_PERMITTED for an Authorization that is no bearer token."""
+    """Return the bearer token; "" if there is none.
+
+    Raises:
+        CalabashError: NOT_PERMITTED if the Authorization header is not a bearer token.
+    """
     shown = headers.get("authorization", "")
     if not shown:
         return ""
@@ -20,6 +24,6 @@ def token_of(headers: Mapping[str, str]) -> str:
         raise CalabashError(
             "the Authorization header is not `Bearer TOKEN`",
             reason=Reason.NOT_PERMITTED,
-            hint="make a token with `calabash token create`",
+            hint="create a token with `calabash token create`",
         )
     return token.strip()

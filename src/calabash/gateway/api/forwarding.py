@@ -1,6 +1,6 @@
-"""Every route of the API is passed on to the pool as it is, with the token of whoever asks and never without.
+"""Forward API requests to the pool unchanged, always with the token of the requesting user.
 
-Answers of GET have an ETag, a hash of what they say: who has seen it gets 304 and no body.
+Replies to GET have an ETag, a hash of their content; a client that has the content gets 304 without a body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 WAIT_S = 3700.0  # a request for a slice may wait for an hour
-_EXCHANGE = ("POST", "/v1/sessions")  # here a login code is what is shown
+_EXCHANGE = ("POST", "/v1/sessions")  # authenticated by a login code instead of a token
 _STATUS = {
     Reason.NOT_AUTHENTICATED: 401,
     Reason.NOT_PERMITTED: 403,
@@ -45,7 +45,7 @@ _MORE = {401: [CHALLENGE], 429: [(b"retry-after", b"1")]}
 
 
 class Forwarder:
-    """An ASGI application for everything below ``/v1``."""
+    """ASGI application for all paths below ``/v1``."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -55,12 +55,12 @@ class Forwarder:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
-            await self._passed_on(scope, receive, send)
+            await self._forward(scope, receive, send)
         except CalabashError as error:
             status = _STATUS.get(error.reason, 503)
             await refuse(send, status, error, *_MORE.get(status, []))
 
-    async def _passed_on(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Any, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
         if path == DOCUMENT and method == "GET":
@@ -75,9 +75,9 @@ class Forwarder:
         exchange = not shown and (method, path) == _EXCHANGE
         if not shown and not exchange:
             raise CalabashError(
-                "no token came with the request",
+                "the request has no token",
                 reason=Reason.NOT_AUTHENTICATED,
-                hint="send `Authorization: Bearer TOKEN`; `calabash token create` makes one",
+                hint="send `Authorization: Bearer TOKEN`; create a token with `calabash token create`",
             )
         origin = forwarded_for(scope)
         holder = "" if exchange else await self._gateway.principals.user_of(shown, origin=origin)
@@ -115,19 +115,24 @@ class Forwarder:
 
 
 def _require_code(body: bytes) -> None:
-    """The gateway's own word is for login codes only: it vouches for nobody because a stranger says so."""
+    """Raise CalabashError unless the body is the exchange of a login code.
+
+    The gateway uses its own credential for this request, so an unauthenticated client must not choose a subject with it.
+    """
     try:
         order = msgspec.json.decode(body, type=SessionOrder)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise CalabashError(f"the request is not understood: {error}", hint="see /v1/openapi.json") from None
+        raise CalabashError(f"the request cannot be decoded: {error}", hint="see /v1/openapi.json") from None
     if not order.code or order.subject or order.console:
-        raise CalabashError("a session is for a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link")
+        raise CalabashError(
+            "a session without a token needs a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link"
+        )
 
 
 async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...]) -> None:
     if allowed:
-        error = CalabashError(f"{method} is not a method of {path}", hint=f"it has {', '.join(allowed)}")
+        error = CalabashError(f"{method} is not a method of {path}", hint=f"allowed: {', '.join(allowed)}")
         await refuse(send, 405, error, (b"allow", ", ".join(allowed).encode()))
         return
-    error = CalabashError(f"there is no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
+    error = CalabashError(f"no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
     await refuse(send, 404, error)

@@ -1,4 +1,4 @@
-"""The pool as one visitor sees it: every question goes there with that visitor's token, and answers come typed."""
+"""Typed client of the pool for one visitor: all requests carry that visitor's token or session."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from calabash.adapters.pool.wire import broken, refusal
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 
-PAGES_MAX = 50  # of a thousand items: more than any page shows
+PAGES_MAX = 50  # pages of a thousand items each; more than the console shows
 SIGNED_OUT = 401
-AT_ONCE = 8  # requests to the pool for one request of a visitor
+AT_ONCE = 8  # concurrent requests to the pool for one visitor
 
 Shape = TypeVar("Shape")
 
 
 class PoolOfVisitor:
-    """Asks the pool with the token of a visitor, or for a session with the credential of the gateway.
+    """Client of the pool with a visitor's token, or with the gateway's credential for a session.
 
     Args:
-        token: of the visitor, or the gateway's own.
-        session: the session for which the gateway asks.
-        origin: headers that tell where the request comes from.
-        holder: whose share of the open requests its requests count for.
+        pool: connections to the pool.
+        token: token of the visitor, or the gateway's own.
+        session: session for which the gateway asks, if any.
+        origin: headers that name the client's address.
+        holder: principal to whose share of open requests the requests count.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class PoolOfVisitor:
         self._headers = {**(origin or {}), **({SESSION_HEADER: session} if session else {})}
 
     async def get(self, path: str, shape: type[Shape]) -> Shape:
-        """One reply. Raises CalabashError with the pool's reason."""
+        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason."""
         return decoded(await self._ask("GET", path), shape)
 
     async def pages(self, path: str, shape: type[Any]) -> list[Any]:
-        """All items of a list, page by page, up to what a page can show."""
+        """Return the items of a list, read in pages, at most PAGES_MAX pages."""
         found: list[Any] = []
         after = ""
         for _ in range(PAGES_MAX):
@@ -65,7 +66,7 @@ class PoolOfVisitor:
         return found
 
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
-        """A change. Raises CalabashError with the pool's reason."""
+        """Send a change and return the decoded reply. Raises CalabashError with the pool's reason."""
         content = b"" if body is None else msgspec.json.encode(body)
         return decoded(await self._ask(method, path, content, timeout_s=60.0), shape)
 
@@ -83,16 +84,21 @@ class PoolOfVisitor:
 
 
 class SignedOutError(CalabashError):
-    """The pool knows no such session, or no more."""
+    """The session is unknown to the pool or has ended."""
 
 
 def decoded(answer: PoolAnswer, shape: type[Shape]) -> Shape:
-    """The body of an answer. Raises CalabashError for a refusal, SignedOutError where a session has ended."""
+    """Decode the body of a reply.
+
+    Raises:
+        SignedOutError: if the session has ended.
+        CalabashError: with the pool's reason if it refused the request.
+    """
     if answer.status < 400:
         try:
             return msgspec.json.decode(answer.content, type=shape)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise broken("the pool", f"its answer is not understood: {error}") from None
+            raise broken("the pool", f"its reply cannot be decoded: {error}") from None
     try:
         said = msgspec.json.decode(answer.content)
     except msgspec.DecodeError:

@@ -1,7 +1,8 @@
-"""The users of tokens, as the pool names them, so that what one user may take is bounded over all its tokens.
+"""Cache of the users of tokens, so that limits can be counted by user over all its tokens.
 
-A token never changes its user, so the pool is asked once. The gateway decides nothing else by it: the token goes to the pool
-with each request and is checked there.
+A token never changes its user, so the pool is asked once. The result is used for limits only: the pool checks the token
+with
+each request.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ KEPT_MAX = 10_000
 
 
 class Principals:
-    """Used by one event loop."""
+    """Users of tokens, by a digest of the token. Used by one event loop."""
 
     def __init__(self, pool: PoolStreams) -> None:
         self._pool = pool
         self._known: OrderedDict[str, str] = OrderedDict()  # digest of a token -> its user
 
     async def user_of(self, token: str, *, origin: Mapping[str, str]) -> str:
-        """Return the user of a token. Raises CalabashError with the pool's reason, as for a token that it does not accept."""
+        """Return the user of a token. Raises CalabashError with the pool's reason if it does not accept the token."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         user = self._known.get(digest)
         if user is None:

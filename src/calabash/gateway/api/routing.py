@@ -1,4 +1,4 @@
-"""Which route of the API a request asks for. Only what ``calabash.api`` lists is passed on."""
+"""Match the path and method of a request to a route of the API; only routes in ``calabash.api`` are forwarded."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from urllib.parse import unquote
 
 from calabash.api.route import Route
 
-# Names with slashes (queues of tenants) stand percent-encoded or plain in a path, as the pool itself takes them.
+# Names with slashes (queues of tenants) may be percent-encoded or plain in a path, as in the pool.
 _WORD, _NAME = r"[^/]+", r".+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """``route`` None: no such path, or, with ``allowed``, no such method of it."""
+class RouteMatch:
+    """Result of a match. ``route`` is None if the path is unknown or, with ``allowed``, has no such method."""
 
     route: Route | None
     allowed: tuple[str, ...] = ()
 
 
 class RouteTable:
-    """The routes that are passed on."""
+    """Table of the routes that are forwarded."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         for route in routes:
             patterns.setdefault(route.path, (_pattern(route.path), {}))[1][route.method] = route
-        plain = sorted(patterns, key=lambda path: ("{" in path, -len(path)))  # the more said, the earlier
+        plain = sorted(patterns, key=lambda path: ("{" in path, -len(path)))  # more specific paths first
         self._entries = [patterns[path] for path in plain]
 
-    def find(self, method: str, path: str) -> Found:
-        """``path`` without a query."""
-        if any(unquote(word) in {"", ".", ".."} for word in path.split("/")[1:]):  # nobody's name, and no way around
-            return Found(route=None)
+    def find(self, method: str, path: str) -> RouteMatch:
+        """Return the match of a method and a path without query."""
+        if any(unquote(word) in {"", ".", ".."} for word in path.split("/")[1:]):  # path traversal
+            return RouteMatch(route=None)
         allowed: set[str] = set()
         for pattern, by_method in self._entries:
             if pattern.fullmatch(path):
                 if method in by_method:
-                    return Found(route=by_method[method])
+                    return RouteMatch(route=by_method[method])
                 allowed.update(by_method)
-        return Found(route=None, allowed=tuple(sorted(allowed)))
+        return RouteMatch(route=None, allowed=tuple(sorted(allowed)))
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -1,9 +1,11 @@
-"""``GET /v1/watch``: what changes, as server-sent events.
+"""Stream changes to clients as server-sent events (``GET /v1/watch``).
 
-Theory of operation. Each watcher has one question open to the pool, which answers when something changed that this watcher
-may see; the next is asked when the answer has been sent. So nothing is kept here for those who read slowly: they are behind,
-are told to read everything again when they are too far behind, and are hung up on when they do not read at all.
-``Last-Event-ID`` continues where a connection broke off. A token that is revoked ends the stream at the next question.
+Theory of operation. Each watcher has one open request to the pool, which answers when an object changed that the watcher
+may
+see; the next request is sent after the reply was forwarded. So nothing is buffered for slow readers: they fall behind, get
+a
+``reset`` event if they are too far behind, and are disconnected if they do not read. ``Last-Event-ID`` continues after a
+broken connection. If the token is revoked, the stream ends at the next request.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 PATH = "/v1/watch"
-WAIT_S = 15.0  # how often a watcher hears that the gateway is still there
+WAIT_S = 15.0  # interval of keep-alive comments
 RETRY_MS = 2000
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -32,18 +34,19 @@ _HEADERS = [
 
 
 class Watchers:
-    """All watchers of one gateway.
+    """Watchers of one gateway.
 
-    One user has at most ``watchers_per_user``. Where there are ``watchers`` already, the oldest one of the user with the most
-    ends for the next, so each user finds room.
+    A user has at most ``watchers_per_user``. If there are ``watchers`` in all, a new one ends the oldest watcher of the
+    user with
+    the most, so that each user can have some.
     """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # user -> what ends each of them, the oldest first
+        self._watchers: dict[str, dict[asyncio.Event, None]] = {}  # user -> events that end its watchers, oldest first
 
     async def serve(self, scope: Any, receive: Receive, send: Send, token: str, headers: Mapping[str, str]) -> None:
-        """Serve one watcher until it goes. Raises CalabashError before anything is sent, else ends the stream."""
+        """Serve one watcher until it disconnects. Raises CalabashError only before the reply has started."""
         user = await self._gateway.principals.user_of(token, origin=forwarded_for(scope))
         self._make_room(user)
         end = asyncio.Event()
@@ -66,9 +69,9 @@ class Watchers:
             most = own
         if own >= most:
             raise CalabashError(
-                f"{own} connections of this user watch already, and {most} may now",
+                f"this user has {own} watch connections, the limit is {most}",
                 reason=Reason.USER_LIMIT,
-                hint="close other pages, or read the list again from time to time instead of watching",
+                hint="close other pages, or poll the list instead of watching",
             )
 
     def _leave(self, user: str, end: asyncio.Event) -> None:
@@ -83,23 +86,23 @@ class Watchers:
         number = int(said) if said.isascii() and said.isdigit() and len(said) < 18 else -1
         found = await pool.get(f"/v1/changes?after={number}", ChangeList)
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        telling = asyncio.ensure_future(_tell(pool, send, _kinds(scope), found))
+        sending = asyncio.ensure_future(_send_changes(pool, send, _kinds(scope), found))
         ending = asyncio.ensure_future(end.wait())
         try:
-            await asyncio.wait({telling, ending}, return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                telling.result()
+            await asyncio.wait({sending, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
         finally:
-            telling.cancel()
+            sending.cancel()
             ending.cancel()
-        await send({"type": "http.response.body", "body": b""})  # the client comes again, and hears why
+        await send({"type": "http.response.body", "body": b""})  # the client reconnects and gets the error
 
 
-async def _tell(pool: PoolOfVisitor, send: Send, kinds: set[str], found: ChangeList) -> None:
-    """Send what changed until the pool refuses the token."""
+async def _send_changes(pool: PoolOfVisitor, send: Send, kinds: set[str], found: ChangeList) -> None:
+    """Send changes until the pool refuses the token or does not answer."""
     await send(_part(f"retry: {RETRY_MS}\nid: {found.next}\n\n"))
     while True:
-        await send(_part(_told(found, kinds)))
+        await send(_part(_events(found, kinds)))
         try:
             found = await pool.get(f"/v1/changes?after={found.next}&wait_s={WAIT_S:g}", ChangeList)
         except CalabashError:
@@ -111,7 +114,7 @@ def _kinds(scope: Any) -> set[str]:
     return {kind for value in asked.get("kinds", []) for kind in value.split(",") if kind}
 
 
-def _told(found: ChangeList, kinds: set[str]) -> str:
+def _events(found: ChangeList, kinds: set[str]) -> str:
     events = [f"id: {found.next}\nevent: reset\ndata: {{}}\n\n"] if found.reset else []
     for item in found.items:
         if not kinds or item.kind in kinds:

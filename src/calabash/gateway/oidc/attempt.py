@@ -1,10 +1,12 @@
-"""One attempt to log in, from the button to the return from the provider, bound to one tab of a browser.
+"""Attempts to log in at the provider, each bound to one browser tab.
 
 Theory of operation. The page that begins an attempt gets a ticket and keeps it in the storage of its tab, which no other
-origin reads or sets. The ticket is a random number, when it was made, and the page to go to, under a MAC of this gateway.
-State, nonce and the PKCE verifier are MACs of the random number, each under a name of its own, so the gateway stores nothing,
-and a restart of it loses no attempt. A state is accepted with the ticket that it was made from: an answer of the provider that
-was meant for another browser is worth nothing. An attempt is used once and lasts ten minutes.
+origin can read or set. The ticket contains a random number, the time, and the page to go to, authenticated by a MAC of this
+gateway. State, nonce and PKCE verifier are MACs of the random number, each with its own label, so the gateway stores
+nothing
+and a restart loses no attempt. A state is accepted only together with its ticket, so a provider's answer for another
+browser
+is useless. An attempt can be used once, within ten minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ NEXT_CHARACTERS_MAX = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
-    """What belongs to it; ``to`` is the page to go to afterwards."""
+    """Values of an attempt; ``to`` is the page to go to afterwards."""
 
     seed: str
     begun_s: int
@@ -36,33 +38,37 @@ class LoginAttempt:
 
     @property
     def challenge(self) -> str:
-        """What the provider is told of the verifier, by S256."""
+        """S256 challenge of the PKCE verifier, which is sent to the provider."""
         return _text(hashlib.sha256(self.verifier.encode()).digest())
 
 
 class Attempts:
-    """Makes attempts and takes them back; ``key`` is the gateway's own secret."""
+    """Creates attempts and verifies their return; ``key`` is a secret of the gateway."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._used: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, *, to: str, now_s: float) -> LoginAttempt:
-        """A new one."""
-        return self._of(secrets.token_urlsafe(24), int(now_s), to if len(to) <= NEXT_CHARACTERS_MAX else "/")
+        """Return a new attempt; a ``to`` longer than NEXT_CHARACTERS_MAX becomes "/"."""
+        return self._attempt(secrets.token_urlsafe(24), int(now_s), to if len(to) <= NEXT_CHARACTERS_MAX else "/")
 
     def ticket(self, attempt: LoginAttempt) -> str:
-        """Return what the page keeps of the attempt."""
+        """Return the ticket that the page keeps for the attempt."""
         value = f"{attempt.seed}.{attempt.begun_s}.{_text(attempt.to.encode())}"
         return f"{value}.{self._mac('ticket', value)}"
 
     def take(self, ticket: str, state: str, *, now_s: float) -> LoginAttempt:
-        """Return the attempt that a ticket and a state belong to, once. Raises NOT_AUTHENTICATED."""
+        """Return the attempt of a ticket and a state, once.
+
+        Raises:
+            CalabashError: NOT_AUTHENTICATED if they do not belong together, are too old or were used before.
+        """
         value, _, mac = ticket.rpartition(".")
         parts = value.split(".")
         if len(parts) != 3 or not _same(self._mac("ticket", value), mac):
-            raise _refused("this browser has not begun to log in here")
-        attempt = self._of(parts[0], int(parts[1]), base64.urlsafe_b64decode(parts[2] + "==").decode())
+            raise _refused("the attempt to log in was not started in this browser")
+        attempt = self._attempt(parts[0], int(parts[1]), base64.urlsafe_b64decode(parts[2] + "==").decode())
         if not _same(attempt.state, state):
             raise _refused("the answer belongs to another attempt to log in")
         if not 0 <= now_s - attempt.begun_s <= LIFE_S:
@@ -74,7 +80,7 @@ class Attempts:
             self._used.popitem(last=False)
         return attempt
 
-    def _of(self, seed: str, begun_s: int, to: str) -> LoginAttempt:
+    def _attempt(self, seed: str, begun_s: int, to: str) -> LoginAttempt:
         state, nonce, verifier = (self._mac(name, seed) for name in ("state", "nonce", "verifier"))
         return LoginAttempt(seed=seed, begun_s=begun_s, to=to, state=state, nonce=nonce, verifier=verifier)
 

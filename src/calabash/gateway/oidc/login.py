@@ -1,4 +1,4 @@
-"""A login at the provider: a page begins an attempt and goes there, and comes back with a code for the subject."""
+"""Log in at the provider: redirect the browser there, and exchange the returned code for a subject."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ NAME_CHARACTERS_MAX = 256
 
 
 class OidcLogin:
-    """Logging in at one provider.
+    """Login at one provider.
 
     Args:
-        credential: the gateway's own, from which the key of its attempts is made.
+        settings: the provider and this client.
+        credential: the gateway's own credential, from which the key of attempts is derived.
 
-    Raises CalabashError(BAD_FILE) for a secret or an authority that cannot be read.
+    Raises:
+        CalabashError: BAD_FILE if the client secret or the certificate authority cannot be read.
     """
 
     def __init__(self, settings: OidcSettings, *, credential: str) -> None:
@@ -40,8 +42,13 @@ class OidcLogin:
         self._provider = Provider(settings, secret, web)
         load_algorithms()
 
-    async def away(self, *, to: str, here: str) -> tuple[str, str]:
-        """Return where the browser goes, and the ticket of its attempt. ``here``: where it finds the console."""
+    async def begin(self, *, to: str, here: str) -> tuple[str, str]:
+        """Begin an attempt; return the provider's URL for the browser and the ticket of the attempt.
+
+        Args:
+            to: page to show after the login.
+            here: origin under which the browser reaches the console.
+        """
         described = await self._provider.description()
         attempt = self._attempts.begin(to=to, now_s=time.time())
         asked = {
@@ -56,13 +63,16 @@ class OidcLogin:
         }
         return _with(described.authorization_endpoint, asked), self._attempts.ticket(attempt)
 
-    async def identified(self, query: Mapping[str, str], ticket: str, *, here: str) -> tuple[SessionOrder, str]:
-        """Return the order of a session for the subject that the provider names, and the page to go to.
+    async def session_order(self, query: Mapping[str, str], ticket: str, *, here: str) -> tuple[SessionOrder, str]:
+        """Verify the provider's answer; return the request for a session of its subject, and the page to go to.
 
         Args:
-            query: with which the browser came back. ticket: that its page kept.
+            query: query with which the browser came back.
+            ticket: ticket that the page kept.
+            here: origin under which the browser reaches the console.
 
-        Raises CalabashError.
+        Raises:
+            CalabashError: NOT_AUTHENTICATED if the answer is not valid, or another reason if the provider fails.
         """
         attempt = self._attempts.take(ticket, query.get("state", ""), now_s=time.time())
         described = await self._provider.description()
@@ -81,8 +91,8 @@ class OidcLogin:
         )
         return self._order(claims), attempt.to
 
-    async def end(self, *, here: str) -> str:
-        """Where the browser ends its session at the provider; empty: the provider has no such page."""
+    async def logout_url(self, *, here: str) -> str:
+        """Return the provider's logout URL; "" if it has none."""
         described = await self._provider.description()
         if not described.end_session_endpoint:
             return ""

@@ -1,4 +1,4 @@
-"""The addresses of a login at the provider, as handlers of the site."""
+"""HTTP handlers of a login at the provider."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Text = Annotated[str, Meta(max_length=4096)]
 
 
 class AttemptOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """An attempt to log in is to begin; ``to``: the page to go to afterwards."""
+    """Request to begin an attempt to log in; ``to`` is the page to go to afterwards."""
 
     to: Text = "/"
 
 
 class AttemptBegun(msgspec.Struct, kw_only=True, frozen=True):
-    """The provider's page to go to, and what the page keeps until it comes back."""
+    """Reply with the provider's page to go to, and the ticket that the page keeps until the browser returns."""
 
     url: str
     ticket: str
 
 
 class AttemptBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The browser is back from the provider, with this query."""
+    """Request after the return from the provider, with the query of that return."""
 
     ticket: Text
     query: Annotated[dict[Text, Text], Meta(max_length=20)]
 
 
 class OidcPages:
-    """``show`` makes a page of a template."""
+    """Handlers of a login at one provider; ``show`` renders a template."""
 
     def __init__(self, login: OidcLogin, logins: Logins, show: Shown) -> None:
         self._login, self._logins, self._show = login, logins, show
@@ -58,24 +58,24 @@ class OidcPages:
     async def begin(self, request: Seen) -> Response[bytes]:
         """Begin an attempt; the page keeps its ticket and goes to the provider."""
         order = await decoded_body(request, AttemptOrder)
-        url, ticket = await self._login.away(to=local(order.to), here=_origin(request))
+        url, ticket = await self._login.begin(to=local(order.to), here=_origin(request))
         return json_reply(AttemptBegun(url=url, ticket=ticket))
 
     async def back(self, request: Seen) -> Response[str]:
-        """Return the page that the provider leads back to; its script asks for the session."""
+        """Return the page to which the provider redirects; its script requests the session."""
         return self._show(ENTERED, request, {"page": {"title": "Logging in", "section": ""}})
 
     async def session(self, request: Seen) -> Response[bytes]:
         """Exchange the provider's answer for a session."""
         order = await decoded_body(request, AttemptBack)
-        wanted, to = await self._login.identified(order.query, order.ticket, here=_origin(request))
+        wanted, to = await self._login.session_order(order.query, order.ticket, here=_origin(request))
         return await self._logins.begin(wanted, origin=forwarded_for(request.scope), to=local(to))
 
     async def end(self, request: Seen) -> Response[str]:
-        """Lead to the provider's own page for logging out."""
-        return redirect(await self._login.end(here=_origin(request)) or "/login")
+        """Redirect to the provider's logout page, or to the login page if the provider has none."""
+        return redirect(await self._login.logout_url(here=_origin(request)) or "/login")
 
 
 def _origin(request: Seen) -> str:
-    """Return where this browser finds the console; the guard has checked the host."""
+    """Return the origin under which the browser reaches the console; the guard has checked the host."""
     return f"{request.scope['scheme']}://{request.headers.get('host', '')}"

@@ -1,7 +1,8 @@
-"""The provider: its description, its keys, and the exchange of a code for what it says of somebody.
+"""Client of the OpenID Connect provider: its metadata, its keys, and the exchange of a code for claims.
 
-Everything that it answers is bounded in size and time, and decoded to what is used of it. Description and keys are kept for a
-while; a key that is not known is looked for once more, but not more often than every few seconds.
+All replies are bounded in size and time and decoded to the fields that are used. Metadata and keys are cached for KEPT_S.
+If a
+token names an unknown key, the keys are requested again, at most every AGAIN_S.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import msgspec
 from msgspec import Meta
 
 from calabash.api.gateway import OidcSettings, trusted_url
-from calabash.gateway.oidc.token import UnknownKeyError, verified
+from calabash.gateway.oidc.token import UnknownKeyError, verified_claims
 from calabash.model.errors import CalabashError, Reason
 from calabash.transport.web import WebAnswer, WebClient
 
 KEPT_S = 3600.0
-AGAIN_S = 10.0  # at the earliest after that is the provider asked for its keys once more
+AGAIN_S = 10.0  # shortest time between two requests for the keys
 ASK_S = 15.0
 AT_ONCE = 4
 KEYS_MAX = 100
@@ -34,7 +35,7 @@ Url = Annotated[str, Meta(min_length=1, max_length=2048)]
 
 
 class ProviderDescription(msgspec.Struct, kw_only=True, frozen=True):
-    """What is used of the document that a provider describes itself with; fields as they are called there."""
+    """Fields that are used of the provider's metadata document, with its field names."""
 
     issuer: Url
     authorization_endpoint: Url
@@ -47,13 +48,13 @@ class ProviderDescription(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ProviderKeys(msgspec.Struct, kw_only=True, frozen=True):
-    """Its set of keys."""
+    """JSON Web Key Set of the provider."""
 
     keys: Annotated[list[dict[str, Any]], Meta(max_length=KEYS_MAX)]
 
 
 class TokenAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """What a code is exchanged for."""
+    """Reply of the token endpoint."""
 
     id_token: str
     access_token: str = ""
@@ -61,16 +62,19 @@ class TokenAnswer(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TokenRefusal(msgspec.Struct, kw_only=True, frozen=True):
-    """Why it is not."""
+    """Error reply of the token endpoint."""
 
     error: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class Provider:
-    """One provider, asked from one event loop.
+    """Client of one provider, used by one event loop.
 
     Args:
-        secret: of the client; empty: it has none.
+        settings: the provider and this client.
+        secret: the client's secret; "" for a public client.
+        web: HTTP client.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -83,11 +87,28 @@ class Provider:
         self._keys: tuple[float, Sequence[Mapping[str, Any]]] | None = None
 
     async def description(self) -> ProviderDescription:
-        """As the provider says. Raises CalabashError when it does not answer, or is another than it should be."""
+        """Return the provider's metadata.
+
+        Raises:
+            CalabashError: UNREACHABLE or TIMEOUT if the provider does not answer, or describes another issuer than
+                configured.
+        """
         return await self._within(self._description)
 
     async def claims(self, code: str, *, verifier: str, nonce: str, redirect: str) -> dict[str, Any]:
-        """What it says of whoever came back with that code. Raises CalabashError."""
+        """Exchange a code for the verified claims of its user.
+
+        Args:
+            code: code with which the browser came back.
+            verifier: PKCE verifier of the attempt.
+            nonce: nonce of the attempt.
+            redirect: redirect URI of the attempt.
+
+        Raises:
+            CalabashError: NOT_AUTHENTICATED if the provider refuses the code or its ID token is not valid, UNREACHABLE or
+                TIMEOUT if it
+                does not answer.
+        """
         return await self._within(lambda: self._claims(code, verifier, nonce, redirect))
 
     async def _within(self, call: Callable[[], Shape]) -> Shape:
@@ -106,7 +127,7 @@ class Provider:
             url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
             found = _decoded(self._web.ask("GET", url), ProviderDescription)
             if found.issuer != issuer:
-                raise _unusable(f"it calls itself {found.issuer[:80]!r}, not {issuer!r}")
+                raise _unusable(f"its issuer is {found.issuer[:80]!r}, not {issuer!r}")
             ends = [found.authorization_endpoint, found.token_endpoint, found.jwks_uri]
             ends += filter(None, (found.userinfo_endpoint, found.end_session_endpoint))
             if any(not trusted_url(end) for end in ends):
@@ -115,7 +136,7 @@ class Provider:
             return found
 
     def _known_keys(self, *, again: bool) -> Sequence[Mapping[str, Any]]:
-        """Those of the last look, or of a new one where that is old; ``again``: where it is not of this moment."""
+        """Return the provider's keys, from the cache if it is younger than KEPT_S, or than AGAIN_S with ``again``."""
         uri = self._description().jwks_uri
         with self._lock:
             if self._keys is None or self._clock() - self._keys[0] > (AGAIN_S if again else KEPT_S):
@@ -127,9 +148,9 @@ class Provider:
         settings = self._settings
         asked = {"issuer": settings.issuer, "client_id": settings.client_id, "nonce": nonce}
         try:
-            claims = verified(answer.id_token, self._known_keys(again=False), **asked)
-        except UnknownKeyError:  # it may have changed its keys
-            claims = verified(answer.id_token, self._known_keys(again=True), **asked)
+            claims = verified_claims(answer.id_token, self._known_keys(again=False), **asked)
+        except UnknownKeyError:  # the provider may have rotated its keys
+            claims = verified_claims(answer.id_token, self._known_keys(again=True), **asked)
         end = self._description().userinfo_endpoint
         wanted = {settings.groups_claim} if settings.groups else set()
         if not wanted <= claims.keys() and end and answer.access_token:
@@ -137,7 +158,7 @@ class Provider:
                 self._web.ask("GET", end, headers={"Authorization": f"Bearer {answer.access_token}"}), dict[str, Any]
             )
             if more.get("sub") != claims["sub"]:
-                raise _unusable("what it says of the user is of another one")
+                raise _unusable("its user info is for another user than its ID token")
             claims = {**more, **claims}
         return claims
 
@@ -176,7 +197,7 @@ def _decoded(answer: WebAnswer, shape: type[Shape]) -> Shape:
     try:
         return msgspec.json.decode(answer.content, type=shape)
     except msgspec.MsgspecError as error:
-        raise _unusable(f"its answer is not understood: {_plain(str(error))}") from None
+        raise _unusable(f"its reply cannot be decoded: {_plain(str(error))}") from None
 
 
 def _unusable(why: str, reason: Reason = Reason.UNREACHABLE) -> CalabashError:

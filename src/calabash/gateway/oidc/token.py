@@ -1,7 +1,9 @@
-"""What makes an ID token good: whose signature, for whom, of whom, when, and for which attempt.
+"""Verify an ID token: signature, issuer, audience, times, authorized party and nonce.
 
-PyJWT checks signatures and times. What it leaves to its users is here: which algorithms are taken (signatures with a private
-key alone), which key of the provider's set fits, how long a key is at least, the authorized party, the nonce.
+PyJWT checks the signature, issuer, audience and times. This module adds the checks that it leaves to its users: only
+asymmetric algorithms are accepted, one key of the provider's set must match and be long enough, and the authorized party
+and
+the nonce must be those of this client and attempt.
 """
 
 from __future__ import annotations
@@ -26,41 +28,49 @@ _FAMILY = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
 class UnknownKeyError(CalabashError):
-    """It is signed with a key that is not in the set."""
+    """The token is signed with a key that is not in the key set."""
 
 
-def verified(
+def verified_claims(
     token: str, keys: Iterable[Mapping[str, Any]], *, issuer: str, client_id: str, nonce: str
 ) -> dict[str, Any]:
-    """The claims of a token that is good. Raises UnknownKeyError, or CalabashError with NOT_AUTHENTICATED and what is wrong.
+    """Verify an ID token and return its claims.
 
     Args:
-        keys: the provider's, as in its set (JWK).
+        token: the ID token.
+        keys: the provider's key set (JWKs).
+        issuer: expected issuer.
+        client_id: expected audience.
+        nonce: nonce of the attempt to log in.
+
+    Raises:
+        UnknownKeyError: if no key of the set matches.
+        CalabashError: NOT_AUTHENTICATED with the failed check.
     """
     if len(token) > TOKEN_CHARACTERS_MAX:
-        raise _wrong("it is too long")
+        raise _wrong(f"it has more than {TOKEN_CHARACTERS_MAX} characters")
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError as error:
         raise _wrong(str(error)) from None
     algorithm = header.get("alg")
     if algorithm not in ALGORITHMS:
-        raise _wrong(f"algorithm {str(algorithm)[:20]!r} is not one that is taken")
+        raise _wrong(f"algorithm {str(algorithm)[:20]!r} is not accepted")
     claims = _signed(token, _key(keys, algorithm, header.get("kid")), algorithm, issuer=issuer, client_id=client_id)
     several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if (several or "azp" in claims) and claims.get("azp") != client_id:
-        raise _wrong("it was made for another client")
+        raise _wrong("it was issued for another client")
     said = claims.get("nonce")
     if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
         raise _wrong("it belongs to another attempt to log in")
     subject = claims["sub"]
     if not subject or len(subject) > SUBJECT_CHARACTERS_MAX or not subject.isprintable():
-        raise _wrong("its subject is not usable")
+        raise _wrong("its subject is empty, too long or not printable")
     return claims
 
 
 def load_algorithms() -> None:
-    """Verify a signature of each family of keys: what is loaded on the way may not be readable later."""
+    """Verify a signature of each key family, so that all modules are loaded while their files can still be read."""
     keys: list[tuple[str, Any]] = [
         ("RS256", rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS_MIN)),
         ("ES256", ec.generate_private_key(ec.SECP256R1())),
@@ -85,11 +95,11 @@ def _signed(token: str, key: jwt.PyJWK, algorithm: str, *, issuer: str, client_i
     except jwt.PyJWTError as error:
         raise _wrong(str(error)) from None
     except (TypeError, ValueError) as error:
-        raise _wrong(f"it is not understood: {error}") from None
+        raise _wrong(f"it cannot be decoded: {error}") from None
 
 
 def _key(keys: Iterable[Mapping[str, Any]], algorithm: str, name: object) -> jwt.PyJWK:
-    """The key of that name, or the only one that fits where the token names none."""
+    """Return the key with that ID, or the only matching key if the token names none."""
     family = _FAMILY[algorithm[:2]]
     fitting = [
         key
@@ -99,16 +109,16 @@ def _key(keys: Iterable[Mapping[str, Any]], algorithm: str, name: object) -> jwt
     named = [key for key in fitting if key.get("kid") == name] if name is not None else fitting
     if len(named) != 1:
         raise UnknownKeyError(
-            "its ID token is signed with a key that the provider does not show",
+            "the provider's ID token is signed with a key that is not in its key set",
             reason=Reason.NOT_AUTHENTICATED,
             hint="log in again",
         )
     try:
         found = jwt.PyJWK(dict(named[0]), algorithm)
     except jwt.PyJWTError as error:
-        raise _wrong(f"the provider's key is not understood: {error}") from None
+        raise _wrong(f"the provider's key cannot be decoded: {error}") from None
     if isinstance(found.key, rsa.RSAPublicKey) and found.key.key_size < RSA_BITS_MIN:
-        raise _wrong(f"the provider's key has {found.key.key_size} bits, at least {RSA_BITS_MIN} are needed")
+        raise _wrong(f"the provider's key has {found.key.key_size} bits, less than {RSA_BITS_MIN}")
     return found
 
 

@@ -1,6 +1,6 @@
-"""By which names a browser may reach the gateway: a page of another site must not reach it by a name of its own.
+"""Check the Host header of requests, against DNS rebinding: a page of another site must not reach the gateway by its own name.
 
-That is DNS rebinding. An address as such is always right, since no name service can change what it means; so is ``localhost``.
+IP addresses are always accepted, as no name service can change their meaning, and so is ``localhost``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without its port and brackets, in small letters."""
+    """Return the host of a Host header in lower case, without port and brackets."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -18,7 +18,7 @@ def host_of(header: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address."""
+    """Return True if the host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -27,10 +27,12 @@ def is_address(host: str) -> bool:
 
 
 def without_name(header: str, address: str) -> str:
-    """Return a Host header with a loopback address instead of ``localhost``, empty if it names another host.
+    """Return a Host header with a loopback address instead of ``localhost``; "" if it names another host.
 
     Args:
-        address: of this end of the connection; 127.0.0.1 if it is no loopback address, as behind a port forwarding.
+        header: the Host header.
+        address: local address of the connection; 127.0.0.1 is used if it is not a loopback address, as behind a port
+            forwarding.
     """
     if host_of(header) != "localhost":
         return ""
@@ -40,12 +42,12 @@ def without_name(header: str, address: str) -> str:
 
 
 class Hosts:
-    """The names of one gateway."""
+    """Host names under which one gateway may be reached."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset({"localhost", *(name.lower() for name in names)})
 
-    def known(self, header: str) -> bool:
-        """Whether a request with this Host header is for us."""
+    def accepts(self, header: str) -> bool:
+        """Return True if a request with this Host header is accepted."""
         host = host_of(header)
         return host in self._names or is_address(host)

@@ -1,4 +1,4 @@
-"""What a process gives up for good before it speaks with strangers."""
+"""Drop the privileges of the gateway process before it serves clients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from calabash.adapters.host.capabilities import close_memory
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-def give_up(user: int) -> None:
-    """Become ``user`` and nobody else, where that is not 0; never gain rights again, and leave no memory in a core file
-    or to other processes of that user.
+def drop_privileges(user: int) -> None:
+    """Switch to ``user`` unless it is 0, and make it impossible to gain privileges or to read the process's memory.
 
-    Raises OSError when the kernel refuses, and then nothing may be served.
+    Also raises the descriptor limit and disables core files.
+
+    Args:
+        user: user and group ID; 0 keeps the present user.
+
+    Raises:
+        OSError: if the kernel refuses; the process must not serve then.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every visitor is a connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes a descriptor
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if user:
         os.setgroups([])
@@ -27,4 +32,4 @@ def give_up(user: int) -> None:
     close_memory()
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "the kernel does not let a process give up new privileges")
+        raise OSError(ctypes.get_errno(), "the kernel refuses no_new_privs")

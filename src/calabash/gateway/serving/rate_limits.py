@@ -1,8 +1,8 @@
-"""What one token, all tokens of one user, or one address that shows no token, may take: a bucket of requests each, refilled
-with time.
+"""Rate limits with token buckets: for one API token, all tokens of a user, or one address without a token.
 
-Keys are forgotten when there are too many, those that have been quiet longest first: somebody with many addresses gets no
-more than a fresh bucket each, and the memory is bounded.
+At most KEYS_MAX buckets are kept; the least recently used ones are dropped, so a client with many addresses gets no more
+than
+a full bucket for each, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ KEYS_MAX = 10_000
 
 
 class Buckets:
-    """Requests per second, and how many at once.
+    """Token buckets by key.
 
     Args:
-        per_second: how fast a bucket fills.
-        at_once: how much it holds.
+        per_second: rate at which a bucket fills.
+        at_once: capacity of a bucket.
+        clock: monotonic seconds.
     """
 
     def __init__(self, per_second: float, at_once: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
         self._at_once = at_once
         self._clock = clock
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> what is left, when
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> level and its time
 
     def take(self, key: str) -> float:
-        """Take one; seconds until there will be one where there is none (then none is taken), else 0."""
+        """Take one request from the bucket and return 0; if it is empty, return the seconds until one is available."""
         left, now_s = self._now(key)
         wait_s = max(0.0, (1.0 - left) / self._per_second)
         self._put(key, left if wait_s else left - 1.0, now_s)
         return wait_s
 
     def left(self, key: str) -> float:
-        """What is left, without taking any."""
+        """Return the level of the bucket without taking from it."""
         return self._now(key)[0]
 
     def _now(self, key: str) -> tuple[float, float]:

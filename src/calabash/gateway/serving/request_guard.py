@@ -1,8 +1,6 @@
-"""Checks of each request before the application gets it: the host that it names, its rate, the size of its body; and the
-headers of each reply.
+"""Check each request before the application gets it (host, rate, size of the body), and add security headers to replies.
 
-The body is read here, in full, within its bounds: no part of the application meets one that is too large, that breaks off or
-that does not come.
+The body is read here completely within its limits, so the application never gets one that is too large, broken off or late.
 """
 
 from __future__ import annotations
@@ -45,20 +43,20 @@ SECURITY = (
 )
 TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 UNSIGNED = 401
-SESSION_SCOPE = "calabash.session"  # of the scope: the session whose proof was right
+SESSION_SCOPE = "calabash.session"  # key in the scope: the session whose proof is valid
 BODY_S = 10.0  # from the end of the head to the end of the body
-HANG_UP_S = 2.0  # how often it is found that a client whose connection is not being read has hung up
-REFUSAL_S = 1.0  # how long a refused credential waits for its reply, of a peer that had too many refused
-PEER, CONNECTION = "calabash.peer", "calabash.connection"  # of the state that a connection has
+HANG_UP_S = 2.0  # interval of checks for a disconnect while the connection is not read
+REFUSAL_S = 1.0  # delay of the reply to a refused credential after too many refusals of its peer
+PEER, CONNECTION = "calabash.peer", "calabash.connection"  # keys in the state of a connection
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    """Headers of a request with small names; the last one of a name counts."""
+    """Return the headers of a request with lower-case names; of several with one name, the last."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
-    """Address and scheme of whoever asks; a proxy that is believed says whose request it passes on."""
+    """Return the client's address and scheme; for a trusted proxy those in its forwarding headers."""
     address, scheme = (scope.get("client") or ("", 0))[0], scope.get("scheme", "http")
     if address in settings_proxies:
         headers = headers_of(scope)
@@ -68,20 +66,20 @@ def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
 
 
 def peer_of(scope: Any) -> str:
-    """Return whose limits a request without a valid credential counts against: a local user, or an address."""
+    """Return the peer to which a request without a valid credential counts: a local user, or an address."""
     peer: str = scope["state"].get(PEER, "")
     return peer or f"address {scope.get('calabash.address', '')}"
 
 
 def forwarded_for(scope: Any) -> dict[str, str]:
-    """The header that tells the pool, for its audit log, from where a request came."""
+    """Return the header that gives the pool the client's address for its audit log."""
     address: str = scope.get("calabash.address", "")
     plain = address.isascii() and address.isprintable()
     return {"x-forwarded-for": address[:64]} if address and plain else {}
 
 
 async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, bytes]) -> None:
-    """One answer in JSON."""
+    """Send a reply in JSON."""
     content = msgspec.json.encode(shown)
     named = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": named})
@@ -89,29 +87,29 @@ async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, byt
 
 
 async def body_of(receive: Receive) -> bytes:
-    """Return the body of a request that the guard has passed on, which has it in one piece."""
+    """Return the body of a request behind the guard, which delivers it in one piece."""
     body: bytes = (await receive()).get("body", b"")
     return body
 
 
 async def while_connected(scope: Any, receive: Receive, answering: Awaitable[Answer]) -> Answer:
-    """Return the result of ``answering``, which is cancelled if the client hangs up; then raise HungUpError."""
-    gone = asyncio.ensure_future(_gone(scope, receive))
+    """Return the result of ``answering``; if the client disconnects first, cancel it and raise HungUpError."""
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(scope, receive))
     asked = asyncio.ensure_future(answering)
     try:
-        await asyncio.wait({gone, asked}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({disconnected, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
             raise HungUpError
         return asked.result()
     finally:
-        gone.cancel()
+        disconnected.cancel()
         asked.cancel()
 
 
-async def _gone(scope: Any, receive: Receive) -> None:
-    """Return when the client has hung up.
+async def _wait_for_disconnect(scope: Any, receive: Receive) -> None:
+    """Return when the client has disconnected.
 
-    A connection whose client has sent the next request already is not read, so the kernel is asked as well.
+    While the client has a next request waiting, the connection is not read, so the kernel is asked as well.
     """
     connection = scope["state"].get(CONNECTION)
     told = asyncio.ensure_future(_disconnected(receive))
@@ -130,7 +128,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def with_body(receive: Receive, body: bytes) -> Receive:
-    """Return ``receive`` as if the body had not been read yet."""
+    """Return a ``receive`` that delivers the body first."""
     given = False
 
     async def next_message() -> Message:
@@ -144,20 +142,22 @@ def with_body(receive: Receive, body: bytes) -> Receive:
 
 
 async def too_many(send: Send, wait_s: float) -> None:
-    """Refuse a request of a client that asks too often."""
+    """Reply 429 with the time after which the client may try again."""
     seconds = math.ceil(wait_s)
-    error = CalabashError("too many requests", reason=Reason.USER_LIMIT, hint=f"wait {seconds}s, and ask less often")
+    error = CalabashError(
+        "too many requests", reason=Reason.USER_LIMIT, hint=f"wait {seconds}s, and send requests less often"
+    )
     await refuse(send, 429, error, (b"retry-after", str(seconds).encode()))
 
 
 async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[bytes, bytes]) -> None:
-    """One failure in JSON."""
+    """Send an error in JSON."""
     shown = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
     await answer(send, status, shown, *headers)
 
 
 class RequestGuard:
-    """The application behind the bounds."""
+    """ASGI middleware that checks requests and adds security headers."""
 
     def __init__(self, application: Application, gateway: Gateway) -> None:
         self._application = application
@@ -200,22 +200,22 @@ class RequestGuard:
             log.exception("a request failed unexpectedly", path=scope["path"])
             if seen["status"]:
                 raise
-            error = CalabashError("the gateway failed unexpectedly", reason=Reason.CONFLICT, hint="see the pool's log")
+            error = CalabashError("internal error of the gateway", reason=Reason.CONFLICT, hint="see the pool's log")
             await refuse(secured, 500, error)
 
     def _refused(self, scope: Any) -> tuple[int, CalabashError] | None:
         headers = headers_of(scope)
-        if not self._gateway.hosts.known(headers.get("host", "")):
+        if not self._gateway.hosts.accepts(headers.get("host", "")):
             return (
                 421,
                 CalabashError(
-                    "this server is not known by the host name of the request",
+                    "the host name of the request is not one of this server",
                     reason=Reason.NOT_PERMITTED,
-                    hint="use its address, or name it in `hosts` of [console] in pool.toml",
+                    hint="use its IP address, or add the name to `hosts` of [console] in pool.toml",
                 ),
             )
         if sum(name.lower() == b"authorization" for name, _ in scope["headers"]) > 1:
-            return 400, CalabashError("the request has two Authorization headers", hint="send one")
+            return 400, CalabashError("the request has more than one Authorization header", hint="send one")
         length = headers.get("content-length", "0")
         most = requests.body_bytes_max(scope["path"])
         if not (length.isascii() and length.isdigit()) or len(length) > 15 or int(length) > most:
@@ -223,9 +223,9 @@ class RequestGuard:
         return None
 
     def _wait_s(self, scope: Any) -> float:
-        """Take one of the requests that this client may make now: of its token, or of its peer if it shows none.
+        """Count the request against the rate limit of its token or peer; return the seconds to wait, 0 if it is allowed.
 
-        A request that names a session is counted when the session is proved: a session id is no secret.
+        A request that names a session is counted when its proof was verified, as a session ID is no secret.
         """
         headers = headers_of(scope)
         if shown := headers.get("authorization", ""):
@@ -235,14 +235,14 @@ class RequestGuard:
         return self._gateway.requests.take(f"peer {peer_of(scope)}")
 
     async def _hold_back(self, scope: Any) -> None:
-        """Delay the refusal of a credential if its peer had many refused; nothing else of the peer waits for it."""
+        """Delay the reply to a refused credential if its peer had too many; its other requests are not delayed."""
         if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
             connection = scope["state"].get(CONNECTION)
             await (connection.hold_back if connection else sleep)(REFUSAL_S)
 
 
 def _prove(scope: Any, status: int) -> None:
-    """Count the connection for the credential of the request, if the pool or the proof of a session has accepted it."""
+    """Count the connection for the request's credential if the pool or the proof of a session has accepted it."""
     connection, headers = scope["state"].get(CONNECTION), headers_of(scope)
     if connection is None or status == 421:
         return
@@ -259,21 +259,26 @@ class _RefusedError(Exception):
 
 
 class HungUpError(Exception):
-    """The client hung up before its request was complete or answered."""
+    """The client disconnected before its request was complete or answered."""
 
 
 def _too_large(most: int) -> CalabashError:
-    return CalabashError(f"the request body is larger than {most} bytes", hint="shorten it")
+    return CalabashError(f"the request body is larger than {most} bytes", hint="send less data")
 
 
 def _has_body(scope: Any) -> bool:
-    """Return False for a request to read that announces no body."""
+    """Return False for a GET or HEAD that announces no body."""
     announced = any(name.lower() in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
     return announced or scope["method"] not in {"GET", "HEAD"}
 
 
 async def _whole_body(receive: Receive, most: int) -> bytes:
-    """Return the body. Raises _RefusedError if it is too large, whether it said so or not, or does not come in time."""
+    """Read the whole body.
+
+    Raises:
+        _RefusedError: if it has more than ``most`` bytes or does not arrive within BODY_S.
+        HungUpError: if the client disconnects.
+    """
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -287,7 +292,9 @@ async def _whole_body(receive: Receive, most: int) -> bytes:
                 if not message.get("more_body", False):
                     return bytes(found)
     except TimeoutError:
-        error = CalabashError(f"the body did not come within {BODY_S:g}s", hint="send it at once")
+        error = CalabashError(
+            f"the request body was not received within {BODY_S:g}s", hint="send the body without pauses"
+        )
         raise _RefusedError(408, error) from None
 
 

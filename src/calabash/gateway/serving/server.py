@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a TCP socket: a bounded number of connections, in all and of one address, none waited for for ever."""
+"""HTTP/1.1 server of the gateway, with limits on the number of connections and on each wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calabash.gateway.serving.request_guard import CONNECTION, PEER, Application
 from calabash.platform.http.per_user_pacing import PerUserPacer
 from calabash.transport.uvicorn_http11 import StrictProtocol
 
-REQUEST_S = 10.0  # from the first byte of a request, or the answer to the one before, to the end of the next one's head
+REQUEST_S = 10.0  # for the head of a request, from the connection or from the previous reply
 SEND_S = 10.0
 HANDSHAKE_S = 5.0
 ACCEPT_AGAIN_S = 0.05
@@ -28,44 +28,44 @@ BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionBounds:
-    """What the connections of one gateway share. ``proxies``: addresses of peers that stand for others."""
+    """Objects that all connections of a gateway share. ``proxies`` are the addresses of trusted proxies."""
 
     table: GatewayConnections
     pacer: PerUserPacer
     proxies: frozenset[str]
 
     def peer(self, connection: socket.socket, address: str) -> str:
-        """Return the holder of a connection that has shown no credential yet: a local user, or an address."""
+        """Return the holder of a connection without a credential: a local user, or an address."""
         uid = None if address in self.proxies else local_uid(connection)
         return f"address {address}" if uid is None else f"user {uid}"
 
 
 @dataclass(slots=True, eq=False)
 class PendingHandshake:
-    """A connection whose TLS handshake is not complete, as the table of connections sees it."""
+    """Connection whose TLS handshake is not complete, in the table of connections."""
 
     connection: socket.socket
     peer: str
 
     def idle(self) -> bool:
-        """Return True: it may be closed for others."""
+        """Return True: a pending handshake may be closed for other connections."""
         return True
 
     def refused(self) -> bool:
-        """Return False: no credential was shown."""
+        """Return False: the client has shown no credential."""
         return False
 
     def drop(self) -> None:
-        """End it by its socket: a handshake that is cancelled would leave the socket open."""
-        with contextlib.suppress(OSError):  # it is closed
+        """Shut down the socket, as cancelling the handshake would leave it open."""
+        with contextlib.suppress(OSError):  # closed already
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedProtocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 within the bounds."""
+    """uvicorn's HTTP/1.1 protocol with the gateway's limits."""
 
     bounds: ConnectionBounds  # set on a subclass
-    handshake: PendingHandshake | None = None  # the one that has been completed, set with TLS
+    handshake: PendingHandshake | None = None  # the completed handshake; None without TLS
     _patience: asyncio.TimerHandle | None = None
     _peer = ""
     _held_back = False
@@ -94,7 +94,7 @@ class BoundedProtocol(StrictProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take part of a request when it is the peer's turn; nothing more is read until then."""
+        """Handle received data when the per-user pacing allows it; nothing more is read until then."""
         self.flow.pause_reading()
         self.pacer.begin(self._peer, lambda: self._take(data))
 
@@ -104,15 +104,15 @@ class BoundedProtocol(StrictProtocol):
             super().data_received(data)
 
     def idle(self) -> bool:
-        """Return True if no request is being answered, but for a refusal that is held back."""
+        """Return True if no request is being answered, except for a refusal that is delayed."""
         return self._held_back or self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def refused(self) -> bool:
-        """Return True while the refusal of its credential is held back."""
+        """Return True while the refusal of the connection's credential is delayed."""
         return self._held_back
 
     def hung_up(self) -> bool:
-        """Return True if the client has hung up; found also while nothing is read."""
+        """Return True if the client has disconnected, also while the connection is not read."""
         if self.transport.is_closing():
             return True
         poll = select.poll()
@@ -124,11 +124,11 @@ class BoundedProtocol(StrictProtocol):
         self.transport.abort()
 
     def prove(self, credential: str) -> None:
-        """A request with that valid credential came."""
+        """Count the connection for a valid credential."""
         self.table.prove(self, credential)
 
     async def hold_back(self, seconds: float) -> None:
-        """Wait before a refused credential is answered; the connection may be closed meanwhile."""
+        """Delay the reply to a refused credential; the connection counts as idle meanwhile."""
         self._held_back = True
         try:
             await asyncio.sleep(seconds)
@@ -150,7 +150,7 @@ class BoundedProtocol(StrictProtocol):
 
 
 class _Sending:
-    """The application whose answers are not waited for longer than ``SEND_S`` to be read."""
+    """ASGI middleware that aborts a reply if the client does not read it for ``SEND_S``."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -163,13 +163,13 @@ class _Sending:
         try:
             await self._application(scope, receive, within)
         except TimeoutError:
-            raise ConnectionAbortedError("an answer was not read") from None
+            raise ConnectionAbortedError("the client does not read its reply") from None
 
 
 def gateway_server(
     application: Application, limits: GatewayLimits, *, tls: ssl.SSLContext | None = None, proxies: Sequence[str] = ()
 ) -> uvicorn.Server:
-    """A server for ``serve(sockets=...)``."""
+    """Return a server on which ``serve(sockets=...)`` is called."""
     table = GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies))
     bounds = ConnectionBounds(table=table, pacer=PerUserPacer(), proxies=frozenset(proxies))
     config = uvicorn.Config(
@@ -193,7 +193,7 @@ def gateway_server(
 
 
 class _GatewayServer(uvicorn.Server):
-    """uvicorn's server, in whose TLS connections count from the moment when they are accepted."""
+    """uvicorn's server; with TLS a connection is counted from the moment it is accepted."""
 
     def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds) -> None:
         super().__init__(config)
@@ -217,10 +217,9 @@ class _GatewayServer(uvicorn.Server):
 
 
 class _TlsAcceptor:
-    """Accepts the connections of a listener until it is closed.
+    """Accepts TLS connections of a listener until it is closed.
 
-    asyncio's own server tells of a connection only once its handshake is complete, so that handshakes that never are would
-    count for nobody.
+    asyncio's own server reports a connection only after its handshake, so unfinished handshakes would not be counted.
     """
 
     def __init__(
@@ -237,12 +236,12 @@ class _TlsAcceptor:
         self._accepting = asyncio.ensure_future(self._accept())
 
     def close(self) -> None:
-        """Accept no more, and end the handshakes that are not complete."""
+        """Stop accepting and cancel unfinished handshakes."""
         for task in (self._accepting, *self._handshakes):
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when nothing is accepted any more."""
+        """Wait until all tasks have ended."""
         await asyncio.gather(self._accepting, *self._handshakes, return_exceptions=True)
 
     async def _accept(self) -> None:
@@ -250,7 +249,7 @@ class _TlsAcceptor:
         while True:
             try:
                 accepted, address = await loop.sock_accept(self._listener)
-            except OSError:  # no descriptors are left, or the client is gone already
+            except OSError:  # no descriptors left, or the client has disconnected
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             handshake = PendingHandshake(accepted, self._bounds.peer(accepted, str(address[0])))
@@ -260,7 +259,7 @@ class _TlsAcceptor:
                 task.add_done_callback(self._handshakes.discard)
             else:
                 accepted.close()
-            await asyncio.sleep(0)  # a connection that waits already is accepted without a pause for others
+            await asyncio.sleep(0)  # lets other tasks run between waiting connections
 
     async def _shake_hands(self, handshake: PendingHandshake) -> None:
         def completed() -> BoundedProtocol:
@@ -273,7 +272,7 @@ class _TlsAcceptor:
                 completed, handshake.connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
             )
         except (OSError, TimeoutError):
-            handshake.connection.close()  # it speaks no TLS, is too slow, or was closed for another
+            handshake.connection.close()  # the handshake failed, timed out, or was closed for another connection
         except asyncio.CancelledError:
             handshake.drop()
             raise
@@ -282,7 +281,7 @@ class _TlsAcceptor:
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """A server's context. Raises OSError, ssl.SSLError for files that are none."""
+    """Return the TLS context of the server. Raises OSError or ssl.SSLError if the files cannot be loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key or None)
@@ -290,7 +289,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def adopted(descriptor: int) -> socket.socket:
-    """The listening socket that came as a descriptor."""
+    """Return the listening socket of an inherited descriptor."""
     listener = socket.socket(fileno=descriptor)
     listener.setblocking(False)
     return listener

@@ -1,7 +1,8 @@
-"""Static files, read once when the gateway starts.
+"""Static files of the console, read once when the gateway starts.
 
-Their addresses contain a hash of the content, so browsers may keep them, and the random start of the gateway: what another
-program served on this port, and a browser kept, has another address.
+Their URLs contain a hash of the content, so browsers may cache them forever, and the random start ID of the gateway, so
+files
+that another program served on this port and a browser cached have other URLs.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ VENDORED = GATEWAY.parent / "_web"  # python -m tools.web
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFile:
-    """One file as it is served."""
+    """Content and media type of a static file."""
 
     content: bytes
     kind: str
 
 
 class StaticFiles:
-    """All files of some directories; a later one does not replace an earlier one of the same name.
+    """Files of some directories; of files with the same name the first directory's is used.
 
     Args:
-        start: a part of each address.
+        directories: directories to read, without subdirectories.
+        start: part of each URL, new at each start.
     """
 
     def __init__(self, directories: Sequence[Path] = (OWN, VENDORED), *, start: str = "") -> None:
@@ -54,9 +56,9 @@ class StaticFiles:
         self._urls[path.name] = self._prefix + hashed
 
     def url(self, name: str) -> str:
-        """Where a file is served; one that is missing is not found there, and the page is shown without."""
+        """Return the URL of a file. A missing file gets a URL that is not found, and the page is shown without it."""
         return self._urls.get(name, PREFIX + name)
 
     def find(self, path: str) -> StaticFile | None:
-        """Return a file by its address without ``PREFIX``."""
+        """Return the file at a path below ``PREFIX``, or None."""
         return self._files.get(path.rpartition("/")[2])

@@ -1,1 +1,1 @@
-"""Sessions of the console."""
+"""Sessions of the console: login, proof of possession, and messages for the next page."""

@@ -1,4 +1,4 @@
-"""What the page after a form says of it: kept in memory for the one page that shows it, since it may hold a secret."""
+"""One-time messages that the page after a form shows; kept in memory only, as they may contain a secret."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ KEPT_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flash:
-    """``secret`` is shown this once."""
+    """Message with an optional secret."""
 
     said: str
     secret: str = ""
 
 
 class Flashes:
-    """One for each session at most."""
+    """Messages for the next page, at most one for each session and KEPT_MAX in all."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Flash] = OrderedDict()
 
-    def keep(self, session: str, flash: Flash) -> None:
-        """For the next page of that session; the oldest of others goes where there are too many."""
+    def put(self, session: str, flash: Flash) -> None:
+        """Store the message for the session's next page; drops the oldest messages above KEPT_MAX."""
         self._kept[_key(session)] = flash
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
 
     def take(self, session: str) -> Flash | None:
-        """What was kept, once."""
+        """Return the message of the session and delete it; None if there is none."""
         return self._kept.pop(_key(session), None)
 
 

@@ -1,4 +1,4 @@
-"""The pages behind the check of sessions: a request that names a session is proved, and so is its reply."""
+"""Verify the proof of requests that name a session, and sign the replies to them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def session_of(scope: Any) -> str:
-    """Return the id of the session whose request it is, empty for a request without one."""
+    """Return the session ID of a request; "" for a request without a proved session."""
     proven: ProvenSession | None = scope.get(SESSION_SCOPE)
     return proven.id if proven else ""
 
 
 class SessionGate:
-    """An ASGI application around the pages."""
+    """ASGI middleware that verifies sessions in front of the pages."""
 
     def __init__(self, application: Application, gateway: Gateway) -> None:
         self._application = application
@@ -63,7 +63,7 @@ class SessionGate:
 
     async def _unproven(self, send: Send) -> None:
         error = CalabashError(
-            "the request is of no session of this console",
+            "the request belongs to no session of this console",
             reason=Reason.NOT_AUTHENTICATED,
             hint="log in again: `calabash login-link` prints a link",
         )
@@ -71,7 +71,7 @@ class SessionGate:
 
 
 class _Signed:
-    """Holds a reply back until it is complete, and sends it with its proof."""
+    """Buffers a reply until it is complete, and sends it with its proof."""
 
     def __init__(self, send: Send, proven: ProvenSession) -> None:
         self._send = send
@@ -102,7 +102,7 @@ class _Signed:
 
 
 def target_of(scope: Any) -> str:
-    """Return path and query of a request as they came."""
+    """Return path and query of a request as they were received."""
     path = scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{path}?{query}" if query else path

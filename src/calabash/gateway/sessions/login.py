@@ -1,4 +1,4 @@
-"""Logging in: what a page sends for a session, and what it gets."""
+"""Begin sessions of the console: messages of a login and its exchange with the pool."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class LoginOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A login code to be exchanged for a session."""
+    """Request to exchange a login code for a session."""
 
     code: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SessionBegun(msgspec.Struct, kw_only=True, frozen=True):
-    """A new session: its id, its ``key`` in base64, which is never sent again, and the page to go to."""
+    """Reply with a new session: its ID, its ``key`` in base64, which is never sent again, and the page to go to."""
 
     session: str
     key: str
@@ -37,7 +37,9 @@ class Logins:
     """Begins sessions of the console.
 
     Args:
-        credential: the gateway's own, with which the pool lets it begin sessions.
+        pool: connections to the pool.
+        sessions: derives the keys.
+        credential: the gateway's own credential, with which it may begin sessions.
     """
 
     def __init__(self, pool: PoolStreams, sessions: Sessions, *, credential: str) -> None:
@@ -72,5 +74,5 @@ async def decoded_body(request: Seen, shape: type[Shape]) -> Shape:
         return msgspec.json.decode(await request.body(), type=shape)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise CalabashError(
-            f"the request is not understood: {error}", reason=Reason.BAD_REQUEST, hint="reload the page"
+            f"the request cannot be decoded: {error}", reason=Reason.BAD_REQUEST, hint="reload the page"
         ) from None

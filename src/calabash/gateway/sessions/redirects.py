@@ -1,4 +1,4 @@
-"""The page that a browser goes to next: a page of this console, whatever was asked for."""
+"""Replies that lead the browser to another page of this console, never to another site."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ HTML = "text/html"
 
 
 def go(to: str) -> Response[str]:
-    """Return the reply that names the page to go to, for the script of a page."""
+    """Return the reply that tells the script of a page which page to load next."""
     return Response("", status_code=200, media_type=HTML, headers={LOCATION_HEADER: to})
 
 
 def redirect(to: str) -> Response[str]:
-    """Return the reply that leads a browser elsewhere."""
+    """Return an HTTP redirect."""
     return Response("", status_code=303, media_type=HTML, headers={"location": to})
 
 
 def local(path: str) -> str:
-    """Return the path if it is a page of this console, else the first page: never another site."""
+    """Return the path if it is a page of this console, else "/"."""
     plain = path.isprintable() and "\\" not in path
     return path if plain and path.startswith("/") and not path.startswith("//") else "/"

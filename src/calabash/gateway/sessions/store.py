@@ -1,23 +1,26 @@
-"""Sessions of the console: each request of a page proves that the page holds the key of its session, and each reply that it
-comes from the gateway.
+"""Console sessions by proof of possession: requests and replies are authenticated with the session's key.
 
-Theory of operation. No cookie and no other credential that a browser sends by itself has authority. A login gives the page a
-session id and a key of 256 bits, which the page keeps in the storage of its origin (the port is part of an origin) as a key
-that scripts can use and cannot read. The key is never sent again. A request carries the session id and
+Theory of operation. No cookie or other credential that a browser sends by itself has authority. A login gives the page a
+session ID and a key of 256 bits, which the page keeps in the storage of its origin (the port is part of an origin) as a key
+that scripts can use but cannot read. The key is never sent again. A request carries the session ID and
 
     HMAC(key, start, method, host, target, time, nonce, SHA-256 of the body)
 
-and the reply to it HMAC(key, nonce, status, content type, location, SHA-256 of the content). So a server that receives
-requests of a page, on another port or on the same port after the pool has ended, cannot make a request of its own from them,
-and the page shows nothing that such a server replies.
+and the reply to it HMAC(key, nonce, status, content type, location, SHA-256 of the content). A server that receives
+requests
+of a page, on another port or on the same port after the pool has ended, cannot make requests of its own from them, and the
+page shows nothing that such a server replies.
 
-The keys are MACs of the session id under the gateway's credential, which is new at each start of the pool. They end with the
-pool, outlive a restart of the gateway, and the gateway stores none. ``start`` is random and new at each start of the gateway;
-``time`` is the gateway's own clock as a page last heard it, so no two clocks are compared. A request is accepted for
-``VALID_MS``, and once: nonces are remembered for as long.
+The keys are MACs of the session ID under the gateway's credential, which is new at each start of the pool. They end with
+the
+pool, survive a restart of the gateway, and are not stored. ``start`` is random and new at each start of the gateway;
+``time``
+is the gateway's clock as the page last received it, so no two clocks are compared. A request is accepted for ``VALID_MS``,
+and
+only once: nonces are remembered for as long.
 
 A plain-HTTP page that was reached by a name (``localhost``) cannot have a session: another user can listen on the other
-address of that name and pass requests on. Where there is no TLS, pages are served under the address itself.
+address of that name and forward requests. Without TLS, pages are served under the IP address only.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ PROOF_HEADER = "calabash-proof"  # TIME.NONCE.MAC in a request, MAC in a reply
 CLOCK_HEADER = "calabash-clock"  # "START TIME", in the reply to a request without a valid proof
 LOCATION_HEADER = "calabash-location"  # the page to go to, after a form
 VALID_MS = 60_000
-AHEAD_MS = 1_000  # a page computes its time from an earlier reply, so it is never ahead by more than rounding
+AHEAD_MS = 1_000  # a page derives its time from an earlier reply, so it is ahead by rounding at most
 NONCES_MAX = 20_000  # of one session; more within VALID_MS are refused
 SESSIONS_MAX = 10_000
 _ID = re.compile(r"[a-z0-9]{4,40}\Z")
@@ -48,7 +51,7 @@ _PROOF = re.compile(r"([0-9]{1,15})\.([0-9a-f]{32})\.([0-9a-f]{64})\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The parts of a request that its proof covers. ``target`` is path and query as they came."""
+    """Parts of a request that its proof covers. ``target`` is path and query as received."""
 
     method: str
     host: str
@@ -58,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenReply:
-    """The parts of a reply that its proof covers."""
+    """Parts of a reply that its proof covers."""
 
     status: int
     kind: str = ""
@@ -68,7 +71,7 @@ class ProvenReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenSession:
-    """The session of a request whose proof is right."""
+    """Session of a request whose proof is valid."""
 
     id: str
     key: bytes
@@ -81,10 +84,11 @@ class ProvenSession:
 
 
 class Sessions:
-    """The sessions of one gateway.
+    """Sessions of one gateway.
 
     Args:
-        credential: the gateway's own, new at each start of the pool.
+        credential: the gateway's own credential, new at each start of the pool.
+        clock: monotonic seconds.
     """
 
     def __init__(self, credential: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -94,15 +98,15 @@ class Sessions:
         self.start = secrets.token_urlsafe(16)
 
     def clock(self) -> str:
-        """Return what a page needs to prove a request: the start of this gateway, and its time in milliseconds."""
+        """Return the start ID and the clock in milliseconds, which a page needs to prove a request."""
         return f"{self.start} {self._now_ms()}"
 
     def key(self, session: str) -> str:
-        """Return the key of a session for its page, in base64."""
+        """Return the key of a session in base64."""
         return base64.b64encode(self._key(session)).decode()
 
     def proven(self, headers: Mapping[str, str], question: Question, *, scheme: str) -> ProvenSession | None:
-        """Return the session of a request, or None if its proof is wrong, too old, of another start, or was seen before."""
+        """Return the session of a request; None if its proof is invalid, too old, from another start, or was used before."""
         session, shown = headers.get(SESSION_HEADER, ""), _PROOF.match(headers.get(PROOF_HEADER, ""))
         if not _ID.match(session) or shown is None:
             return None
@@ -117,7 +121,7 @@ class Sessions:
         return ProvenSession(id=session, key=key, nonce=nonce)
 
     def example(self, question: Question) -> dict[str, str]:
-        """Return the headers of a proved request, of a session that the pool does not know."""
+        """Return the headers of a proved request for a session that the pool does not know, to warm up the process."""
         session, nonce, now_ms = "example", secrets.token_hex(16), self._now_ms()
         mac = request_proof(self._key(session), self.start, question, at_ms=now_ms, nonce=nonce)
         return {SESSION_HEADER: session, PROOF_HEADER: f"{now_ms}.{nonce}.{mac}"}
@@ -129,7 +133,7 @@ class Sessions:
         return int(self._clock() * 1000)
 
     def _fresh(self, session: str, nonce: str, at_ms: int) -> bool:
-        """Remember the nonce; return False if it was seen, or if its time is out of the window in which nonces are known."""
+        """Record the nonce; return False if it was used before or its time is outside the accepted window."""
         oldest = self._now_ms() - VALID_MS
         if not oldest <= at_ms <= self._now_ms() + AHEAD_MS:
             return False
@@ -141,17 +145,17 @@ class Sessions:
             return False
         seen[nonce] = self._now_ms()
         if len(self._seen) > SESSIONS_MAX:
-            self._forget(oldest - AHEAD_MS)
+            self._drop_idle(oldest - AHEAD_MS)
         return True
 
-    def _forget(self, before_ms: int) -> None:
-        """Forget the sessions without a request within the window."""
+    def _drop_idle(self, before_ms: int) -> None:
+        """Drop the nonces of sessions without a request since ``before_ms``."""
         for session in [s for s, seen in self._seen.items() if not seen or next(reversed(seen.values())) < before_ms]:
             del self._seen[session]
 
 
 def request_proof(key: bytes, start: str, question: Question, *, at_ms: int, nonce: str) -> str:
-    """Return the proof of a request, as a page makes it."""
+    """Return the proof of a request, computed as in the page."""
     parts = (
         "calabash request",
         start,

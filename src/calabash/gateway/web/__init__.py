@@ -1,5 +1,6 @@
-"""The console: pages and forms in a browser, made on the server from the same replies that the command line prints.
+"""Pages and forms of the web console, rendered on the server from the replies that the command line prints too.
 
-What lives here: what pages show (``pages``), how it looks (``templates``, ``static``, ``drawing``, ``words``), and what forms
-ask (``form_table``). What never lives here: rights. Pages offer what their visitor may do, and the pool refuses the rest.
+This package contains the data of pages (``pages``), their appearance (``templates``, ``static``, ``drawing``, ``words``)
+and
+the forms (``form_table``). It decides no permissions: pages offer what the visitor may do, and the pool refuses the rest.
 """

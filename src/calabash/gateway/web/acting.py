@@ -1,4 +1,4 @@
-"""What happens when a form of the table is posted: the pool is asked, and the page after it is named."""
+"""Handle a posted form: send its request to the pool and name the page to show next."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SAID_MAX = 500
 
 
 class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
-    """A job in a reply that has more than it."""
+    """Job in a reply that contains more than the job."""
 
     id: str
 
 
 class AnyFailure(msgspec.Struct, kw_only=True, frozen=True):
-    """An error of one part of a request whose other parts were done."""
+    """Error of one part of a request whose other parts succeeded."""
 
     message: str
 
 
 class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
-    """What a form needs of the pool's answer, whatever route it asked: names for the next page, and a secret."""
+    """Fields that forms use of a reply, whatever route they call: names for the next page, and a secret."""
 
     id: str | int = ""
     name: str = ""
@@ -42,16 +42,16 @@ class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def action_of(form: Form) -> PageAction:
-    """The address of a form, and what it does."""
+    """Return the page action that handles posts of a form."""
 
     async def act(visit: Visit, given: Mapping[str, str]) -> Outcome:
         path, body = form.request(given)
         reply = await visit.pool.send(form.method, path, body, AnyReply)
         known: dict[str, Any] = {n: v for n, v in msgspec.structs.asdict(reply).items() if v not in ("", None, [])}
         known |= {"id": reply.job.id} if reply.job else {}
-        said = form.told(given, known)
+        said = form.message(given, known)
         if reply.passed is False:
-            said = f"It failed its test: {reply.why}"
+            said = f"The test failed: {reply.why}"
         if reply.failed:
             said = f"{said} Not done: {'; '.join(failure.message for failure in reply.failed)}"[:SAID_MAX]
         return Outcome(to=form.page(given, known), said=said, secret=reply.secret)

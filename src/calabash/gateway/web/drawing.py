@@ -1,7 +1,7 @@
-"""Cards drawn to scale: what is held of a device as pieces with a place and a width, in percent of the whole lane.
+"""Compute the layout of device drawings: slices as pieces with a position and a width in percent of a lane.
 
-Templates make SVG of them. Percent, so that a lane is as wide as its page; the order of slices is the order of their
-allocation, since memory of a card has no place that anybody could see.
+Templates turn the pieces into SVG. Percentages make a lane as wide as its page. Pieces are in order of allocation, as the
+memory of a device has no visible position.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calabash.gateway.web.words import hue, memory, percent, share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a lane: ``at`` and ``wide`` of the lane, ``used`` of the piece, all in percent. ``hue`` 0 is grey."""
+    """Piece of a lane. ``at`` and ``wide`` are in percent of the lane, ``used`` in percent of the piece; ``hue`` 0 is grey."""
 
     at: float
     wide: float
@@ -29,19 +29,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A slice of a device with whose it is."""
+    """Slice of a device with its allocation."""
 
     allocation: AllocationView
     part: SliceUseView
 
 
 def held_of(device: DeviceView, allocations: Sequence[AllocationView]) -> list[Held]:
-    """The slices of one device."""
+    """Return the slices of one device."""
     return [Held(allocation=a, part=s) for a in allocations for s in a.slices if s.device == device.uuid]
 
 
 def by_device(allocations: Sequence[AllocationView]) -> dict[str, list[Held]]:
-    """All slices, by the UUID of their device."""
+    """Return all slices by the UUID of their device."""
     found: dict[str, list[Held]] = {}
     for allocation in allocations:
         for part in allocation.slices:
@@ -54,9 +54,9 @@ def _owner(held: Held) -> str:
 
 
 def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
-    """Memory of a device: slices from the left, what processes without a slice hold at the right end.
+    """Return the memory lane of a device: slices from the left, memory of unmanaged processes at the right end.
 
-    Where more is promised than there is, which turns allow, the lane is the sum of what is promised.
+    If more memory is promised than the device has, as time windows allow, the lane's scale is the promised sum.
     """
     sizes = [(h.part.memory_mib - h.part.spill_mib) or device.memory_mib for h in slices]
     foreign = sum(s.memory_mib for s in device.strangers if not s.allocation)
@@ -88,7 +88,7 @@ def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
 
 
 def compute_lane(slices: Sequence[Held]) -> list[Piece]:
-    """Compute of a device: shares asked from the left, and of each what it got in the last second."""
+    """Return the compute lane of a device: requested shares from the left, each with its use in the last second."""
     scale = max(100.0, float(sum(h.part.core_percent for h in slices)))
     pieces, at = [], 0.0
     for held in slices:
@@ -101,7 +101,7 @@ def compute_lane(slices: Sequence[Held]) -> list[Piece]:
                 used=share(got, held.part.core_percent),
                 hue=hue(owner),
                 label=f"{owner} {percent(held.part.core_percent)}",
-                title=f"{owner}: got {percent(got)}, asked {percent(held.part.core_percent)}, {held.allocation.policy}",
+                title=f"{owner}: used {percent(got)}, requested {percent(held.part.core_percent)}, {held.allocation.policy}",
                 href=f"/workloads/{held.allocation.id}",
             )
         )
@@ -110,7 +110,7 @@ def compute_lane(slices: Sequence[Held]) -> list[Piece]:
 
 
 def mig_lane(card: MigCardView, slices: Sequence[Held]) -> list[Piece]:
-    """The memory slices of a card that MIG has cut, each instance where it begins."""
+    """Return the lane of a MIG device: each instance at its memory slices."""
     owners = {h.allocation.id: h for h in slices}
     pieces = []
     for instance in sorted(card.instances, key=lambda i: i.start):

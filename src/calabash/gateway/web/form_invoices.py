@@ -1,4 +1,4 @@
-"""Forms of what usage costs: tariffs and invoices."""
+"""Forms of tariffs and invoices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MEASURES = ("guaranteed", "borrowed", "memory")
 
 
 def _tariff(read: dict[str, Any]) -> dict[str, Any]:
-    """A price for each measure that was filled in; amounts stay the text that was typed, exact to the last digit."""
+    """Return a tariff with a price for each measure that was filled in; amounts stay text, so they are exact."""
     prices = [{"name": m, "measure": m, "price": read[m]} for m in _MEASURES if m in read]
     tax = {"tax": {"name": "tax", "percent": read["tax"]}} if "tax" in read else {}
     rest = {name: value for name, value in read.items() if name not in (*_MEASURES, "tax")}
@@ -18,12 +18,12 @@ def _tariff(read: dict[str, Any]) -> dict[str, Any]:
 
 
 def amount(value: str) -> str:
-    """A decimal number as text. Raises CalabashError."""
+    """Check that the value is a decimal number and return it as text. Raises CalabashError if it is not."""
     decimal(value)
     return value.strip()
 
 
-BILLS = (
+INVOICES = (
     Form(
         name="tariff",
         needs="manage-bills",

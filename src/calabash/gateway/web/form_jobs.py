@@ -1,4 +1,4 @@
-"""Forms of jobs and reservations: what holds devices without a terminal."""
+"""Forms of jobs and reservations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ _ACCOUNT = {"tenant": text, "queue": text}
 
 
 def command_words(value: str) -> list[str]:
-    """A command line as words; quotes keep words together, and nothing else has a meaning. Raises CalabashError."""
+    """Split a command line into words; quotes group words, nothing else is interpreted.
+
+    Raises:
+        CalabashError: if a quotation mark is not closed.
+    """
     try:
         return shlex.split(value)
     except ValueError as error:
-        raise CalabashError(f"the command line is not understood: {error}", hint="close the quotation marks") from None
+        raise CalabashError(f"the command line cannot be parsed: {error}", hint="close the quotation marks") from None
 
 
 def _reservation(read: dict[str, Any]) -> dict[str, Any]:
-    """An allocation that stands without a program; its note stands where others have their command."""
+    """Return a standing allocation; its note takes the place of the command."""
     note = read.pop("note", "")
     return {**read, "standing": True, "command": ["reservation", *([note] if note else [])]}
 

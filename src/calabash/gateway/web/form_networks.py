@@ -1,4 +1,4 @@
-"""Forms of networks: what they say becomes an object with kind, name and spec, as in a file."""
+"""Forms of tenant networks: convert their fields to objects with kind, name and spec, as in a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _balancer(read: Read) -> Read:
         port, _, number = word.rpartition(":")
         if not number.isascii() or not number.isdigit():
             raise CalabashError(
-                f"backend {word[:80]!r} has no number", hint="like a/web1:8080, with blanks between them"
+                f"backend {word[:80]!r} has no port number", hint="like a/web1:8080; separate backends by blanks"
             )
         backends.append({"port": f"{read.get('vpc', '')}/{port}", "number": int(number)})
     checked = {"check": {"kind": "tcp"}} if read.get("check") else {}

@@ -1,8 +1,8 @@
-"""Every form of the console, as data: which route of the pool it asks, and what is told afterwards."""
+"""Table of all forms of the console: the pool's route that each calls, and the message shown afterwards."""
 
 from __future__ import annotations
 
-from calabash.gateway.web.form_bills import BILLS
+from calabash.gateway.web.form_invoices import INVOICES
 from calabash.gateway.web.form_jobs import JOBS
 from calabash.gateway.web.form_networks import NETWORKS
 from calabash.gateway.web.form_notices import NOTICES
@@ -131,5 +131,6 @@ SIMULATOR = (
 )
 
 FORMS = {
-    form.name: form for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *NETWORKS, *TEAMS, *BILLS, *NOTICES, *SIMULATOR)
+    form.name: form
+    for form in (*DEVICES, *WORKLOADS, *JOBS, *QUEUES, *NETWORKS, *TEAMS, *INVOICES, *NOTICES, *SIMULATOR)
 }

@@ -1,4 +1,4 @@
-"""What a form says as the body of a request to the pool. Here text becomes numbers; whether they are allowed, the pool says."""
+"""Convert the fields of a form to the path and body of a request to the pool. The pool checks the values."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ Reader = Callable[[str], Any]
 
 
 def text(value: str) -> str:
-    """As it was typed, without blanks around it."""
+    """Return the value without surrounding blanks."""
     return value.strip()
 
 
 def whole(value: str) -> int:
-    """A whole number. Raises CalabashError."""
+    """Parse a whole number. Raises CalabashError if the value is not one."""
     if re.fullmatch(r"[+-]?[0-9]{1,15}", value.strip()) is None:
         raise CalabashError(f"{value[:40]!r} is not a whole number", hint="write digits only")
     return int(value)
 
 
 def decimal(value: str) -> float:
-    """A number with or without a point. Raises CalabashError."""
+    """Parse a decimal number. Raises CalabashError if the value is not one."""
     if re.fullmatch(r"[+-]?[0-9]{1,15}([.][0-9]{1,9})?", value.strip()) is None:
         raise CalabashError(f"{value[:40]!r} is not a number", hint="for example 2 or 0.5")
     return float(value)
 
 
 def decimal_or_none(value: str) -> float | None:
-    """The same, or ``none`` for no bound. Raises CalabashError."""
+    """Parse a decimal number, or ``none`` for no limit. Raises CalabashError if the value is neither."""
     return None if value.strip().lower() == "none" else decimal(value)
 
 
 def text_or_none(value: str) -> str:
-    """As it was typed; ``none`` is the empty text."""
+    """Return the value without surrounding blanks; ``none`` becomes ""."""
     return "" if value.strip().lower() == "none" else value.strip()
 
 
 def flag(value: str) -> bool:
-    """A box that is ticked."""
+    """Return True if a check box is ticked."""
     return value in {"on", "1", "true", "yes"}
 
 
 def words(value: str) -> list[str]:
-    """Names, with commas or blanks between them."""
+    """Split names at commas and blanks."""
     return [word for word in re.split(r"[\s,]+", value) if word]
 
 
 def network_bounds(value: str) -> dict[str, int]:
-    """Most objects of networks by kind; ``none`` for no bounds. Raises CalabashError."""
+    """Parse limits of network objects by kind; ``none`` means no limits. Raises CalabashError if the value is invalid."""
     return {str(kind): most for kind, most in parse_network_bounds(text_or_none(value)).items()}
 
 
@@ -66,18 +66,19 @@ DURATION: Reader = parse_duration_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Something that a page offers: a form, the route of the pool that it asks, and the page that is shown then.
+    """Form of a page: the request that it sends to the pool, and the page that is shown next.
 
     Args:
-        name: of the form's address, ``/do/NAME``.
-        needs: what the principal must be allowed to, for the page to offer it; the pool decides again.
-        path: of the pool's route; ``{…}`` is filled from the form, and does not go into the body.
-        fields: how each field of the form is read; one that is empty is left out of the body.
-        blank: what a field that is there and empty says, where that is not nothing.
-        query: fields that go into the query string instead.
-        back: the page shown afterwards; ``{…}`` from the form, or from the reply.
-        said: what is told then.
-        shaped: makes the body of what was read, where that is more than its fields.
+        name: last part of the form's path, ``/do/NAME``.
+        needs: permission that the page checks before it offers the form; the pool checks again.
+        method: HTTP method of the pool's route.
+        path: pool's route; ``{NAME}`` is filled from a field, which is then not part of the body.
+        back: page shown next; ``{NAME}`` is filled from the reply or a field.
+        said: message on the next page, with the same placeholders.
+        fields: parser of each field of the body; empty fields are left out.
+        blank: values of fields that are present and empty, if they differ from an absent field.
+        query: parser of each field of the query string.
+        shaped: builds the body from the parsed fields, if it differs from them.
     """
 
     name: str
@@ -92,10 +93,10 @@ class Form:
     shaped: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def request(self, form: Given) -> tuple[str, dict[str, Any] | None]:
-        """The path and the body that it asks the pool with. Raises CalabashError that names the field."""
+        """Return the path and body of the request to the pool. Raises CalabashError that names the invalid field."""
         path = self.path.format_map({name: quote(form.get(name, ""), safe="") for name in _names(self.path)})
         if "//" in path or path.endswith("/"):
-            raise CalabashError("the form does not say what it is about", hint="name it")
+            raise CalabashError("the form names no object", hint="fill in the name")
         asked = {name: str(value) for name, value in _read(self.query, form).items()}
         body = None if self.method == "DELETE" else self.shaped(self._cleared(form) | _read(self.fields, form))
         return path + (f"?{urlencode(asked)}" if asked else ""), body
@@ -104,13 +105,13 @@ class Form:
         return {name: value for name, value in self.blank.items() if name in form and not form[name].strip()}
 
     def page(self, form: Given, reply: Any) -> str:
-        """The page that is shown when it is done; always one of the console's own."""
+        """Return the path of the page to show next."""
         answered = reply if isinstance(reply, dict) else {}
         known = {name: quote(str(answered.get(name, form.get(name, ""))), safe="") for name in _names(self.back)}
         return self.back.format_map(known)
 
-    def told(self, form: Given, reply: Any) -> str:
-        """What the next page says of it."""
+    def message(self, form: Given, reply: Any) -> str:
+        """Return the message for the next page."""
         answered = reply if isinstance(reply, dict) else {}
         return self.said.format_map({n: str(answered.get(n, form.get(n, "")))[:200] for n in _names(self.said)})
 

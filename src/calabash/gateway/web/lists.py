@@ -1,4 +1,4 @@
-"""Lists as a reader wants them: filtered by what stands in the URL, and a page at a time."""
+"""Filter lists by the query of the URL and divide them into pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Query = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPart:
-    """One page of a list. ``before`` and ``after`` are query strings, empty at the ends; ``found`` of ``total`` match."""
+    """One page of a list.
+
+    ``first`` is the number of its first item, counted from 1. ``found`` of ``total`` items match the filter. ``before`` and
+    ``after`` are the query strings of the neighbouring pages, "" at the ends.
+    """
 
     items: Sequence[Any]
     first: int
@@ -26,13 +30,13 @@ class ListPart:
 
 
 def whole_number(query: Query, name: str, *, least: int, most: int, default: int) -> int:
-    """A number from the URL; whatever is not one, or is out of bounds, is the nearest that makes sense."""
+    """Return a whole number of the query, clamped to the bounds; ``default`` if it is missing or not a number."""
     text = query.get(name, "")
     return min(most, max(least, int(text))) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def part_of(items: Sequence[Item], query: Query, *, total: int = -1) -> ListPart:
-    """The part of the list that the URL's ``page`` and ``rows`` say; a page behind the last one is the last one."""
+    """Return the page of the list that the query's ``page`` and ``rows`` select; the last page if ``page`` is too large."""
     rows = whole_number(query, "rows", least=1, most=ROWS_MAX, default=ROWS)
     last = max(0, (len(items) - 1) // rows)
     page = whole_number(query, "page", least=1, most=last + 1, default=1) - 1
@@ -52,7 +56,7 @@ def part_of(items: Sequence[Item], query: Query, *, total: int = -1) -> ListPart
 
 
 def matching(items: Sequence[Item], query: Query, facets: Mapping[str, Callable[[Item], str]]) -> list[Item]:
-    """Those whose facets are what the URL says, and in one of which ``q`` is found, without regard to case."""
+    """Return the items that match all facets in the query and contain ``q`` in one of the facets, without regard to case."""
     wanted = {name: value for name, value in query.items() if name in facets and value}
     text = query.get("q", "").casefold()
     return [
@@ -64,5 +68,5 @@ def matching(items: Sequence[Item], query: Query, facets: Mapping[str, Callable[
 
 
 def choices(items: Sequence[Item], read: Callable[[Item], str]) -> list[str]:
-    """What a facet can be chosen from."""
+    """Return the sorted distinct values of a facet, without the empty one."""
     return sorted({read(item) for item in items} - {""})

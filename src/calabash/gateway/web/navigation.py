@@ -1,4 +1,4 @@
-"""The pages at the left: which there are, in which group, and which of them are offered to whom."""
+"""Navigation menu of the console: the pages by group, and the permissions that they need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NavigationLink:
-    """A page that can be gone to; ``key`` after g is its key. ``needs``: any of these actions, empty: everybody."""
+    """Entry of the menu.
+
+    ``key`` after g is its keyboard shortcut. ``needs`` are permissions of which the visitor needs one; empty: no permission
+    is
+    needed. ``simulated`` entries are shown for simulated nodes only.
+    """
 
     section: str
     title: str
@@ -17,7 +22,7 @@ class NavigationLink:
     simulated: bool = False
 
 
-_BILLS = ("see-bills", "manage-bills")
+_INVOICE_PERMISSIONS = ("see-bills", "manage-bills")
 _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
     (
         "",
@@ -39,8 +44,8 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
                 section="users", title="Users", path="/users", key="u", needs=("manage-users", "manage-members")
             ),
             NavigationLink(section="usage", title="Usage", path="/usage", key="e"),
-            NavigationLink(section="invoices", title="Invoices", path="/invoices", key="i", needs=_BILLS),
-            NavigationLink(section="tariffs", title="Tariffs", path="/tariffs", key="f", needs=_BILLS),
+            NavigationLink(section="invoices", title="Invoices", path="/invoices", key="i", needs=_INVOICE_PERMISSIONS),
+            NavigationLink(section="tariffs", title="Tariffs", path="/tariffs", key="f", needs=_INVOICE_PERMISSIONS),
         ),
     ),
     (
@@ -69,7 +74,7 @@ _GROUPS: tuple[tuple[str, tuple[NavigationLink, ...]], ...] = (
 
 
 def navigation(may: frozenset[str], *, simulated: bool | str) -> list[tuple[str, list[NavigationLink]]]:
-    """The groups as one who may do that sees them; a group without pages is left out."""
+    """Return the groups with the entries that a visitor with these permissions sees; empty groups are left out."""
     shown = []
     for group, links in _GROUPS:
         offered = [

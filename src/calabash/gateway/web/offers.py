@@ -1,6 +1,6 @@
-"""What a page offers to whom. The same table of roles as the pool's, read from what the pool says of the visitor.
+"""Decide which actions a page offers to its visitor, with the pool's own table of roles.
 
-An offer is a convenience: whatever a page offers, or does not, the pool decides when it is asked.
+Offers are a convenience: the pool checks each request, whatever a page offered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from calabash.model.tenancy import Member, Principal, Role, TokenScope
 
 
 def visitor(me: Me) -> Principal:
-    """The principal as the core knows it."""
+    """Return the visitor as a principal of the model."""
     return Principal(
         user=me.user,
         uid=me.uid,
@@ -23,7 +23,7 @@ def visitor(me: Me) -> Principal:
 
 
 def offered(me: Me | None) -> frozenset[str]:
-    """All actions that the visitor may somewhere: on the platform, or in one of its tenants."""
+    """Return all actions that the visitor may do on the platform or in one of its tenants."""
     if me is None:
         return frozenset()
     principal = visitor(me)
@@ -34,14 +34,14 @@ def offered(me: Me | None) -> frozenset[str]:
 
 
 def may(me: Me | None, action: str, tenant: str = "") -> bool:
-    """Whether the visitor may do that in that tenant; without one: on the platform."""
+    """Return True if the visitor may do the action in the tenant, or on the platform if no tenant is given."""
     if me is None:
         return False
     return action in me.may or (bool(tenant) and Action(action) in allowed_actions(visitor(me), tenant=tenant))
 
 
 def named(me: Me | None) -> str:
-    """Who it is, for people: ``ann, tenant-admin of vision``."""
+    """Return the visitor's name with its first roles: ``ann, tenant-admin of vision``."""
     if me is None:
         return ""
     roles = [f"{r.role} of {r.tenant}" if r.tenant else r.role for r in me.roles[:2]]

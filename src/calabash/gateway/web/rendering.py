@@ -1,4 +1,4 @@
-"""Templates to HTML: one Jinja environment, everything escaped, what is missing an error."""
+"""Render templates to HTML with one Jinja environment: everything is escaped, and an undefined value is an error."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _FILTERS = {
 
 @cache
 def loaded_environment() -> Environment:
-    """Return the console's templates, all of them compiled: no file is read later, when rights have been given up.
+    """Return the environment with all templates compiled, as no file can be read after privileges were dropped.
 
-    Compiling takes about a third of a second, so that the gateways of one process share the result.
+    Compiling takes about a third of a second, so the gateways of one process share the result.
     """
     made = Environment(
         loader=PackageLoader("calabash.gateway.web", "templates"),
@@ -50,5 +50,5 @@ def loaded_environment() -> Environment:
 
 
 def render(templates: Environment, name: str, shown: Mapping[str, Any]) -> str:
-    """A page as HTML."""
+    """Render a template to HTML."""
     return templates.get_template(name).render(shown)

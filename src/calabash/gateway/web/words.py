@@ -1,4 +1,4 @@
-"""How figures read on a page: sizes, times, shares. The same words as the command line prints, where it prints them."""
+"""Format numbers, sizes, times and shares for pages, in the same form as the command line."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ HUES = 8
 
 
 def number(value: float | None) -> str:
-    """``4``, ``2.5``; a dash for what there is none of."""
+    """Format a number as ``4`` or ``2.5``; None as a dash."""
     if value is None:
         return "-"
     return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def percent(value: float | None) -> str:
-    """``62 %``; a dash where it is not known."""
+    """Format a percentage as ``62 %``; None as a dash."""
     return "-" if value is None else f"{value:.0f} %"
 
 
 def share(part: float, whole: float) -> float:
-    """``part`` of ``whole`` in percent, 0 to 100, to a tenth; 0 where the whole is nothing."""
+    """Return ``part`` of ``whole`` in percent, 0 to 100, rounded to a tenth; 0 if ``whole`` is 0."""
     return round(min(100.0, max(0.0, 100.0 * part / whole)), 1) if whole > 0 else 0.0
 
 
 def memory(mib: float) -> str:
-    """``39.4GiB``; nothing is 0."""
+    """Format a size in MiB as ``39.4GiB``; less than 1 MiB as 0."""
     return format_mib(int(mib)) if mib >= 1 else "0"
 
 
 def moment(at_s: float | None) -> str:
-    """``22 Nov 16:50:32`` in UTC."""
+    """Format a time (seconds since the epoch) as ``22 Nov 16:50:32`` in UTC."""
     return "-" if not at_s else datetime.fromtimestamp(at_s, UTC).strftime("%d %b %H:%M:%S")
 
 
 def iso(at_s: float | None) -> str:
-    """``2026-11-22T16:50:32Z`` for machines."""
+    """Format a time (seconds since the epoch) as ``2026-11-22T16:50:32Z``."""
     return "" if not at_s else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def ago(at_s: float | None, now_s: float) -> str:
-    """``3m10s``: how long since then."""
+    """Format the time since ``at_s`` as ``3m10s``."""
     return "-" if not at_s else format_duration(max(0.0, now_s - at_s))
 
 
 def command(words: Sequence[str], *, characters: int = 80) -> str:
-    """A command line, cut where it would fill the page."""
+    """Join the words of a command and cut the line after ``characters``."""
     line = " ".join(words) or "-"
     return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
 def bounds(most: Mapping[str, int]) -> str:
-    """``eip=8 vpc=4``, as they are typed."""
+    """Format limits by kind as they are typed: ``eip=8 vpc=4``."""
     return " ".join(f"{kind}={count}" for kind, count in sorted(most.items()))
 
 
 def hue(name: str) -> int:
-    """The colour of a name, 1 to 8: the same on every page and every day."""
+    """Return the colour of a name, 1 to HUES; the same on all pages."""
     return crc32(name.encode()) % HUES + 1
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 device``, ``2 devices``."""
+    """Format a count with its noun: ``1 device``, ``2 devices``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

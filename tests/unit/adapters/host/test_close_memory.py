@@ -10,14 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from calabash.adapters.host.accounts import LocalAccount, become_account
-from calabash.gateway.serving.privileges import give_up
+from calabash.gateway.serving.privileges import drop_privileges
 
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 USER = 2_000_010
 
 
 def _gateway() -> None:
-    give_up(USER if os.geteuid() == 0 else 0)
+    drop_privileges(USER if os.geteuid() == 0 else 0)
 
 
 def _job() -> None:

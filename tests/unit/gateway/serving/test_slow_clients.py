@@ -39,7 +39,7 @@ def _served(client: Callable[[int], Awaitable[None]], answers: dict[str, object]
         world.pool.answers.update(answers or {})
         settings = ConsoleSettings(limits=GatewayLimits())
         server = gateway_server(
-            gateway_application(Gateway.of(settings, world.pool, credential=GATEWAY)), settings.limits
+            gateway_application(Gateway.from_settings(settings, world.pool, credential=GATEWAY)), settings.limits
         )
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
-"""The pages of the console, a module each: what a page asks of the pool, and what of the answers it shows.
+"""Pages of the console, one module each: requests to the pool, and the data that the template shows.
 
-What lives here: pure functions from the API's replies to what a template shows, and the pages as data. What never lives
-here: rights (the pool has them), HTML, sessions.
+The modules contain pure functions from API replies to template data, and the declarations of pages. They contain no
+permissions, HTML or sessions.
 """
 
 from calabash.gateway.web.acting import ACTIONS

@@ -1,4 +1,4 @@
-"""The audit log: who did what from where, newest first, and whether its chain is whole."""
+"""Page of the audit log, newest first, with the verification of its hash chain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACETS = {
 
 
 def listed(lines: Sequence[audit.AuditView], verdict: audit.AuditVerdict | None, visit: Visit) -> Shown:
-    """Newest first; with ``refused`` in the URL only what was refused."""
+    """Return the data of the page; with ``refused`` in the URL only refused requests are shown."""
     shown = sorted(lines, key=lambda line: -line.id)
     if visit.query.get("refused"):
         shown = [line for line in shown if line.outcome >= 400]
@@ -42,7 +42,7 @@ async def _listed(visit: Visit) -> Shown:
         try:
             verdict = await visit.pool.get("/v1/audit/verify", audit.AuditVerdict)
         except CalabashError:
-            verdict = None  # whoever sees a part of the log cannot judge the whole
+            verdict = None  # a principal that sees a part of the log cannot verify the chain
     return listed(lines, verdict, visit)
 
 

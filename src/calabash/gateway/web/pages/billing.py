@@ -1,4 +1,4 @@
-"""Usage in hours with a plot, tariffs, invoices and one of them with its lines."""
+"""Pages of usage with a plot, tariffs, invoices, and a single invoice."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from calabash.model.errors import CalabashError, Reason
 DAYS = {"1": "one day", "7": "a week", "30": "30 days", "90": "90 days"}
 BY = ("tenant", "project", "user", "device", "model", "mode")
 POINTS = 24
-SERIES_MAX = 8  # as many as there are colours; the rest are in the table
+SERIES_MAX = 8  # the number of colours; other series are in the table only
 DAY_S = 86_400.0
 
 
 def period(visit: Visit) -> tuple[float, float]:
-    """From when to when: days that the URL names, whole days in UTC, or so many days until now."""
+    """Return the begin and end of the period in the URL: whole days in UTC, or a number of days until now.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the last day is before the first.
+    """
     try:
         begin = datetime.fromisoformat(visit.query.get("from", "")[:10]).replace(tzinfo=UTC)
         end = datetime.fromisoformat(visit.query.get("to", "")[:10]).replace(tzinfo=UTC) + timedelta(days=1)
@@ -38,13 +42,13 @@ def period(visit: Visit) -> tuple[float, float]:
 
 
 def summed_by(visit: Visit) -> str:
-    """What usage is summed by; by tenant when the URL does not say."""
+    """Return the key by which usage is summed; by tenant if the URL names none."""
     asked = visit.query.get("by", "tenant")
     return asked if asked in BY else "tenant"
 
 
 def usage(sums: billing.UsageSums, by: str, visit: Visit) -> Shown:
-    """The table of usage, most hours first, with what of the held hours was busy."""
+    """Return the data of the usage table, most hours first, with the busy share of the held hours."""
     rows = sorted(sums.items, key=lambda s: -s.gpu_hours)
     return {
         "by": by,
@@ -62,7 +66,7 @@ def usage(sums: billing.UsageSums, by: str, visit: Visit) -> Shown:
 
 
 def plotted(parts: Sequence[billing.UsageSums], by: str) -> Shown:
-    """Hours of each of the largest names in each part of the time, as uPlot wants them."""
+    """Return the hours of the SERIES_MAX largest names in each interval, in the form that uPlot takes."""
     total: dict[str, float] = {}
     for part in parts:
         for row in part.items:

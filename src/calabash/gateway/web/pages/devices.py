@@ -1,4 +1,4 @@
-"""Devices: all of them with their slices to scale, and one with its health, its settings and its MIG layout."""
+"""Pages of all devices with their slices, and of one device with its health, settings and MIG layout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACETS = {
 def listed(
     devices: Sequence[replies.DeviceView], slices: Mapping[str, Sequence[Held]], query: Mapping[str, str]
 ) -> Shown:
-    """The page of all devices: those that the URL asks for, each with its lane of memory."""
+    """Return the data of the list: devices that match the URL, each with its memory lane."""
     found = sorted(matching(devices, query, FACETS), key=lambda d: d.index)
     part: ListPart = part_of(found, query, total=len(devices))
     return {
@@ -43,7 +43,7 @@ def single(
     allocations: Sequence[replies.AllocationView],
     cards: Sequence[mig_messages.MigCardView],
 ) -> Shown:
-    """The page of one device: its lanes, whose slices they are, its health and what has happened to it."""
+    """Return the data of one device: its lanes, slices, health and history."""
     device = detail.device
     slices = held_of(device, allocations)
     card = next((c for c in cards if c.uuid == device.uuid), None)
@@ -80,7 +80,7 @@ async def _cards(visit: Visit) -> list[Any]:
     try:
         return list((await visit.pool.get("/v1/mig", mig_messages.MigCards)).items)
     except CalabashError:
-        return []  # a device is shown without its layout sooner than not at all
+        return []  # the page is shown without the MIG layout
 
 
 DEVICE_PAGES = (

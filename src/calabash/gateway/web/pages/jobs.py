@@ -1,4 +1,4 @@
-"""Jobs: commands that the pool runs for users, and one of them with what it said."""
+"""Pages of all jobs, and of one job with its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACETS = {
 
 
 def listed(found: Sequence[jobs.JobView], queues: Sequence[str], visit: Visit) -> Shown:
-    """Newest first, with where a new one could wait."""
+    """Return the data of the list, with the queues in which a new job can wait."""
     return {
         "part": part_of(matching(found, visit.query, FACETS), visit.query, total=len(found)),
         "states": choices(found, FACETS["state"]),
@@ -30,7 +30,7 @@ def listed(found: Sequence[jobs.JobView], queues: Sequence[str], visit: Visit) -
 
 
 def single(detail: jobs.JobDetail) -> Shown:
-    """One of them; it is over when it neither waits nor runs."""
+    """Return the data of one job; it is over if it neither waits nor runs."""
     over = detail.job.state not in (jobs.JobState.WAITING, jobs.JobState.RUNNING)
     return {"detail": detail, "job": detail.job, "over": over}
 

@@ -1,4 +1,4 @@
-"""Networks of tenants: the VPCs that the visitor sees, and everything of one of them by kind, with how far each is."""
+"""Pages of tenant networks: the VPCs that the visitor may see, and the objects of one VPC by kind with their state."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.network_status import ConditionKind
 
-SHOWN_MAX = 20  # rows of a kind on the page of a VPC; the rest have a page of their own
-PLATFORMS = "x-"  # labels of what the platform makes for itself
+SHOWN_MAX = 20  # rows of each kind on the page of a VPC; the rest are on the page of the kind
+PLATFORMS = "x-"  # prefix of labels of objects that the platform creates
 Spec = Mapping[str, Any]
 Cell = Callable[[Spec], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownState:
-    """How far an object is in a word, what colour that has, and why it is not there."""
+    """State of an object as a word, with its colour and the reason of a failure."""
 
     word: str
     tone: str
@@ -30,7 +30,7 @@ class ShownState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRow:
-    """One object in a table: its label within the VPC, what its columns say, where it is."""
+    """Object in a table: its label within the VPC, its cells, its state and its host."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class NetworkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkTable:
-    """All of a VPC that is of one kind."""
+    """Table of the objects of one kind in a VPC."""
 
     kind: str
     title: str
@@ -52,7 +52,7 @@ class NetworkTable:
 
 
 def state_of(item: NetworkObjectView) -> ShownState:
-    """As ``calabash`` lists tell it: what does not hold, else the last thing that does."""
+    """Return the state of an object as the command line shows it: the first failed condition, else the last one that holds."""
     conditions = {one.kind: one for one in item.status.conditions}
     for one in conditions.values():
         if one.holds is False:
@@ -130,7 +130,7 @@ KINDS: tuple[tuple[NetworkKind, str, tuple[tuple[str, Cell], ...]], ...] = (
 
 
 def listed(vpcs: Sequence[NetworkObjectView], visit: Visit) -> Shown:
-    """The VPCs that the visitor sees."""
+    """Return the data of the list of VPCs."""
     facets = {"name": lambda v: v.name, "tenant": lambda v: v.tenant, "cidrs": lambda v: _text(v.spec.get("cidrs"))}
     found = part_of(matching(vpcs, visit.query, facets), visit.query, total=len(vpcs))
     rows = [
@@ -141,7 +141,7 @@ def listed(vpcs: Sequence[NetworkObjectView], visit: Visit) -> Shown:
 
 
 def tables(items: Sequence[NetworkObjectView], visit: Visit) -> list[NetworkTable]:
-    """One for each kind that is there; with ``kind`` in the URL that one alone, a page at a time."""
+    """Return a table for each kind that has objects; with ``kind`` in the URL only that one, divided into pages."""
     only, found = visit.query.get("kind", ""), []
     for kind, title, columns in KINDS:
         rows = [_row(item, columns) for item in items if item.kind == kind]

@@ -1,4 +1,4 @@
-"""Notifications: who is told of what, and how that goes. Secrets of webhooks are shown once, when they are made."""
+"""Page of notifications with their delivery state. Secrets of webhooks are shown once, when they are created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.model.notices import KINDS
 
 
 def listed(found: Sequence[notifications.NotificationView], visit: Visit) -> Shown:
-    """All that the visitor administers."""
+    """Return the data of the page."""
     facets = {"name": lambda n: n.name, "tenant": lambda n: n.tenant, "target": lambda n: n.target}
     kinds = [str(kind) for kind in KINDS]
     return {"part": part_of(matching(found, visit.query, facets), visit.query, total=len(found)), "kinds": kinds}

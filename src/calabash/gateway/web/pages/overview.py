@@ -1,4 +1,4 @@
-"""The front page: what is given out beside what is used, what is held idle, and why others wait."""
+"""Front page: allocation compared with use, idle allocations, and reasons of waiting requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from calabash.api.overview import OverviewCell, OverviewReply
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.gateway.web.words import share
 
-CELL = 14  # edge of a device in the map, with its gap, in the drawing's own units
+CELL = 14  # edge of a device in the map with its gap, in SVG units
 LINKED_MAX = 256  # devices that are drawn one by one, each a link; more are drawn as one path per level
 COLUMNS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMap:
-    """All devices as small squares. ``cells``: (x, y, level, cell) each; ``paths``: (level, path) where there are too many."""
+    """Map of all devices as small squares.
+
+    ``cells`` are (x, y, level, cell) of each device. Above LINKED_MAX devices ``paths`` has one (level, path) for each
+    level
+    instead.
+    """
 
     columns: int
     rows: int
@@ -25,14 +30,14 @@ class DeviceMap:
 
 
 def level(cell: OverviewCell) -> str:
-    """How much of a device is given out, in quarters; ``bad`` where it gives out nothing."""
+    """Return the allocated share of a device in quarters, "0" to "4"; ``bad`` if the device is not healthy."""
     if cell.health != "healthy":
         return "bad"
     return str(-(-min(100, cell.given_percent) // 25))
 
 
 def device_map(cells: Sequence[OverviewCell]) -> DeviceMap:
-    """The squares, line by line in the order of the devices."""
+    """Return the map with the devices line by line, in their order."""
     columns = min(COLUMNS, max(1, len(cells)))
     placed = [(i % columns * CELL, i // columns * CELL, level(c), c) for i, c in enumerate(cells)]
     paths: list[tuple[str, str]] = []
@@ -45,7 +50,7 @@ def device_map(cells: Sequence[OverviewCell]) -> DeviceMap:
 
 
 def view(seen: OverviewReply) -> Shown:
-    """Allocation and use side by side, in percent of what there is."""
+    """Return the data of the page: allocation and use in percent of the capacity."""
     sick = sum(c.count for c in seen.health if c.name != "healthy")
     return {
         "seen": seen,

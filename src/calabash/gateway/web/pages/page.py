@@ -1,4 +1,4 @@
-"""What a page is: a path, the template that shows it, and how what it shows comes from the pool's replies."""
+"""Types of console pages: a page's path, template and data, the visit, and the actions of forms."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 Shown = Mapping[str, Any]
 
 
-class Asker(Protocol):
-    """The pool, asked by whoever looks at the page and with no other rights."""
+class PagePool(Protocol):
+    """Client of the pool with the rights of the visitor."""
 
     async def get(self, path: str, shape: type[Shape]) -> Shape:
-        """One reply. Raises CalabashError with the pool's reason."""
+        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason."""
 
     async def pages(self, path: str, shape: type[Any]) -> list[Any]:
-        """All items of a list, page by page."""
+        """Return all items of a list."""
 
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
-        """Something is to be changed. Raises CalabashError with the pool's reason."""
+        """Send a change and return the decoded reply. Raises CalabashError with the pool's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """Somebody looks at a page: the pool, what the path and the URL say, what he or she may do on the platform, and when."""
+    """Request for a page: the pool's client, path and query, the visitor's permissions on the platform, and the time."""
 
-    pool: Asker
+    pool: PagePool
     path: Mapping[str, str]
     query: Mapping[str, str]
     may: frozenset[str]
@@ -38,13 +38,13 @@ class Visit:
     sim: str = ""
 
     def quoted(self, name: str) -> str:
-        """Return that part of the path as a part of the path of a request to the pool."""
+        """Return a path parameter, quoted for the path of a request to the pool."""
         return quote(self.path[name], safe="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFile:
-    """What a page is downloaded as: made of what the page shows, in a thread of its own; ``name`` without its ending."""
+    """Download format of a page: ``write`` makes the file from the page's data in a thread; ``name`` has no ending."""
 
     media_type: str
     write: Callable[[Shown], bytes]
@@ -53,8 +53,12 @@ class PageFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolePage:
-    """A page of the console. ``needs`` is the action without which it is not offered; empty: everybody. ``files``: what it can
-    be downloaded as, by what ``format`` in the URL says."""
+    """Page of the console.
+
+    ``needs`` is the permission without which the page is not offered; "" offers it to all. ``files`` are the download
+    formats by
+    the value of ``format`` in the URL.
+    """
 
     path: str
     title: str
@@ -67,7 +71,7 @@ class ConsolePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What comes after a form: the page to go to, what it says of it, and a secret that it shows this once."""
+    """Result of a form: the next page, its message, and a secret that is shown once."""
 
     to: str
     said: str = ""
@@ -76,7 +80,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAction:
-    """What a form is posted to."""
+    """Handler of a form's path."""
 
     path: str
     act: Callable[[Visit, Mapping[str, str]], Awaitable[Outcome]]

@@ -1,4 +1,4 @@
-"""Queues as a tree: what each is guaranteed, has, borrows and waits for."""
+"""Page of queues as a tree, with the guarantee, allocation, borrowing and waiting requests of each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from calabash.gateway.web.words import share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A queue at its depth in the tree. Places on its lane in percent: what it holds within its guarantee, what it
-    borrows, and where guarantee and limit are."""
+    """Queue at its depth in the tree.
+
+    In percent of the lane: ``own`` is allocated within the guarantee, ``borrowed`` above it; ``guarantee_at`` and
+    ``limit_at`` are
+    positions.
+    """
 
     queue: replies.QueueView
     depth: int
@@ -24,7 +28,7 @@ class QueueRow:
 
 
 def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
-    """Parents before their children, siblings by name; a queue whose parent is gone stands at the top."""
+    """Return the queues with parents before children and siblings by name; a queue without an existing parent is a root."""
     names = {q.name for q in queues}
     children: dict[str, list[replies.QueueView]] = {}
     for queue in sorted(queues, key=lambda q: q.name):

@@ -1,4 +1,4 @@
-"""The simulated node under the pool: its cards, what is wrong with them, and buttons that break and heal them."""
+"""Page of the simulated node: its devices, their faults, and buttons that inject and clear faults."""
 
 from __future__ import annotations
 

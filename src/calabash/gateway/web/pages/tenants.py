@@ -1,4 +1,4 @@
-"""Teams: tenants with what they are promised and have, one tenant with its projects and members, and all users."""
+"""Pages of tenants with their quota, of one tenant with its projects and members, and of all users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.model.money import parse_money
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRow:
-    """A tenant or project with its lane, places in percent as on the page of queues."""
+    """Tenant or project with its lane; positions in percent, as on the page of queues."""
 
     quota: tenancy.QuotaView
     own: float
@@ -27,7 +27,7 @@ class QuotaRow:
 
 
 def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
-    """One scale for all of them, so that lanes can be compared."""
+    """Return the rows of all quotas with one scale, so that lanes can be compared."""
     scale = max(
         [1.0, *(q.allocated for q in quotas), *(q.guarantee for q in quotas), *(q.limit or 0.0 for q in quotas)]
     )
@@ -44,7 +44,7 @@ def quota_rows(quotas: Sequence[tenancy.QuotaView]) -> list[QuotaRow]:
 
 
 def spent_share(quota: tenancy.QuotaView) -> float:
-    """How much of the budget of this month is spent, in percent; 0 where either is not known or they are of two currencies."""
+    """Return the spent share of this month's budget in percent; 0 if either is unknown or the currencies differ."""
     if not quota.budget or not quota.spent:
         return 0.0
     budget, spent = parse_money(quota.budget), parse_money(quota.spent)
@@ -54,7 +54,7 @@ def spent_share(quota: tenancy.QuotaView) -> float:
 def listed(
     tenants: Sequence[tenancy.TenantView], quotas: Sequence[tenancy.QuotaView], query: Mapping[str, str]
 ) -> Shown:
-    """All tenants, each with its quota."""
+    """Return the data of the list, each tenant with its quota."""
     found = matching(sorted(tenants, key=lambda t: t.name), query, {"name": lambda t: t.name})
     rows = {row.quota.tenant: row for row in quota_rows([q for q in quotas if not q.project])}
     return {"part": part_of(found, query, total=len(tenants)), "rows": rows}
@@ -66,7 +66,7 @@ def single(
     users: Sequence[tenancy.UserView],
     quotas: Sequence[tenancy.QuotaView],
 ) -> Shown:
-    """One tenant: quota of it and its projects, its members and their roles."""
+    """Return the data of one tenant: its quota, its projects with theirs, and its members with their roles."""
     members = [(u, r) for u in users for r in u.roles if r.tenant == tenant.name]
     of = [q for q in quotas if q.tenant == tenant.name]
     return {
@@ -82,7 +82,7 @@ async def _quotas(visit: Visit) -> list[Any]:
     try:
         return list((await visit.pool.get("/v1/quota", tenancy.QuotaList)).items)
     except CalabashError:
-        return []  # tenants are shown without their quota sooner than not at all
+        return []  # the page is shown without quotas
 
 
 async def _users(visit: Visit) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Tokens: what programs log in with. Their secrets are shown once, when they are made."""
+"""Page of API tokens. Secrets are shown once, when they are created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
 
 def listed(tokens: Sequence[tenancy.TokenView], visit: Visit) -> Shown:
-    """Those of the API that are still good first; sessions of the console only when the URL asks for them."""
+    """Return the data of the page: API tokens, valid ones first; sessions of the console only with ``kind`` in the URL."""
     kind = visit.query.get("kind", "api")
     shown = sorted((t for t in tokens if t.kind == kind), key=lambda t: (t.state != "valid", -t.created_at))
     facets = {"user": lambda t: t.user, "note": lambda t: t.note, "id": lambda t: t.id, "state": lambda t: t.state}

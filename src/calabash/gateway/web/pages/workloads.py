@@ -1,4 +1,4 @@
-"""What holds slices, what waits and why, and one of them with its explanation."""
+"""Pages of workloads that hold slices, of waiting requests with their reasons, and of one workload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.errors import CalabashError, Reason
 
 WAITING = "pending"
-EXPLAINED = 20  # waiting requests of one page whose explanation is asked for
+EXPLAINED = 20  # waiting requests on one page that are explained
 
 FACETS = {
     "tenant": lambda a: a.tenant,
@@ -29,7 +29,7 @@ FACETS = {
 
 
 def listed(allocations: Sequence[replies.AllocationView], query: Mapping[str, str]) -> Shown:
-    """The page of workloads: what is held, or, when the URL says so, what is over."""
+    """Return the data of the list: held allocations, or ended ones if the URL asks for them."""
     shown = [a for a in allocations if a.state != WAITING]
     found = matching(shown, {k: v for k, v in query.items() if k != "device"}, FACETS)
     if device := query.get("device", ""):
@@ -48,7 +48,7 @@ def line(
     why: Mapping[str, replies.WhyReply],
     query: Mapping[str, str],
 ) -> Shown:
-    """The waiting line: each request with its reason and what would help."""
+    """Return the data of the waiting requests, each with its reason and what would help."""
     waiting = [a for a in allocations if a.state == WAITING]
     found = matching(waiting, query, FACETS)
     return {
@@ -61,7 +61,7 @@ def line(
 
 
 def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
-    """Where a request on that tenant's account can wait: queues without others below them, but those of other tenants."""
+    """Return the queues in which a request of the tenant can wait: leaf queues, without those of other tenants."""
     parents = {q.parent for q in queues}
     plain = [q.name for q in queues if q.name not in parents]
     return sorted(name for name in plain if "/" not in name or name.startswith(f"{tenant}/"))
@@ -70,7 +70,7 @@ def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
 def single(
     allocation: replies.AllocationView, why: replies.WhyReply, queues: Sequence[replies.QueueView] = ()
 ) -> Shown:
-    """The page of one workload: where it is, why there, what it uses and, while it waits, where else it could wait."""
+    """Return the data of one workload: its placement and reason, its use, and the queues to which it can move."""
     return {
         "allocation": allocation,
         "why": why,
@@ -100,7 +100,7 @@ async def _why(visit: Visit, name: str) -> replies.WhyReply | None:
     try:
         return await visit.pool.get(f"/v1/allocations/{quote(name, safe='')}/why", replies.WhyReply)
     except CalabashError:
-        return None  # answered in the meantime
+        return None  # allocated or withdrawn in the meantime
 
 
 async def _single(visit: Visit) -> Shown:
@@ -113,9 +113,7 @@ async def _single(visit: Visit) -> Shown:
         over = await visit.pool.get("/v1/allocations?ended=1", replies.AllocationList)
         found = next((a for a in over.items if a.id == name), None)
     if found is None or why is None:
-        raise CalabashError(
-            f"there is no workload {name[:80]!r}", reason=Reason.NOT_FOUND, hint="it may have ended long ago"
-        )
+        raise CalabashError(f"no workload {name[:80]!r}", reason=Reason.NOT_FOUND, hint="it may have ended long ago")
     queues = (await visit.pool.get("/v1/queues", replies.QueueList)).items if found.state == WAITING else ()
     return single(found, why, queues)
 
