@@ -87,7 +87,7 @@ def made_device(index: int) -> replies.DeviceView:
         uuid=f"GPU-{index:036d}", index=index, vendor="nvidia", model="NVIDIA H100", compute_capability="9.0",
         memory_mib=81920, memory_used_mib=40000, memory_allocated_mib=60000, memory_free_mib=21920,
         core_allocated_percent=80, utilization_percent=55, temperature_c=61, power_w=431.5, health="healthy", cause="",
-        mode="vgpu", pinned="", replicas=4, interval="", spill_mib=0, allocations=["a", "b"], strangers=[],
+        mode="vgpu", pinned="", replicas=4, interval="", spill_mib=0, allocations=["a", "b"], unmanaged_processes=[],
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
-"""Message types of tenant networks: objects as in YAML (``kind``, ``name``, ``spec``), their status, and snapshots of all
-objects for the network controller."""
+"""Message types of tenant networks.
+
+Objects as in YAML (``kind``, ``name``, ``spec``), their status, and snapshots of all objects for the network controller.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from calabash.api.replies import Reply
 
 
@@ -51,7 +53,7 @@ class OverviewReply(Reply, kw_only=True, frozen=True):
     slices: int
     idle_held: int
     idle_held_devices: float
-    strangers: int
+    unmanaged_processes: int = msgspec.field(name="strangers")
     pending: int
     pending_by_reason: list[OverviewCount]
     unexplained: int

@@ -88,7 +88,7 @@ class DeviceView(Reply, kw_only=True, frozen=True):
     interval: str
     spill_mib: int
     allocations: list[str]
-    strangers: list[UnmanagedProcessView]
+    unmanaged_processes: list[UnmanagedProcessView] = msgspec.field(name="strangers")
     node: str = ""
 
 
@@ -236,7 +236,7 @@ class GrantReply(Reply, kw_only=True, frozen=True):
     slices: list[SliceView]
     policy: str = ""
     worker_socket: str = ""
-    door: str = ""
+    entry_socket: str = msgspec.field(name="door", default="")
     warnings: list[str] = []
 
 

@@ -67,8 +67,8 @@ def _of_devices(reading: PoolReading) -> Iterator[Family]:
     yield family(c.DEVICE_TEMPERATURE, [(key, d.temperature_c) for key, d in devices])
     yield family(c.DEVICE_POWER, [(key, d.power_w) for key, d in devices])
     yield family(c.DEVICE_SLICES, [(key, len(d.allocations)) for key, d in devices])
-    yield family(c.DEVICE_STRANGERS, [(key, len(d.strangers)) for key, d in devices])
-    memory = [(key, sum(s.memory_mib for s in d.strangers) * MIB) for key, d in devices]
+    yield family(c.DEVICE_STRANGERS, [(key, len(d.unmanaged_processes)) for key, d in devices])
+    memory = [(key, sum(s.memory_mib for s in d.unmanaged_processes) * MIB) for key, d in devices]
     yield family(c.DEVICE_STRANGERS_MEMORY, memory)
 
 

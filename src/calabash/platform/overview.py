@@ -43,7 +43,7 @@ def overview(
         slices=sum(len(held.slices) for held in allocations),
         idle_held=len(idle),
         idle_held_devices=round(sum(idle), 3),
-        strangers=sum(len(d.strangers) for d in devices),
+        unmanaged_processes=sum(len(d.unmanaged_processes) for d in devices),
         pending=pending,
         pending_by_reason=_counts(explained),
         unexplained=max(0, pending - explained.total()),

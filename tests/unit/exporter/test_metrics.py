@@ -35,7 +35,7 @@ def device(index: int = 0, **changes: Any) -> replies.DeviceView:
         uuid=f"GPU-{index}", index=index, vendor="nvidia", model="A100", compute_capability="8.0", memory_mib=1000,
         memory_used_mib=300, memory_allocated_mib=500, memory_free_mib=500, core_allocated_percent=40,
         utilization_percent=20, temperature_c=50, power_w=99.5, health="healthy", cause="", mode="vgpu", pinned="",
-        replicas=4, interval="", spill_mib=0, allocations=["a1"], strangers=[],
+        replicas=4, interval="", spill_mib=0, allocations=["a1"], unmanaged_processes=[],
     )  # fmt: skip
     return msgspec.structs.replace(base, **changes)
 

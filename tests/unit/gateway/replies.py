@@ -26,7 +26,7 @@ DEVICE: dict[str, Any] = {
     "interval": "",
     "spill_mib": 0,
     "allocations": [],
-    "strangers": [],
+    "unmanaged_processes": [],
 }
 ALLOCATION: dict[str, Any] = {
     "tenant": "vision",

@@ -59,7 +59,7 @@ def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
     If more memory is promised than the device has, as time windows allow, the lane's scale is the promised sum.
     """
     sizes = [(h.part.memory_mib - h.part.spill_mib) or device.memory_mib for h in slices]
-    foreign = sum(s.memory_mib for s in device.strangers if not s.allocation)
+    foreign = sum(s.memory_mib for s in device.unmanaged_processes if not s.allocation)
     scale = max(device.memory_mib, sum(sizes) + foreign, 1)
     pieces, at = [], 0.0
     for held, size in zip(slices, sizes, strict=True):

@@ -91,7 +91,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
         interval="",
         spill_mib=device.spill_mib,
         allocations=list(dict.fromkeys(part.pod_uid for part in device.slices)),
-        strangers=[],
+        unmanaged_processes=[],
         node=one.node.metadata.name,
     )
 

@@ -151,7 +151,7 @@ class Sight:
         return msgspec.structs.replace(
             view,
             allocations=[name for name in view.allocations if self.allocation(name)],
-            strangers=[s for s in view.strangers if s.uid == self.who.uid],
+            unmanaged_processes=[s for s in view.unmanaged_processes if s.uid == self.who.uid],
         )
 
     def shown_detail(self, detail: replies.DeviceDetail) -> replies.DeviceDetail:

@@ -84,7 +84,7 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
         interval=device.interval,
         spill_mib=device.spill_mib,
         allocations=list(state.allocations),
-        strangers=[
+        unmanaged_processes=[
             replies.UnmanagedProcessView(
                 pid=s.process.pid, uid=s.uid, command=s.command, memory_mib=s.used_mib, allocation=s.allocation or ""
             )
@@ -230,7 +230,7 @@ def granted(
         slot="" if worker else record.slot,
         lease=str(lease) if lease.exists() and not worker else "",
         worker_socket=worker,
-        door=door,
+        entry_socket=door,
         mode=record.placement.mode,
         policy=record.request.policy,
         warnings=[sight.text(warning) for warning in answer.warnings],

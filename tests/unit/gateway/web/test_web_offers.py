@@ -174,7 +174,7 @@ def test_what_the_pool_says_is_never_markup() -> None:
 def test_the_overview_of_a_pool_without_devices_says_so() -> None:
     empty = OverviewReply(
         at=1.0, devices=0, given=0.0, busy=0.0, memory_mib=0, memory_given_mib=0, memory_used_mib=0, power_w=0.0,
-        allocations=0, slices=0, idle_held=0, idle_held_devices=0.0, strangers=0, pending=0, pending_by_reason=[],
+        allocations=0, slices=0, idle_held=0, idle_held_devices=0.0, unmanaged_processes=0, pending=0, pending_by_reason=[],
         unexplained=0, health=[], models=[], tenants=[], cells=[],
     )  # fmt: skip
     page = next(p for p in PAGES if p.path == "/")
