@@ -121,7 +121,7 @@ def test_every_command_of_the_table_does_what_it_says_and_again_nothing(clean: W
         if not line.startswith("port create red/a/web1"):  # it has a rate by now
             typed(clean, line)
     assert objects(clean) == before
-    assert "not the same" in refused(clean, Reason.CONFLICT, "port create red/a/web1")
+    assert "and differs" in refused(clean, Reason.CONFLICT, "port create red/a/web1")
     typed(clean, "sg rule remove red/default --allow tcp:443 --from 0.0.0.0/0")
     assert len(specs(clean)["sg red/default"]["rules"]) == len(rules) - 1
     assert "dnat" in typed(clean, "nat list")

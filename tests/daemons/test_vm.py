@@ -121,7 +121,7 @@ def test_only_modes_for_virtual_machines_take_requests_that_stand(pool: World) -
 
     with pytest.raises(CalabashError) as caught:
         pool.client.post("/v1/allocations", {"standing": True, "command": ["x"]})
-    assert "cannot stand" in caught.value.message
+    assert "cannot be standing" in caught.value.message
 
 
 def test_a_program_may_have_a_card_without_its_driver_as_long_as_it_runs(pool: World, terminal: Terminal) -> None:

@@ -87,7 +87,7 @@ def _refused(child: Child) -> None:
     """Fail unless the program was told in one line that its slot is not the pool's, and was given nothing."""
     text = _answer(child)
     assert "held " not in text, text
-    assert "calabash: the slot" in text or ("calabash: " in text and "another file system" in text), text
+    assert "calabash: the slot" in text or ("calabash: " in text and "not on the file system" in text), text
 
 
 @pytest.mark.parametrize("how", IMITATIONS)

@@ -263,12 +263,14 @@ def test_pods_that_nobody_plans_have_no_devices_by_claims(product: Product) -> N
             pod = claiming(f"{name}-{source}", resourceClaimName=source)
             pod["metadata"] |= metadata
             answer = refusal(product, PODS, json.dumps(pod))
-            assert "no limit would hold for the claim" in answer, answer
+            assert "no queue limit would apply" in answer, answer
             assert "hint: " in answer
 
     def said() -> bool:
         events = product.api.get(f"/api/v1/namespaces/{USER}/events")["items"]
-        return any("no limit would hold" in e["message"] for e in events if e["involvedObject"]["kind"] == "DaemonSet")
+        return any(
+            "no queue limit would apply" in e["message"] for e in events if e["involvedObject"]["kind"] == "DaemonSet"
+        )
 
     product.cluster.wait_for(said, "an event of the DaemonSet")
     served(product)
@@ -444,7 +446,7 @@ def test_devices_asked_for_by_the_name_of_a_device_class_keep_to_the_limit_of_th
         forged = asking_by_name("forged", resource)
         forged["metadata"] |= {"ownerReferences": [owner]}
         answer = refusal(product, PODS, json.dumps(forged))
-        assert "no limit would hold" in answer, answer
+        assert "no queue limit would apply" in answer, answer
         assert "hint: " in answer
         answer = refusal(product, PODS, json.dumps(asking_by_name("odd", f"{resource}-of-nobody")))
         assert "does not exist" in answer, answer
