@@ -88,7 +88,7 @@ class DrivenKubelet:
         if self._server is not None:
             self._server.stop(0).wait()
 
-    def wait_for_tokens(self, timeout_s: float = 60) -> None:
+    def wait_for_device_ids(self, timeout_s: float = 60) -> None:
         self._line.wait(lambda: bool(self._line.devices), timeout_s)
 
     def garble(self, yes: bool) -> None:

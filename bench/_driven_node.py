@@ -87,7 +87,7 @@ class DrivenNode:
 
     def wait_until_offered(self) -> None:
         """Wait until the kubelet has the devices that the agent offers."""
-        self.kubelet.wait_for_tokens()
+        self.kubelet.wait_for_device_ids()
 
     def end(self) -> None:
         for program in (self.agent, self.relay, "driven-runtime"):
@@ -126,7 +126,7 @@ class DrivenNode:
             self.kubelet.stop()
             time.sleep(0.5)
             self.kubelet.start()
-            self.kubelet.wait_for_tokens()
+            self.kubelet.wait_for_device_ids()
 
         def garble() -> None:
             self.kubelet.garble(True)

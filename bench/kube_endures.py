@@ -21,13 +21,13 @@ from tests.kube.endured import (
     Lines,
     Replicas,
     Stream,
-    all_bound,
-    behind_lines,
-    first_after,
     has_plan,
     is_bound,
     over_committed,
+    planner_behind_lines,
+    seconds_until_next,
     status_of,
+    wait_until_bound,
 )
 from tests.kube.needs import absent
 from tests.kube.planned import Planned, crd, planned_pod
@@ -143,7 +143,7 @@ def pod(number: int) -> Json:
 
 def judged(report: Report, planned: Planned, space: str, count: int, what: str) -> None:
     """Wait until all pods are bound; report double placements and lost pods."""
-    found = all_bound(planned, space, count)
+    found = wait_until_bound(planned, space, count)
     report.add(f"double placements, {what}", len(over_committed(found)), "", at_most=0, detail=f"{count} pods")
     report.add(f"lost pods, {what}", count - sum(map(is_bound, found)), "", at_most=0)
     planned.clear(space)
@@ -159,7 +159,7 @@ def measure_kills(report: Report, planned: Planned, turns: int) -> None:
                 planned.cluster.kill(component)
                 time.sleep(1.0)
                 planned.cluster.start(component)
-                worst_s = max(worst_s, first_after(planned, space, has_plan))
+                worst_s = max(worst_s, seconds_until_next(planned, space, has_plan))
         what = f"{component} killed {turns} times in a stream"
         detail = "set by retries of connections"
         report.add(f"first decision, {what}, worst", worst_s, "s", at_most=DECISION_S, detail=detail)
@@ -228,7 +228,7 @@ def measure_replicas(report: Report, planned: Planned, term_s: float) -> None:
         planned.wait_bound("two", 164, 120)
         cluster.kill(second)
         planned.create("two", [pod(i) for i in range(100, 120)])
-        took_s = first_after(planned, "two", has_plan)
+        took_s = seconds_until_next(planned, "two", has_plan)
         what = f"first decision, leader killed, term of {term_s:.0f} s"
         report.add(what, took_s, "s", at_most=term_s + DECISION_S, detail=detail)
         judged(report, planned, "two", 184, "leader stopped amid a gang and woken, the next one killed")
@@ -243,7 +243,7 @@ def measure(report: Report) -> None:
     random.seed(7)
     quick = report.quick
     measure_size(report, *((100, 200) if quick else (5000, 3000)))
-    with Cluster() as cluster, behind_lines(cluster, GPUS, prefix="bench") as (planned, lines):
+    with Cluster() as cluster, planner_behind_lines(cluster, GPUS, prefix="bench") as (planned, lines):
         measure_lines(report, planned, lines, 20 if quick else 100)
         if not quick:
             measure_kills(report, planned, 3)

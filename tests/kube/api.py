@@ -1,4 +1,4 @@
-"""The plainest client of a Kubernetes API server: paths and JSON, a connection for each thread."""
+"""Minimal client of a Kubernetes API server for tests: paths and JSON, one connection per thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATCHES = {
 
 
 class RefusedError(Exception):
-    """The API server said no; ``status`` is the number, the text is its own."""
+    """Error answer of the API server: the HTTP status, and the server's message as text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Requests to one server as one user. Safe to use from several threads."""
+    """HTTP requests to one server as one user. Safe to use from several threads."""
 
     def __init__(self, server: str, authority: Path, token: str) -> None:
         self._address = urlsplit(server).netloc
@@ -54,7 +54,7 @@ class Api:
         return True
 
     def text(self, path: str) -> str:
-        """What is not JSON: health, metrics, logs."""
+        """Return a response that is not JSON, such as health, metrics or logs."""
         return self._send("GET", path, None, "application/json").decode()
 
     def create(self, path: str, body: Json) -> Json:
@@ -67,7 +67,7 @@ class Api:
         return self._request("PATCH", path, body, _PATCHES[style])
 
     def watch(self, path: str) -> Watch:
-        """Events of a list's path, from now or from a ``resourceVersion`` of the path's query."""
+        """Watch the list at ``path``, from now or from the ``resourceVersion`` in the path's query."""
         return Watch(self._connection(timeout_s=None), path, self._token)
 
     def _connection(self, timeout_s: float | None = 60) -> http.client.HTTPSConnection:
@@ -103,7 +103,7 @@ class Api:
 
 
 def _closed(connection: http.client.HTTPSConnection | None) -> bool:
-    """Whether a kept connection has ended: nothing was asked, so what can be read is its end."""
+    """Return True if the server has closed an idle connection: no request is pending, so readable data is its end."""
     if connection is None:
         return True
     kept: socket.socket | None = connection.sock
@@ -114,7 +114,7 @@ def _closed(connection: http.client.HTTPSConnection | None) -> bool:
 
 
 class Watch:
-    """Events, each ``{"type": ..., "object": ...}``, until the server ends the stream or ``close`` does."""
+    """Iterator over events ``{"type": ..., "object": ...}`` until the server ends the stream or ``close`` is called."""
 
     def __init__(self, connection: http.client.HTTPSConnection, path: str, token: str) -> None:
         self._connection = connection
@@ -135,7 +135,7 @@ class Watch:
             self._connection.close()
 
     def close(self) -> None:
-        """Ends the stream, from another thread than the one that reads it."""
+        """End the stream; called from another thread than the one that reads the events."""
         try:
             # Not the TLS socket's own: it forgets its session first, and the reader would then read ciphertext.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

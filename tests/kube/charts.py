@@ -1,6 +1,7 @@
-"""Helm for tests, built once from its pinned Go module and kept beside the cluster's programs, and what a chart renders to.
+"""Helm for tests, built once from a pinned Go module, and the objects that a chart renders to.
 
-``python -m tests.kube.charts`` builds it where it is missing; ``tools/bootstrap --tests`` calls that.
+``python -m tests.kube.charts`` builds Helm if it is missing; ``tools/bootstrap --tests`` calls that. The program is kept in
+the cache of the Kubernetes programs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Manifest = dict[str, Any]
 
 
 def directory() -> Path:
-    """Where it is, built or not; without Go any that was built from the same sources."""
+    """Return the directory of Helm, built or not; without Go, any directory that was built from the same sources."""
     name = f"helm-{programs.key(SOURCES)}"
     version = programs.go_version()
     if version is not None:
@@ -41,7 +42,7 @@ def directory() -> Path:
 
 
 def found() -> Path:
-    """The program."""
+    """Return the path of the built Helm program."""
     path = directory() / "helm"
     if not path.exists():
         raise MissingError(f"helm is not built in {path.parent}; hint: tools/bootstrap --tests")
@@ -49,7 +50,7 @@ def found() -> Path:
 
 
 def build() -> Path:
-    """Builds it if it is missing; a second builder waits for the first. The same packages as kubectl's are compiled once."""
+    """Build Helm if it is missing. A second builder waits for the first. Packages shared with kubectl are compiled once."""
     path = directory() / "helm"
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / "lock").open("w") as lock:
@@ -77,7 +78,7 @@ def _compile(path: Path) -> None:
 
 
 def need_helm() -> None:
-    """Skips the test that asks, with the reason; fails it where ``CALABASH_KUBE=required``, as in CI."""
+    """Skip the calling test if Helm is missing; fail it if ``CALABASH_KUBE=required``, as in CI."""
     try:
         found()
     except MissingError as missing:
@@ -87,7 +88,7 @@ def need_helm() -> None:
 
 
 def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = None) -> str:
-    """Runs helm with these values; what it printed. Raises RuntimeError with its complaint."""
+    """Run helm with these values and return its output. Raises RuntimeError with helm's error message."""
     command = [str(found()), *words, *(["--values", "-"] if values is not None else [])]
     environment = {**os.environ, "HELM_NAMESPACE": NAMESPACE, "KUBECONFIG": str(kubeconfig or os.devnull)}
     told = subprocess.run(
@@ -105,7 +106,7 @@ def helm(*words: str, values: Manifest | None = None, kubeconfig: Path | None = 
 
 
 def render(values: Manifest | None = None) -> list[Manifest]:
-    """All objects of the chart with these values, its definitions included."""
+    """Return all objects that the chart renders with these values, including its CustomResourceDefinitions."""
     return copy.deepcopy(_rendered(json.dumps(values or {}, sort_keys=True)))
 
 
@@ -116,7 +117,7 @@ def _rendered(values: str) -> list[Manifest]:
 
 
 def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    """The object of that kind and name."""
+    """Return the object of that kind and name."""
     (found_one,) = (m for m in manifests if m["kind"] == kind and m["metadata"]["name"] == name)
     return found_one
 

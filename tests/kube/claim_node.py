@@ -1,4 +1,4 @@
-"""A real node with simulated cards and our agent, whose devices are asked for by claims."""
+"""A real node with simulated cards and our agent, whose devices are allocated by ResourceClaims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 class ClaimNode(GpuNode):
-    """A node whose door is that of claims: the cluster's scheduler allocates them."""
+    """A node with the allocation API ``dra``: the cluster's scheduler allocates its claims."""
 
     def __init__(self, node: RealNode, scratch: Path) -> None:
         super().__init__(node, scratch, words=["--door=claims"])
@@ -38,7 +38,7 @@ class ClaimNode(GpuNode):
         return made
 
     def spec(self, *sizes_mib: int, cores: int = 30) -> dict[str, Any]:
-        """Of a claim with one request for each size."""
+        """Return the spec of a claim with one request for each size."""
         requests = [
             {
                 "name": f"r{number}",
@@ -64,7 +64,9 @@ class ClaimNode(GpuNode):
         return name
 
     def share(self, *scripts: str, requests: tuple[str, ...] = (), **source: str) -> str:
-        """A pod with one claim, in a container for each script; ``requests``: which of the claim's each one names."""
+        """Create a pod with one claim and a container for each script; ``requests`` are the requests of the claim that each
+        container names.
+        """
         name = f"sharing{next(_numbers)}"
         containers = [
             {
@@ -107,11 +109,11 @@ class ClaimNode(GpuNode):
     def _gone(self, claim: str) -> bool:
         return not self.cluster.api.exists(f"{CLAIMS}/{claim}")
 
-    def _asks(self, planned: PlannedContainer) -> dict[str, Any]:
+    def _request_fields(self, planned: PlannedContainer) -> dict[str, Any]:
         return {"resources": {"claims": [{"name": planned.name}]}}
 
-    def _place(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
-        """Makes a pod with a claim for each container, which the scheduler allocates and binds."""
+    def _create_bound(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
+        """Create a pod with a claim for each container; the scheduler allocates the claims and binds the pod."""
         name = pod["metadata"]["name"]
         claims = {container.name: f"{name}-{container.name}" for container in plan}
         for container in plan:
@@ -123,7 +125,7 @@ class ClaimNode(GpuNode):
 
 
 def _request(number: int, part: PlannedSlice) -> dict[str, Any]:
-    """One that only a slice of this size of this card answers."""
+    """Return a device request that only a slice of this size on this card satisfies."""
     card = f'device.attributes["calabash.dev"].uuid == "{part.device}"'
     amounts = {"memory": f"{part.memory_mib}Mi", "cores": str(part.core_percent)}
     exactly = {

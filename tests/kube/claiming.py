@@ -1,4 +1,4 @@
-"""Pods that ask by claims, on invented nodes whose slices are the agent's."""
+"""Pods with ResourceClaims, on fake nodes whose ResourceSlices are published by the agent's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = 'device.driver == "calabash.dev" && device.attributes["calabash.dev"].mo
 
 
 def publish(planned: Planned, nodes: Sequence[str]) -> None:
-    """The class of whole cards, and the slices of these nodes as their agents would write them."""
+    """Create the device class of whole cards, and the ResourceSlices of these nodes as their agents would publish them."""
     spec = {"selectors": [{"cel": {"expression": WHOLE}}]}
     planned.api.create("/apis/resource.k8s.io/v1/deviceclasses", {"metadata": {"name": "calabash.dev"}, "spec": spec})
     client = load_client(planned.cluster.kubeconfig)
@@ -41,13 +41,13 @@ def publish(planned: Planned, nodes: Sequence[str]) -> None:
         planned.cluster.wait_for(partial(publisher.publish, snapshot, SliceFacts()), f"slices of {node}")
 
 
-def told_claims(planned: Planned, node: str) -> None:
-    """Its agent says that its devices are asked for by claims."""
+def report_claims(planned: Planned, node: str) -> None:
+    """Report, as the node's agent, that the node's devices are allocated by claims."""
     planned.api.patch(f"/apis/calabash.dev/v1alpha1/gpunodes/{node}/status", {"status": {"door": "claims"}})
 
 
 def template(planned: Planned, namespace: str, count: int = 1) -> None:
-    """What claims for so many whole cards are made of, in a namespace of its own."""
+    """Create a namespace and a ResourceClaimTemplate for ``count`` whole cards in it."""
     planned.make_namespace(namespace)
     exactly = {"deviceClassName": "calabash.dev", "count": count}
     spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
@@ -64,7 +64,7 @@ def claimer(
     movable: bool = False,
     **spec: Any,
 ) -> Json:
-    """A pod as admission leaves it; its claim is made of ``template``'s, or the one of this name."""
+    """Return a pod as admission leaves it, with the claim of this name or one made from the namespace's template."""
     request = terms or GpuRequest()
     part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=request)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE
@@ -84,8 +84,8 @@ def claimer(
     }
 
 
-def given(planned: Planned, namespace: str) -> list[tuple[str, str]]:
-    """All (node, device) that are allocated in a namespace."""
+def allocated_devices(planned: Planned, namespace: str) -> list[tuple[str, str]]:
+    """Return (node, device) of all allocated devices in a namespace."""
     claims = planned.api.get(CLAIMS.format(namespace))["items"]
     return [
         (one["pool"], one["device"])
@@ -94,18 +94,18 @@ def given(planned: Planned, namespace: str) -> list[tuple[str, str]]:
     ]
 
 
-def waits(planned: Planned, namespace: str, name: str, reason: str) -> Json:
-    """Until a pod is told why it waits; what it is told."""
+def wait_for_reason(planned: Planned, namespace: str, name: str, reason: str) -> Json:
+    """Wait until the condition PodScheduled has this reason, and return the condition."""
 
-    def said() -> Json | None:
+    def condition() -> Json | None:
         conditions = planned.pods(namespace)[name]["status"].get("conditions", [])
         return next((c for c in conditions if c["type"] == "PodScheduled" and c["reason"] == reason), None)
 
-    found = planned.cluster.wait_for(said, f"{name} is told {reason}")
+    found = planned.cluster.wait_for(condition, f"{name} is told {reason}")
     assert found is not None
     return found
 
 
 def remove(planned: Planned, namespace: str) -> None:
     planned.clear(namespace)
-    planned.cluster.wait_for(lambda: not given(planned, namespace), "its claims are free")
+    planned.cluster.wait_for(lambda: not allocated_devices(planned, namespace), "its claims are free")

@@ -33,10 +33,14 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """A control plane in namespaces of its own. Several live side by side; all of it dies with the test process.
+    """A control plane in its own namespaces. Several can run at the same time; all of them end with the test process.
 
-    ``apiserver`` and ``controllers``: further flags. ``lifecycle``: Kubernetes watches over nodes and taints those that
-    fall silent; without it nodes need no kubelet and no lease. ``users``: name to groups, each with a kubeconfig.
+    Args:
+        apiserver: further flags of the API server.
+        controllers: further flags of the controller manager.
+        lifecycle: run the node lifecycle controller, which taints nodes that stop renewing their leases; without it nodes need
+            neither kubelet nor lease.
+        users: groups by user name; each user gets a kubeconfig.
     """
 
     def __init__(
@@ -85,23 +89,26 @@ class Cluster:
     # -- programs --------------------------------------------------------------------------------------------------
 
     def add_scheduler(self, name: str, config: Mapping[str, Any]) -> None:
-        """One more kube-scheduler with this KubeSchedulerConfiguration (as JSON; kubeconfig and limits are filled in)."""
+        """Add a kube-scheduler with this KubeSchedulerConfiguration (as JSON; kubeconfig and limits are filled in)."""
         port = _SCHEDULER_PORT + 1 + len(self._components)
         self.begin(components.scheduler(self.programs, self.secrets, name, config, port))
 
     def start_program(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
     ) -> None:
-        """Any program, inside the namespaces, ``beside`` a node: with that node's directories; killed and restarted by name."""
+        """Start a program inside the namespaces, which can be killed and restarted by its name.
+
+        With ``beside``, it runs in the mount namespace of that node.
+        """
         self.begin(Component(name, tuple(argv), env or {}, beside, lasting=False))
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Ends a component by a signal and waits for its end; returns the exit status, negative: the signal."""
+        """Send a signal to a component and wait for its end; return the exit status (negative: the signal)."""
         self._lasting.discard(name)
         return self.namespaces.kill(name, number)
 
     def start(self, name: str) -> None:
-        """Starts a component again, as it was; waits for an API server until it answers."""
+        """Start a component again with the same command line; wait until an API server answers."""
         self.begin(self._components[name])
         if name in (components.APISERVER, components.ETCD):
             self.wait_until_ready()
@@ -111,7 +118,7 @@ class Cluster:
         self.start(name)
 
     def begin(self, component: Component) -> None:
-        """Starts a component; it can be killed and started again by its name."""
+        """Start a component, which can then be killed and restarted by its name."""
         self._components[component.name] = component
         self.namespaces.start(component.name, component.argv, component.env, beside=component.beside)
         if component.lasting:
@@ -122,25 +129,25 @@ class Cluster:
     def exec_inside(
         self, *argv: str, beside: str | None = None, text: str | None = None, timeout_s: float = 90, check: bool = True
     ) -> str:
-        """Runs a command inside the namespaces (``beside`` a node: with its directories); returns what it printed."""
+        """Run a command inside the namespaces and return its output; with ``beside``, in that node's mount namespace."""
         return _run(self.namespaces.enter(argv, beside=beside), text, timeout_s, check)
 
     def kubectl(self, *words: str, text: str | None = None, timeout_s: float = 90, check: bool = True) -> str:
-        """kubectl as the administrator; ``text`` is its standard input."""
+        """Run kubectl as the administrator and return its output; ``text`` is its standard input."""
         program = [str(self.programs / "kubectl"), f"--kubeconfig={self.kubeconfig}"]
         return _run([*program, *words], text, timeout_s, check)
 
     def listen(self, port: int) -> socket.socket:
-        """A listening socket on the loopback that the API server and schedulers see; the test process accepts from it.
+        """Return a listening socket on the loopback of the cluster's network, from which the test process accepts.
 
-        So a webhook with ``url: https://127.0.0.1:<port>/...`` or an extender can be served by the test itself.
+        The test itself can so serve a webhook with ``url: https://127.0.0.1:<port>/...`` or a scheduler extender.
         """
         return self.namespaces.listen(port)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 120, every_s: float = 0.05) -> T:
-        """Asks until the answer is true; a component that has ended meanwhile ends the waiting."""
+        """Poll until the condition is true and return its value. Raises RuntimeError if a component has ended meanwhile."""
         now = time.monotonic()
         end, look = now + timeout_s, now
         while not (answer := check()):
@@ -160,7 +167,7 @@ class Cluster:
                 raise RuntimeError(f"{text}:\n{self.log(name)[-3000:]}")
 
     def wait_until_ready(self) -> None:
-        """Until the API server answers that it is ready."""
+        """Wait until the API server reports that it is ready."""
         self.wait_for(self._ready, "the API server", every_s=0.1)
 
     def _ready(self) -> bool:
@@ -172,18 +179,18 @@ class Cluster:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def fake_nodes(self, count: int, allocatable: Mapping[str, str] | None = None, **more: Any) -> list[str]:
-        """Nodes without a kubelet, ready at once; the names. See ``fakes.fake_nodes``."""
+        """Create ready nodes without a kubelet and return their names. See ``fakes.fake_nodes``."""
         return fakes.fake_nodes(self.api, count, allocatable or {}, **more)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def log(self, name: str) -> str:
-        """What a component has printed so far."""
+        """Return the output of a component so far."""
         path = self.root / "log" / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def logs(self, lines: int = 15) -> str:
-        """The end of every component's log, for a test that failed."""
+        """Return the last lines of every component's log, for a test that failed."""
         parts = []
         for path in sorted((self.root / "log").glob("*.log")):
             tail = path.read_text(errors="replace").splitlines()[-lines:]
@@ -191,11 +198,11 @@ class Cluster:
         return "\n".join(parts)
 
     def evidence(self) -> Iterable[Path]:
-        """Return what is kept when a test fails: the components' logs."""
+        """Return the files that are kept if a test fails: the components' logs."""
         return [self.root / "log"]
 
     def close(self) -> None:
-        """Ends everything inside, waits, and removes the directory."""
+        """End all processes of the cluster, wait for them, and remove the directory."""
         self.namespaces.close()
 
     def __enter__(self) -> Self:

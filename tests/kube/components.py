@@ -1,7 +1,7 @@
-"""The command lines and settings of a control plane whose every part listens on the loopback of a private network.
+"""Command lines and settings of the components of a control plane, which all listen on loopback of a private network.
 
-Certificates and tokens: the API server signs its own certificate at its first start, which serves as the authority of all
-kubeconfigs; users are tokens made anew for each cluster.
+The API server signs its own certificate at its first start; it is the certificate authority of all kubeconfigs. Users have
+tokens, made anew for each cluster.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SERVICE_ADDRESS = "10.96.0.1"  # the first of the range: where pods look for the
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One program of the cluster, to be started again as it was."""
+    """A program of the cluster, with what is needed to start it again."""
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     beside: str | None = None  # a program whose mount namespace it shares
-    lasting: bool = True  # waiting for anything is given up when it ends unasked
+    lasting: bool = True  # if it ends unexpectedly, every wait of the cluster fails
 
 
 class Secrets:
-    """Tokens of users, and the kubeconfigs that carry them. All live in the cluster's directory."""
+    """Tokens and kubeconfigs of users, in the cluster's directory."""
 
     def __init__(self, root: Path, port: int) -> None:
         self.directory = root / "pki"
@@ -51,7 +51,7 @@ class Secrets:
         subprocess.run([*curve, "-out", str(self.service_accounts)], check=True, capture_output=True, timeout=60)
 
     def add_user(self, name: str, *groups: str) -> str:
-        """A user who may come in once the API server has (re)started; returns the token."""
+        """Add a user whom the API server accepts after its next start; return the user's token."""
         token = self._tokens[name] = secrets.token_hex(16)
         listed = ",".join(groups)
         with self.users_file.open("a") as users:
@@ -62,7 +62,7 @@ class Secrets:
         return self._tokens[user]
 
     def certificate(self, name: str) -> tuple[Path, Path]:
-        """A certificate for 127.0.0.1 that is its own authority, and its key: for webhooks that a test serves."""
+        """Return a self-signed certificate for 127.0.0.1 and its key, for webhooks that a test serves."""
         certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"
         made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         said = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
@@ -71,7 +71,7 @@ class Secrets:
         return certificate, key
 
     def kubeconfig(self, user: str) -> Path:
-        """The user's kubeconfig; the same serves outside and inside."""
+        """Return the path of the user's kubeconfig, valid outside and inside the namespaces."""
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
         cluster = {"server": self.server, "certificate-authority": str(self.authority)}
         content = {
@@ -121,7 +121,7 @@ def apiserver(programs: Path, keys: Secrets, port: int, more: Sequence[str]) -> 
 
 
 def controllers(programs: Path, keys: Secrets, *, lifecycle: bool, more: Sequence[str]) -> Component:
-    """Without ``lifecycle`` nobody watches over nodes: they stay ready though no kubelet renews their leases."""
+    """Return the controller manager. Without ``lifecycle``, nodes stay ready although no kubelet renews their leases."""
     flags = {
         "kubeconfig": keys.kubeconfig("controllers"),
         "leader-elect": "false",
@@ -136,7 +136,7 @@ def controllers(programs: Path, keys: Secrets, *, lifecycle: bool, more: Sequenc
 
 
 def scheduler(programs: Path, keys: Secrets, name: str, config: Mapping[str, Any], port: int) -> Component:
-    """A scheduler with this KubeSchedulerConfiguration, completed by what every one here has."""
+    """Return a kube-scheduler with this KubeSchedulerConfiguration, to which the common settings are added."""
     whole = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,4 +1,4 @@
-"""What a container has of a card on a real kubelet and containerd, by whichever door it asked."""
+"""Tests of a container's slice on a real kubelet and containerd, shared by both allocation APIs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KERNEL_NS = 1_000_000
 
 
 def within(got: int, limit_mib: int) -> bool:
-    """A context takes a part of the limit; nothing is had beyond it."""
+    """Assert that a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
     return limit_mib - 200 <= got <= limit_mib
 
 
 def strict(image: str, *command: str) -> dict[str, Any]:
-    """A container with no rights, whose root file system is for reading."""
+    """Return a container without privileges and with a read-only root file system."""
     return {
         "image": image,
         "args": list(command),
@@ -46,8 +46,8 @@ def _is_sandbox(process: Path, pod_uid: str) -> bool:
         return False
 
 
-def said(gpu_node: GpuNode, name: str, container: str = "main") -> str:
-    """What a container has printed so far."""
+def output_so_far(gpu_node: GpuNode, name: str, container: str = "main") -> str:
+    """Return the output of a container so far; "" while the container is being created."""
     try:
         return gpu_node.log(name, container)
     except RuntimeError:  # its container is being made
@@ -55,9 +55,9 @@ def said(gpu_node: GpuNode, name: str, container: str = "main") -> str:
 
 
 class Containers:
-    """Of a module with a fixture ``gpu_node``. Amounts are multiples of 128 MiB, the step of claims."""
+    """Tests for a module with a fixture ``gpu_node``. Amounts are multiples of 128 MiB, the step of claims."""
 
-    def test_a_pod_gets_its_slice_and_not_more(self, gpu_node: GpuNode) -> None:
+    def test_pod_gets_its_slice_and_not_more(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         name = gpu_node.run([sliced("main", memory_mib=1024, devices=[device])], {"main": FILL})
         gpu_node.wait_for_success(name)
@@ -66,7 +66,7 @@ class Containers:
         gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slot to be gone")
         assert gpu_node.card()["used_bytes"] == 0
 
-    def test_neighbours_on_one_card_have_each_their_own(self, gpu_node: GpuNode) -> None:
+    def test_pods_on_one_card_each_have_their_own_slice(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         sizes = (512, 1024, 2048)
         names = [
@@ -78,7 +78,7 @@ class Containers:
             assert within(got_mib(gpu_node.log(name)), size)
             gpu_node.delete(name)
 
-    def test_init_sidecar_and_main_containers_have_each_their_own(self, gpu_node: GpuNode) -> None:
+    def test_init_sidecar_and_main_containers_each_have_their_own_slice(self, gpu_node: GpuNode) -> None:
         first, second = gpu_node.devices()
         plan = [
             sliced("early", memory_mib=640, devices=[first]),
@@ -93,7 +93,7 @@ class Containers:
             assert within(got_mib(gpu_node.log(name, container)), size), container
         gpu_node.delete(name)
 
-    def test_a_container_that_is_started_again_has_the_same(self, gpu_node: GpuNode) -> None:
+    def test_restarted_container_has_the_same_slice(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         script = "load fill 2 > /dev/termination-log; exit 1"
         name = gpu_node.run([sliced("main", memory_mib=768, devices=[device])], {"main": script}, restart="Always")
@@ -106,10 +106,8 @@ class Containers:
         assert within(got_mib(gpu_node.cluster.wait_for(second_end, "the end of its second run")), 768)
         gpu_node.delete(name)
 
-    def test_init_containers_run_again_with_what_is_theirs_when_the_sandbox_is_made_again(
-        self, gpu_node: GpuNode
-    ) -> None:
-        """As after a restart of the machine: the API server still says that they have ended well."""
+    def test_init_containers_have_their_slices_again_in_a_new_sandbox(self, gpu_node: GpuNode) -> None:
+        """Simulate a restart of the machine: the API server still has the status of init containers that ended."""
         first, second = gpu_node.devices()
         plan = [sliced("early", memory_mib=640, devices=[first]), sliced("main", memory_mib=512, devices=[second])]
         name = gpu_node.run(plan, {"early": FILL, "main": f"load fill 2; {HOLD}"}, init=["early"], restart="Always")
@@ -133,7 +131,7 @@ class Containers:
         gpu_node.delete(name)
         gpu_node.cluster.wait_for(lambda: gpu_node.slots() == [], "the slots to be gone")
 
-    def test_a_user_without_rights_on_a_root_file_system_for_reading_has_the_same(self, gpu_node: GpuNode) -> None:
+    def test_unprivileged_container_with_a_read_only_root_has_its_slice(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         security = {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True, "readOnlyRootFilesystem": True}
         plan = [sliced("main", memory_mib=768, devices=[device])]
@@ -145,13 +143,13 @@ class Containers:
         assert within(got_mib(gpu_node.log(name)), 768)
         gpu_node.delete(name)
 
-    def test_an_image_without_a_shell_or_anything_else_has_the_same(self, gpu_node: GpuNode) -> None:
+    def test_distroless_container_has_its_slice(self, gpu_node: GpuNode) -> None:
         plan = [sliced("main", memory_mib=768, devices=gpu_node.devices()[:1])]
         name = gpu_node.run(plan, {"main": strict(DISTROLESS, "fill", "2")})
         gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 768)
 
-    def test_a_pod_with_users_of_its_own_has_the_same(self, gpu_node: GpuNode) -> None:
+    def test_pod_in_a_user_namespace_has_its_slice(self, gpu_node: GpuNode) -> None:
         if programs.runc_for_users(gpu_node.cluster.programs) is None:
             pytest.skip(
                 "runc knows user namespaces since 1.2; hint: libseccomp-dev and pkg-config, then tools/bootstrap --tests"
@@ -177,7 +175,7 @@ class Containers:
         assert within(got_mib(gpu_node.log(name)), 640)
         gpu_node.delete(name)
 
-    def test_running_pods_keep_their_slices_while_agent_and_kubelet_die(self, gpu_node: GpuNode) -> None:
+    def test_running_pods_keep_their_slices_while_agent_and_kubelet_are_killed(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         script = "load wait < /tmp/in & while [ ! -e /tmp/go ]; do sleep 0.1; done; exec load fill 2"
         name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": f"touch /tmp/in; {script}"})
@@ -187,7 +185,7 @@ class Containers:
         gpu_node.cluster.restart(gpu_node.node.kubelet)
         gpu_node.wait_until_served()
         assert gpu_node.slots() == before
-        gpu_node.let_go(name)
+        gpu_node.create_file_in_pod(name)
         gpu_node.wait_for_success(name)
         assert within(got_mib(gpu_node.log(name)), 512)
         gpu_node.delete(name)
@@ -196,8 +194,8 @@ class Containers:
         gpu_node.wait_for_success(after)
         assert within(got_mib(gpu_node.log(after)), 512)
 
-    def test_pods_that_come_while_the_agent_is_dead_start_when_it_is_back(self, gpu_node: GpuNode) -> None:
-        """A kubelet fails a pod for good whose devices' plug-in it misses while it admits the pod."""
+    def test_pods_created_without_an_agent_start_when_the_agent_is_back(self, gpu_node: GpuNode) -> None:
+        """A kubelet fails a pod permanently if the device plugin is missing when the kubelet admits the pod."""
         device = gpu_node.devices()[0]
         gpu_node.wait_until_served()
         gpu_node.cluster.kill("agent")
@@ -210,7 +208,7 @@ class Containers:
             assert within(got_mib(gpu_node.log(name)), 256)
             gpu_node.delete(name)
 
-    def test_what_ended_while_the_agent_was_away_is_given_back(self, gpu_node: GpuNode) -> None:
+    def test_slice_of_a_pod_that_ended_without_an_agent_is_released(self, gpu_node: GpuNode) -> None:
         device = gpu_node.devices()[0]
         name = gpu_node.run([sliced("main", memory_mib=512, devices=[device])], {"main": HOLD})
         gpu_node.wait(name, "Running")
@@ -233,7 +231,7 @@ class Containers:
         ]
         for name in names:
             gpu_node.wait(name, "Running")
-            gpu_node.cluster.wait_for(partial(said, gpu_node, name), f"{name} to have its memory")
+            gpu_node.cluster.wait_for(partial(output_so_far, gpu_node, name), f"{name} to have its memory")
         uids = [gpu_node.cluster.api.get(f"{PODS}/{name}")["metadata"]["uid"] for name in names]
         percents = dict(zip(uids, asked, strict=True))
         gpu_node.cluster.wait_for(

@@ -1,4 +1,4 @@
-"""What breaks around a planner, and the judge of what came of it: a stream of pods, lines that are cut, two replicas."""
+"""Fault injection around a planner: a stream of pods, connections that can be cut, two replicas, and their invariants."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def plan_of(pod: Json) -> PodPlan | None:
 
 
 def over_committed(pods: Sequence[Json]) -> list[str]:
-    """Everything that must not be, of all pods there are: a pod bound elsewhere than its plan says, or by the plan of
-    another pod; a device of which bound pods have more than there is."""
+    """Return every violation of the invariants among the pods.
+
+    Violations are a pod that is bound to another node than its plan names, a pod with the plan of another pod, and a device
+    of which bound pods hold more than it has.
+    """
     wrong: list[str] = []
     cores: dict[tuple[str, str], int] = {}
     memory: dict[tuple[str, str], int] = {}
@@ -56,8 +59,10 @@ def over_committed(pods: Sequence[Json]) -> list[str]:
 
 
 class Stream:
-    """Creates pods at a rate until it is left, whatever the API server does; a pod whose creation got no answer is tried
-    again under the same name, so every one of them is there in the end."""
+    """Thread that creates pods at a fixed rate while its context is entered.
+
+    A pod whose creation got no answer is tried again under the same name, so that every pod exists in the end.
+    """
 
     def __init__(self, planned: Planned, namespace: str, pod: Callable[[int], Json], *, per_s: float) -> None:
         planned.make_namespace(namespace)
@@ -100,8 +105,8 @@ class Stream:
         self._thread.join(60)
 
 
-def patiently(act: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """What it returns once the API server answers."""
+def retry_until_answered(act: Callable[[], Any], timeout_s: float = 60) -> Any:
+    """Call until the API server answers, and return the result."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -112,16 +117,16 @@ def patiently(act: Callable[[], Any], timeout_s: float = 60) -> Any:
             time.sleep(0.05)
 
 
-def first_after(planned: Planned, namespace: str, what: Callable[[Json], bool], timeout_s: float = 60) -> float:
-    """Seconds from now until one more pod of the namespace is so than are now. Some pod must be waiting for it."""
+def seconds_until_next(planned: Planned, namespace: str, what: Callable[[Json], bool], timeout_s: float = 60) -> float:
+    """Return the seconds until one more pod of the namespace satisfies the predicate. A pod must be waiting for it."""
     began = time.monotonic()
 
-    def so() -> set[str]:
-        found: dict[str, Json] = patiently(lambda: planned.pods(namespace))
+    def matching() -> set[str]:
+        found: dict[str, Json] = retry_until_answered(lambda: planned.pods(namespace))
         return {pod["metadata"]["name"] for pod in found.values() if what(pod)}
 
-    before = so()
-    while not so() - before:
+    before = matching()
+    while not matching() - before:
         if time.monotonic() > began + timeout_s:
             raise TimeoutError(f"nothing happened in {timeout_s:.0f} s")
         time.sleep(0.02)
@@ -136,26 +141,31 @@ def is_bound(pod: Json) -> bool:
     return "nodeName" in pod["spec"]
 
 
-def all_bound(planned: Planned, namespace: str, count: int) -> list[Json]:
-    """The pods of a namespace, once so many of them are bound."""
+def wait_until_bound(planned: Planned, namespace: str, count: int) -> list[Json]:
+    """Wait until ``count`` pods of a namespace are bound, and return all pods of the namespace."""
     planned.cluster.wait_for(
-        lambda: sum(map(is_bound, patiently(lambda: planned.pods(namespace)).values())) >= count, f"{count} pods bound"
+        lambda: sum(map(is_bound, retry_until_answered(lambda: planned.pods(namespace)).values())) >= count,
+        f"{count} pods bound",
     )
     return list(planned.pods(namespace).values())
 
 
 @contextmanager
-def behind_lines(cluster: Cluster, gpus: int, *, prefix: str) -> Iterator[tuple[Planned, Lines]]:
-    """A planner of 100 nodes that reaches the API server by lines that can be cut."""
+def planner_behind_lines(cluster: Cluster, gpus: int, *, prefix: str) -> Iterator[tuple[Planned, Lines]]:
+    """Run a planner of 100 nodes whose connections to the API server can be cut."""
     lines = Lines(cluster, LINES, lambda: cluster.namespaces.connect(cluster.namespaces.port))
-    options = {"--identity": "only", "--kubeconfig": str(through(cluster, LINES))}
+    options = {"--identity": "only", "--kubeconfig": str(kubeconfig_with_port(cluster, LINES))}
     with Planned(cluster, 100, gpus, prefix=prefix, planner=options) as planned:
         yield planned, lines
     lines.close()
 
 
 class Lines:
-    """Passes connections to a port of the cluster's network on to what ``target`` connects to; all can be cut at once."""
+    """Proxy on a port of the cluster's network, whose connections can all be cut at once.
+
+    Args:
+        target: connect to the destination; None refuses the connection.
+    """
 
     def __init__(self, cluster: Cluster, port: int, target: Callable[[], socket.socket | None]) -> None:
         self._listener = cluster.listen(port)
@@ -166,7 +176,7 @@ class Lines:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
-        """End every connection, and give their descriptors back; how many there were."""
+        """End every connection, close the descriptors, and return the number of connections."""
         with self._lock:
             found = list(self._open)
         for one in found:
@@ -224,8 +234,8 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             end.shutdown(socket.SHUT_RDWR)
 
 
-def through(cluster: Cluster, port: int) -> Path:
-    """A kubeconfig of the administrator that goes by another port of the cluster's network."""
+def kubeconfig_with_port(cluster: Cluster, port: int) -> Path:
+    """Return a kubeconfig of the administrator with another port of the cluster's network as the server."""
     content = json.loads(cluster.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
     path = cluster.secrets.directory / f"by-{port}.kubeconfig"
@@ -253,13 +263,13 @@ run_planner(load_client(path, connections=140), settings)
 
 
 class Replicas:
-    """Two planners that agree by a lease, and one kube-scheduler that asks whichever leads, as a Service would have it.
+    """Planners that elect a leader by a Lease, and one kube-scheduler that asks the leader, as through a Service.
 
     Args:
-        term_s: of the lease.
-        front: where kube-scheduler asks; the planners listen on the ports after it.
-        scheduler: what pods call it.
-        planners: names of the programs, and the nodes of each.
+        term_s: duration of the lease.
+        front: port that kube-scheduler asks; the planners listen on the ports after it.
+        scheduler: the scheduler's name in pods.
+        planners: names of the planner programs, and the nodes of each.
     """
 
     def __init__(
@@ -281,19 +291,19 @@ class Replicas:
         self.leader = ""
         self._ended = threading.Event()
         self._lines = Lines(cluster, front, self._to_leader)
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._follow_leader, daemon=True)
         self._thread.start()
         cluster.add_scheduler(self._scheduler, scheduler_configuration(f"http://127.0.0.1:{front}", name=scheduler))
 
     def add(self, name: str, nodes: str = "") -> None:
-        """One more planner, of these nodes."""
+        """Start one more planner, for these nodes."""
         port = self._front + 1 + len(self.ports)
         words = [str(self.cluster.kubeconfig), str(port), name, str(self._term_s), nodes]
         self.cluster.start_program(name, [sys.executable, "-c", _REPLICA, *words])
         self.ports[name] = port
 
     def wait_for_leader(self, other_than: str = "", timeout_s: float = 60) -> str:
-        """Who leads, and is not this one."""
+        """Wait until a planner other than ``other_than`` leads, and return its name."""
         self.cluster.wait_for(lambda: self.leader not in ("", other_than), "a leader", timeout_s)
         return self.leader
 
@@ -309,7 +319,7 @@ class Replicas:
         port = self.ports.get(self.leader)
         return self.cluster.namespaces.connect(port) if port else None
 
-    def _look(self) -> None:
+    def _follow_leader(self) -> None:
         while not self._ended.wait(0.1):
             now = next((name for name, port in list(self.ports.items()) if self._leads(port)), "")
             if now != self.leader:
@@ -335,7 +345,7 @@ class Replicas:
 
 
 def status_of(cluster: Cluster, program: str) -> Mapping[str, str]:
-    """What the kernel says of a program of the cluster: ``VmRSS`` and the like."""
+    """Return the fields of ``/proc/PID/status`` of a program of the cluster, such as ``VmRSS``."""
     text = cluster.exec_inside("cat", f"/proc/{cluster.namespaces.number(program)}/status")
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 

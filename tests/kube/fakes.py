@@ -1,4 +1,4 @@
-"""Nodes that only the API server knows: for schedulers and planners, by the thousand."""
+"""Fake nodes, which exist only in the API server: for schedulers and planners, by the thousand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 def node(name: str, allocatable: Mapping[str, str], labels: Mapping[str, str], taints: list[Json]) -> Json:
-    """A ready node as its kubelet would have reported it."""
+    """Return a ready node as its kubelet would have reported it."""
     room = {**_ROOMY, **allocatable}
     ready = {
         "type": "Ready",
@@ -40,10 +40,10 @@ def fake_nodes(
     labels: Callable[[int], Mapping[str, str]] = lambda number: {},
     taints: list[Json] | None = None,
 ) -> list[str]:
-    """Creates ``count`` ready nodes named ``<prefix>-<number>``; the names.
+    """Create ``count`` ready nodes named ``<prefix>-<number>`` and return their names.
 
-    ``labels`` makes each node's own. On a cluster with node lifecycle they are tainted again when no lease is renewed for
-    a while: make such clusters without it.
+    ``labels`` returns the labels of each node. A cluster with node lifecycle taints the nodes after a while, because nobody
+    renews their leases: use them on a cluster without it.
     """
     names = [f"{prefix}-{number}" for number in range(count)]
     nodes = [node(name, allocatable, labels(number), taints or []) for number, name in enumerate(names)]
@@ -54,7 +54,7 @@ def fake_nodes(
 
 
 def remove_nodes(api: Api, names: list[str]) -> None:
-    """Removes them, much faster than kubectl does."""
+    """Delete the nodes, much faster than kubectl does."""
     with ThreadPoolExecutor(8) as several:
         for _ in several.map(lambda name: api.delete(f"/api/v1/nodes/{name}"), names):
             pass

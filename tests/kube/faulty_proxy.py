@@ -1,4 +1,4 @@
-"""A proxy to the API server that answers 429 or 500 instead of it for as long as a test says, and counts what it was asked."""
+"""Proxy to the API server that can answer all requests with 429 or 500, and counts requests."""
 
 from __future__ import annotations
 

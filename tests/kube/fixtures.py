@@ -1,6 +1,7 @@
-"""Fixtures with a real Kubernetes, which ``tests/conftest.py`` gives to all tests.
+"""Fixtures with a real Kubernetes, which ``tests/conftest.py`` makes available to all tests.
 
-They skip, and say why, where the machine cannot run a cluster. The hook adds the components' logs to tests that failed.
+They skip with the reason if the machine cannot run a cluster. The hook adds the components' logs to the report of failed
+tests.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from tests.kube.node import RealNode
 def control_plane() -> Iterator[Cluster]:
     """One control plane for the whole session: ``cluster.kubeconfig``, ``cluster.api``, ``cluster.kubectl(...)``.
 
-    It has no nodes and watches over none (``cluster.fake_nodes(...)`` makes some). Tests share it: each uses namespaces,
-    nodes and cluster-wide objects of its own name and removes what others would see; none kills its components.
+    It has no nodes and no node lifecycle (``cluster.fake_nodes(...)`` creates some). Tests share it: each uses namespaces,
+    nodes and cluster-wide objects with names of its own, removes what others would see, and kills no component.
     """
     need()
     with Cluster() as cluster:

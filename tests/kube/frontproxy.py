@@ -1,4 +1,4 @@
-"""API servers that pass questions on to servers of other groups, as every installed cluster's do."""
+"""Flags of an API server for aggregated API servers: the front-proxy certificate, as every installed cluster has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def front_proxy(directory: Path) -> list[str]:
-    """Flags of an API server, with a certificate of its own in ``directory`` by which those servers know it."""
+    """Return flags of an API server, with a certificate in ``directory`` by which aggregated servers authenticate it."""
     certificate, key = directory / "proxy.crt", directory / "proxy.key"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-subj", "/CN=front-proxy-client", "-days", "2", "-keyout", str(key), "-out", str(certificate)]

@@ -1,4 +1,4 @@
-"""A real node with simulated cards and our agent, and pods as the planner would leave them: with a plan, and bound."""
+"""A real node with simulated cards and our agent, and pods as the planner leaves them: with a plan, and bound."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _numbers = itertools.count(1)
 
 
 def cuda_image(scratch: Path, *programs: Path) -> Image:
-    """A small system of this machine's C library, a shell, and the programs that use the simulated card."""
+    """Return an image with this machine's C library, a shell, and the programs that use the simulated card."""
     return Image(CUDA, (layer_of(cuda_tree(scratch / "cuda", *programs)),), {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]})
 
 
 def cuda_tree(tree: Path, *programs: Path) -> Path:
-    """Its files; ``programs`` are further ones."""
+    """Write the files of the image to a directory; ``programs`` are further ones."""
     for directory in ("bin", "lib64", "usr/lib/x86_64-linux-gnu", "etc", "tmp", "proc", "dev", "sys"):
         (tree / directory).mkdir(parents=True)
     (tree / "tmp").chmod(0o1777)
@@ -60,7 +60,7 @@ def cuda_tree(tree: Path, *programs: Path) -> Path:
 
 
 def distroless_image(scratch: Path) -> Image:
-    """The program and its libraries, and nothing else: no shell, no ``/etc``, no cache of the loader, nobody's name."""
+    """Return an image with one program and its libraries only: no shell, no ``/etc``, no loader cache, no user names."""
     tree = scratch / "distroless"
     (tree / "bin").mkdir(parents=True)
     load = program("sim_cuda_load")
@@ -87,14 +87,16 @@ def _libraries(*files: Path) -> set[Path]:
 def sliced(
     name: str, *, memory_mib: int, cores: int = 30, devices: Sequence[str], mode: str = "vgpu"
 ) -> PlannedContainer:
-    """The plan of one container: the same of each device."""
+    """Return the plan of one container with the same slice of each device."""
     parts = tuple(PlannedSlice(device=uuid, memory_mib=memory_mib, core_percent=cores) for uuid in devices)
     return PlannedContainer(name=name, mode=mode, slices=parts)
 
 
 class GpuNode:
-    """``node`` with cards of a simulated node and our agent beside it; ``words`` are more of the agent's, whose program is
-    called ``agent``."""
+    """A real node with the cards of a simulated node and our agent, which runs as the program ``agent``.
+
+    ``words`` are further arguments of the agent.
+    """
 
     def __init__(
         self,
@@ -141,26 +143,30 @@ class GpuNode:
             beside=node.name,
         )
         if "--door=claims" not in words:
-            self.wait_for_tokens()
+            self.wait_for_device_ids()
 
-    def wait_for_tokens(self) -> None:
-        """Until the kubelet offers what the agent has, and has told so. One that has just started again has told the API
-        server nothing yet, where its former offer stands."""
+    def wait_for_device_ids(self) -> None:
+        """Wait until the kubelet offers the agent's device IDs, and the API server has the same number.
+
+        A kubelet that has just started again has reported nothing yet, and the API server still has its former number.
+        """
         self.offered(GPUS)
-        self.cluster.wait_for(lambda: self.tokens() > 0, "tokens of the node")
+        self.cluster.wait_for(lambda: self.device_id_count() > 0, "tokens of the node")
 
     def wait_until_served(self) -> None:
-        """Until pods get what they ask for, after the agent or the kubelet was started again."""
-        self.wait_for_tokens()
+        """Wait until new pods can be allocated devices after the agent or the kubelet was restarted."""
+        self.wait_for_device_ids()
 
-    def tokens(self, resource: str = GPUS) -> int:
-        """How many slices the kubelet believes that it can give out, or how many of another resource."""
+    def device_id_count(self, resource: str = GPUS) -> int:
+        """Return the number of device IDs, or of another resource, that the node's status has as allocatable."""
         status = self.cluster.api.get(f"/api/v1/nodes/{self.node.name}")["status"]
         return int(status.get("allocatable", {}).get(resource, "0"))
 
     def offered(self, *resources: str) -> dict[str, tuple[str, ...]]:
-        """What the kubelet can give out, when it has all of these: an agent that was just started has registered. What the
-        API server is told lags behind, and a pod that comes too early is refused for good."""
+        """Wait until the kubelet itself offers all of these resources, and return the allocatable amounts.
+
+        The node's status lags behind the kubelet, and the kubelet fails a pod permanently that comes too early.
+        """
 
         def found() -> dict[str, tuple[str, ...]]:
             now = self._offered()
@@ -169,13 +175,13 @@ class GpuNode:
         return self.cluster.wait_for(found, f"{', '.join(resources)} to be offered")
 
     def restart_agent(self, number: int = signal.SIGKILL) -> None:
-        """End the agent and start another, which the relay follows. The kubelet offers the devices all the time."""
+        """End the agent and start another one, to which the relay connects. The kubelet offers the devices all the time."""
         self.cluster.kill(self.agent, number)
         self.cluster.start(self.agent)
         self.offered(GPUS)
 
     def _offered(self) -> dict[str, tuple[str, ...]]:
-        """What the kubelet can give out now; {} where it does not listen."""
+        """Return the kubelet's allocatable resources; {} if the kubelet does not answer."""
         kubelet = PodResources(self.node.outside("/var/lib/kubelet/pod-resources/kubelet.sock"))
         try:
             return dict(kubelet.offered())
@@ -185,7 +191,7 @@ class GpuNode:
             kubelet.close()
 
     def status(self) -> dict[str, Any]:
-        """What the agent tells of the node; {} when it has told nothing yet."""
+        """Return the status that the agent reported in the GpuNode; {} before its first report."""
         path = f"/apis/calabash.dev/v1alpha1/gpunodes/{self.node.name}"
         if not self.cluster.api.exists(path):
             return {}
@@ -193,19 +199,19 @@ class GpuNode:
         return status
 
     def devices(self) -> list[str]:
-        """UUIDs of its devices."""
+        """Return the UUIDs of the node's devices."""
         found = self.cluster.wait_for(lambda: list(self.status().get("devices", [])), "devices of the node")
         return [device["uuid"] for device in found]
 
     def card(self, index: int = 0) -> dict[str, Any]:
-        """The books of a card, as the simulated driver keeps them."""
+        """Return the state of a card as the simulated driver records it."""
         shown = simctl("show", self.state, "--json")
         assert shown.returncode == 0, shown.stderr
         device: dict[str, Any] = json.loads(shown.stdout)["devices"][index]
         return device
 
     def slots(self) -> list[str]:
-        """The slots that are there."""
+        """Return the names of the existing slots."""
         listed = self.cluster.exec_inside("ls", f"{_HOME}/alloc", beside=self.node.name)
         return sorted(listed.split())
 
@@ -221,14 +227,16 @@ class GpuNode:
         cpu: str = "",
         restart: str = "Never",
     ) -> str:
-        """Makes a pod whose containers have what ``plan`` says; its name. ``scripts``: container -> what its shell runs, or
-        its image and whatever else it is.
+        """Create a pod whose containers have the slices of ``plan``, and return its name.
 
-        ``more`` is of the pod's spec, ``each`` of every container; ``cpu`` is what every container requests: pods without a
-        request have next to no processor time beside others.
+        Args:
+            scripts: by container, the script of its shell, or its image and other fields.
+            more: fields of the pod's spec.
+            each: fields of every container.
+            cpu: request of every container; a pod without a request gets hardly any processor time beside others.
         """
         name = f"pod{next(_numbers)}"
-        asked = {c.name: self._asks(c) for c in plan}
+        asked = {c.name: self._request_fields(c) for c in plan}
         containers = {c: {**_container(c, what), **asked.get(c, {}), **(each or {})} for c, what in scripts.items()}
         for container in containers.values() if cpu else ():
             asked_of = container.get("resources", {})
@@ -243,17 +251,17 @@ class GpuNode:
             "terminationGracePeriodSeconds": 0,
             **(more or {}),
         }
-        self._place({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, plan)
+        self._create_bound({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, plan)
         return name
 
-    def _asks(self, planned: PlannedContainer) -> dict[str, Any]:
-        """How a container asks for what it is to have."""
+    def _request_fields(self, planned: PlannedContainer) -> dict[str, Any]:
+        """Return the fields by which a container requests its planned slices."""
         part = planned.slices[0]
         limits = {GPUS: str(len(planned.slices)), MEMORY: f"{part.memory_mib}Mi", CORES: str(part.core_percent)}
         return {"resources": {"limits": limits}}
 
-    def _place(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
-        """Makes a pod, plans it and binds it to the node."""
+    def _create_bound(self, pod: dict[str, Any], plan: Sequence[PlannedContainer]) -> None:
+        """Create a pod, write its plan, and bind it to the node."""
         name = pod["metadata"]["name"]
         pod["spec"]["schedulingGates"] = [{"name": PLAN_GATE}]
         uid = self.cluster.api.create(PODS, pod)["metadata"]["uid"]
@@ -271,7 +279,7 @@ class GpuNode:
                 raise
 
     def wait(self, name: str, *phases: str) -> str:
-        """Until the pod has one of the phases; which."""
+        """Wait until the pod has one of the phases, and return the phase."""
 
         def phase() -> str:
             status = self.cluster.api.get(f"{PODS}/{name}")["status"]
@@ -288,34 +296,34 @@ class GpuNode:
             raise
 
     def wait_for_success(self, name: str) -> None:
-        """Wait until the pod has succeeded; the error about a pod that failed has its status and its containers' logs."""
+        """Wait until the pod has succeeded. The error for a pod that failed has its status and its containers' logs."""
         if self.wait(name, "Succeeded", "Failed") != "Succeeded":
             status = self.cluster.api.get(f"{PODS}/{name}")["status"]
             logs = self.cluster.kubectl("logs", name, "--all-containers", "--prefix", check=False)
             raise AssertionError(f"pod {name} failed: {json.dumps(status)}\n{logs}")
 
     def log(self, name: str, container: str = "main") -> str:
-        """What a container has printed."""
+        """Return the output of a container so far."""
         return self.cluster.kubectl("logs", name, "-c", container)
 
-    def let_go(self, name: str, file: str = "/tmp/go") -> None:
-        """Make a file in a pod, as soon as the kubelet takes orders (it may just be starting).
+    def create_file_in_pod(self, name: str, file: str = "/tmp/go") -> None:
+        """Create a file in a pod, which its program waits for; retry while the kubelet is starting.
 
-        The container may end by it before the command reports, which then counts as done.
+        The container may end before the command reports success, which also counts as done.
         """
-        before = self._ends(name)
+        before = self._count_ended_containers(name)
 
         def done() -> bool:
             try:
                 self.cluster.kubectl("exec", name, "--", "touch", file)
             except RuntimeError:
-                return self._ends(name) > before
+                return self._count_ended_containers(name) > before
             return True
 
         self.cluster.wait_for(done, f"a command in pod {name}", every_s=0.5)
 
-    def _ends(self, name: str) -> int:
-        """How often containers of a pod have ended."""
+    def _count_ended_containers(self, name: str) -> int:
+        """Return how many times containers of a pod have ended."""
         found = self.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", ())
         return sum(one["restartCount"] + ("terminated" in one["state"]) for one in found)
 
@@ -332,5 +340,5 @@ def _container(name: str, what: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def got_mib(log: str) -> int:
-    """Return what ``FILL`` has got: the last line that is a number, for what was written to standard error may follow it."""
+    """Return the MiB that the program ``FILL`` allocated: the last line that is a number, as standard error may follow it."""
     return int([line for line in log.splitlines() if line.strip().isdigit()][-1]) // MIB

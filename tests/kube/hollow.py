@@ -1,4 +1,4 @@
-"""What kubelets tell the API server, without kubelets: pods of invented nodes run, and go when they are deleted."""
+"""Hollow kubelets: they report pods of fake nodes as running, and remove pods that are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GONE = {404, 409}
 
 
 def running(pod: Json) -> Json:
-    """The status of a pod whose containers have all started."""
+    """Return the status of a pod whose containers have all started."""
     containers = [
         {
             "name": one["name"],
@@ -30,9 +30,10 @@ def running(pod: Json) -> Json:
 
 
 class HollowKubelets:
-    """For every pod on a node whose name begins with ``prefix``, while it is entered. Leave before the cluster is closed.
+    """Report the status of every pod on a node whose name begins with ``prefix``, while the context is entered.
 
-    A test ends a pod's work by patching its status itself: ``Succeeded`` and ``Failed`` are left alone.
+    Leave the context before the cluster is closed. A test ends a pod by patching its status: ``Succeeded`` and ``Failed`` are
+    kept.
     """
 
     def __init__(self, api: Api, prefix: str = "fake-") -> None:
@@ -59,17 +60,17 @@ class HollowKubelets:
             try:
                 listed = self._api.get("/api/v1/pods")
                 for pod in listed["items"]:
-                    self._tend(pod)
+                    self._reconcile(pod)
                 self._watch = self._api.watch(f"/api/v1/pods?resourceVersion={listed['metadata']['resourceVersion']}")
                 if self._leaving.is_set():
                     self._watch.close()
                 for event in self._watch:
                     if event["type"] in ("ADDED", "MODIFIED"):
-                        self._tend(event["object"])
+                        self._reconcile(event["object"])
             except (OSError, RefusedError):
                 continue  # the API server is being restarted: list again
 
-    def _tend(self, pod: Json) -> None:
+    def _reconcile(self, pod: Json) -> None:
         metadata, phase = pod["metadata"], pod["status"].get("phase", "Pending")
         if not pod["spec"].get("nodeName", "").startswith(self._prefix):
             return

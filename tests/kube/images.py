@@ -17,7 +17,7 @@ BUSYBOX = "localhost/busybox:1"
 
 
 def base_images(scratch: Path) -> list[Image]:
-    """What every node has: the first process of pods, and a shell with the usual commands."""
+    """Return the images that every node has: the pause image of sandboxes, and a shell with the usual commands."""
     first = scratch / "pause"
     first.mkdir(parents=True)
     source = Path(__file__).with_name("pause.c")

@@ -1,11 +1,11 @@
-"""Process 1 of a cluster's namespaces: starts its programs, reaps them, lends its sockets, and takes all with it when it ends.
+"""Process 1 of a cluster's namespaces: starts the programs, reaps them, passes sockets, and ends them all when it ends.
 
-Started by ``warden.py`` and never imported by tests. It reads its standard input, where nothing ever comes: the end of it
-is the end of the test process, however that died, and then the kernel ends every process of these namespaces.
+Started by ``warden.py``, never imported by tests. Its standard input is a pipe on which nothing is written: end of file means
+that the test process has ended, and then the kernel kills every process of these namespaces.
 
-Requests come one a connection, as a line of JSON, over a Unix socket whose path is seen from outside:
-``start``, ``signal``, ``wait``, ``list``, ``relay``, and ``listen`` and ``connect``, which answer with an open socket of
-this network. Connections to the listener inherited from outside are passed on to the port of the same number in here.
+Requests arrive one per connection, as a line of JSON, over a Unix socket that is visible from outside: ``start``, ``signal``,
+``wait``, ``list``, ``relay``, and ``listen`` and ``connect``, which answer with an open socket of this network. Connections
+to the listener inherited from outside are forwarded to the port of the same number inside.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_REQUEST = 1 << 20
 
 
 class Programs:
-    """The programs by name; a name is used again once the program before it has ended."""
+    """Running programs by name. A name can be used again once its program has ended."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -79,7 +79,7 @@ class Programs:
         return {}
 
     def wait(self, request: Request) -> Answer:
-        """The exit status (negative: the signal), null where it runs on."""
+        """Return the exit status (negative: the signal), or None if the program still runs."""
         name: str = request["name"]
         with self._changed:
             self._changed.wait_for(lambda: name in self._ended, float(request["timeout"]))
@@ -90,7 +90,7 @@ class Programs:
             return {name: {"pid": pid, "status": self._ended.get(name)} for name, pid in self._pids.items()}
 
     def reap(self) -> None:
-        """Takes up whatever has ended, also what its own parents left."""
+        """Reap every ended child, including orphans of other processes."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -118,7 +118,7 @@ def connect(request: Request) -> socket.socket:
 
 
 def answer(connection: socket.socket, programs: Programs) -> None:
-    """One request of one connection."""
+    """Serve the one request of a connection."""
     with connection:
         line = connection.makefile("rb").readline(_LONGEST_REQUEST)
         if not line:
@@ -151,7 +151,7 @@ def answer(connection: socket.socket, programs: Programs) -> None:
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """One direction of a connection, until its end, which is passed on as well."""
+    """Copy one direction of a connection until its end, and pass the end on."""
     try:
         while data := source.recv(1 << 16):
             sink.sendall(data)
@@ -166,7 +166,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def relay(client: socket.socket, port: int) -> None:
-    """A client from outside, or from a pod, speaks with the port in here; refused here is closed there."""
+    """Forward a client from outside, or from a pod, to a port inside; close the connection if the port refuses it."""
     with client:
         try:
             server = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -183,7 +183,7 @@ def relay(client: socket.socket, port: int) -> None:
 
 
 def serve(listener: socket.socket, handle: Any, *more: object) -> None:
-    """A thread of its own for every connection, for as long as the process lives."""
+    """Start a thread that accepts connections, each in a thread of its own, until the process ends."""
 
     def accept() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What the driver's books say of pods: their processes are found by their control groups, from outside."""
+"""Card time of pods as the simulated driver measures it; processes are mapped to pods by their control groups."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from tests.native.simnode import simctl
 
-POINTS = 5.0  # the books are read by a program, which a busy machine starts late
+POINTS = 5.0  # a program reads the driver's records, and a busy machine starts it late
 MOST = 0.75
 _UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 
 def pod_of(pid: int) -> str:
-    """The uid of the pod that a process (by its number here) is in; empty: none, or it has ended."""
+    """Return the UID of the pod of a process (by its PID here); "" if there is none, or the process has ended."""
     try:
         found = _UID.search(Path(f"/proc/{pid}/cgroup").read_text())
     except OSError:
@@ -26,7 +26,7 @@ def pod_of(pid: int) -> str:
 
 
 def busy_ns(state: Path, index: int) -> tuple[int, dict[str, int]]:
-    """Now, and the time of a card that each pod's processes have had."""
+    """Return the current time, and the card time of each pod's processes, in ns."""
     before = time.monotonic_ns()
     shown = simctl("show", state, "--json")
     now = (before + time.monotonic_ns()) // 2
@@ -44,7 +44,7 @@ def busy_ns(state: Path, index: int) -> tuple[int, dict[str, int]]:
 def shares(
     state: Path, pods: Iterable[str], seconds: float, *, index: int = 0, settle_s: float = 1.5
 ) -> dict[str, float]:
-    """Percent of a card's time that each pod has had over ``seconds``, by the driver's books."""
+    """Return the percentage of a card's time that each pod used during ``seconds``, as the driver measured it."""
     time.sleep(settle_s)
     began, before = busy_ns(state, index)
     time.sleep(seconds)
@@ -53,12 +53,12 @@ def shares(
 
 
 def use_their_shares(state: Path, asked: Mapping[str, int], seconds: float = 2.0) -> bool:
-    """Return True if each pod uses most of its share of a card, which it does not while it waits for a processor.
+    """Return True if each pod uses most of its share of a card; a pod that waits for a processor does not.
 
     Args:
         state: of the simulated node.
-        asked: percent of the card by the uid of the pod.
-        seconds: for which the use is measured.
+        asked: requested percentage of the card, by the pod's UID.
+        seconds: duration of the measurement.
 
     Raises:
         AssertionError: a pod has more than its share.

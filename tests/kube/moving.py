@@ -1,4 +1,4 @@
-"""A large pod comes, and one of a Deployment is moved so that it finds room: the same for either door."""
+"""Scenario for both allocation APIs: a pod of a Deployment is moved so that a large pod finds room."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ NAMESPACE = "moved"
 def check_moved(
     planned: Planned, nodes: Sequence[str], *, first: Sequence[Json], web: Json, large: Json, check: Callable[[], None]
 ) -> None:
-    """Of two nodes of two devices each loses the one of ``first``, beside which there is one of the Deployment; ``large`` asks
-    for both devices of one. ``large`` alone is left.
+    """Check that a pod of a Deployment is moved for ``large``, which needs both devices of one node.
+
+    Two nodes of two devices first hold one pod of ``first`` and one of the Deployment each; then the pods of ``first`` are
+    deleted. At the end ``large`` is the only pod.
 
     Args:
         web: a pod of the Deployment, which may be moved.
-        check: what has to hold while all have their places.
+        check: called when all pods are bound.
     """
     cluster, api = planned.cluster, planned.api
     planned.create(NAMESPACE, list(first))
@@ -37,12 +39,12 @@ def check_moved(
     )
     after = planned.bound(NAMESPACE)
     (moved,) = set(before) - set(after)
-    (heir,) = set(after) - set(before) - {"large"}
+    (replacement,) = set(after) - set(before) - {"large"}
     assert after["large"] == before[moved]
-    assert after[heir] == next(node for node in nodes if node != before[moved])
+    assert after[replacement] == next(node for node in nodes if node != before[moved])
     check()
     (said,) = [e for e in api.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"] if e["reason"] == "Moved"]
     assert said["involvedObject"]["name"] == moved
-    assert f"moved from {after['large']} to {after[heir]}" in said["message"]
+    assert f"moved from {after['large']} to {after[replacement]}" in said["message"]
     api.delete(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/web", {"propagationPolicy": "Foreground"})
     cluster.wait_for(lambda: set(planned.pods(NAMESPACE)) == {"large"}, "the Deployment's end")

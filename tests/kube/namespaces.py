@@ -1,8 +1,8 @@
-"""Private mount, network, process, IPC and host-name namespaces for one cluster, held from the test process.
+"""Private mount, network, PID, IPC and UTS namespaces for one cluster, held by the test process.
 
-What runs in there dies with the test process, killed or not, and leaves nothing behind. Sockets of the private network can
-be had outside: ``listen`` gives one that programs inside connect to and the test process accepts from (a webhook, an
-extender), ``connect`` one that leads to a port inside.
+All processes inside end with the test process, even if it is killed, and leave nothing behind. Sockets of the private network
+can be passed out: ``listen`` returns one from which the test process accepts connections of programs inside (a webhook, a
+scheduler extender), ``connect`` one that is connected to a port inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts")
 
 
 class Namespaces:
-    """``root`` is the cluster's directory, seen alike from outside and inside; ``port`` leads to the same port inside."""
+    """Handle on the namespaces. ``root`` is the cluster's directory, with one path outside and inside; connections to
+    ``port`` reach the same port inside.
+    """
 
     def __init__(self) -> None:
         self._warden = subprocess.Popen(
@@ -56,15 +58,15 @@ class Namespaces:
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None, *, beside: str | None = None
     ) -> int:
-        """Starts a program; its output goes to ``log/<name>.log``. ``beside``: in that program's mount namespace.
+        """Start a program and return its PID inside; its output goes to ``log/<name>.log``.
 
-        Returns its process number inside.
+        With ``beside``, it runs in the mount namespace of that program.
         """
         request = {"do": "start", "name": name, "argv": list(argv), "env": dict(env or {}), "beside": beside}
         return int(self._ask(request)["pid"])
 
     def kill(self, name: str, number: int = signal.SIGKILL, *, timeout_s: float = 60) -> int:
-        """Sends the signal and waits for the end; returns the exit status, negative for a signal."""
+        """Send the signal and wait for the end; return the exit status, negative for a signal."""
         self.signal(name, number)
         status = self.wait(name, timeout_s=timeout_s)
         if status is None:
@@ -72,47 +74,47 @@ class Namespaces:
         return status
 
     def signal(self, name: str, number: int) -> None:
-        """Sends a signal and waits for nothing: SIGSTOP makes a program hang, SIGCONT lets it go on."""
+        """Send a signal without waiting: SIGSTOP makes a program hang, SIGCONT lets it continue."""
         self._ask({"do": "signal", "name": name, "signal": int(number)})
 
     def wait(self, name: str, *, timeout_s: float) -> int | None:
-        """The exit status of a program, None where it runs on."""
+        """Return the exit status of a program, None if it still runs."""
         status: int | None = self._ask({"do": "wait", "name": name, "timeout": timeout_s}, timeout_s + 10)["status"]
         return status
 
     def programs(self) -> dict[str, int | None]:
-        """What was started, with its exit status; None: it runs."""
+        """Return the started programs with their exit status; None: it still runs."""
         return {name: entry["status"] for name, entry in self._ask({"do": "list"}).items()}
 
     def enter(self, argv: Sequence[str], *, beside: str | None = None) -> list[str]:
-        """The command line that runs ``argv`` inside, from out here; it dies with its caller."""
+        """Return the command line that runs ``argv`` inside; the process ends with its caller."""
         line = ["nsenter", "-t", str(self.pid), *_ENTER, "--", "setpriv", "--pdeathsig", "KILL"]
         if beside is not None:
             line += ["nsenter", "-t", str(self.number(beside)), "--mount", "--"]
         return [*line, *argv]
 
     def mounts_of(self, name: str) -> str:
-        """The mount namespace of a program, as ``processes_in`` takes it."""
+        """Return the mount namespace of a program, as ``processes_in`` takes it."""
         return os.readlink(f"/proc/{self.pid}/root/proc/{self.number(name)}/ns/mnt")
 
     def number(self, name: str) -> int:
-        """The process of a program, by its number inside."""
+        """Return the PID outside of a program, by its PID inside."""
         return int(self._ask({"do": "list"})[name]["pid"])
 
     def listen(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        """A listening socket of the private network."""
+        """Return a listening socket of the private network."""
         return self._lent({"do": "listen", "port": port, "address": address})
 
     def connect(self, port: int, address: str = "127.0.0.1") -> socket.socket:
-        """A connection to a port of the private network."""
+        """Return a connection to a port of the private network."""
         return self._lent({"do": "connect", "port": port, "address": address})
 
     def relay(self, address: str, port: int, to: int) -> None:
-        """Passes connections to an address of the private network on to a port of its loopback."""
+        """Forward connections to an address of the private network to a port of its loopback."""
         self._ask({"do": "relay", "port": port, "address": address, "to": to})
 
     def close(self) -> None:
-        """Ends everything inside and waits until it has been swept."""
+        """End all processes inside and wait until the warden has cleaned up."""
         assert self._warden.stdin is not None
         self._warden.stdin.close()
         try:
@@ -140,7 +142,7 @@ class Namespaces:
 
 
 def processes_in(namespace: str, kind: str) -> list[int]:
-    """The processes, by their numbers out here, whose namespace of a kind (``net``, ``mnt``, ...) is this one."""
+    """Return the PIDs, as seen outside, of the processes in a namespace of a kind (``net``, ``mnt``, ...)."""
     found = []
     for path in Path("/proc").glob(f"[0-9]*/ns/{kind}"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a real Kubernetes needs of the machine; where something is absent, tests stand aside and say what it is."""
+"""Requirements of a real Kubernetes on the machine; tests skip, naming what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NODE_FILES = {"/usr/lib/cni/ptp": "containernetworking-plugins", "/bin/busybox"
 
 @functools.cache
 def absent(*, node: bool = False) -> str:
-    """Why no cluster (with a real node) can run here; empty when one can."""
+    """Return the reason why no cluster (with a real node) can run here; "" if one can."""
     if os.geteuid() != 0:
         return "a cluster of one's own needs root, for namespaces"
     commands = {**_COMMANDS, **(_NODE_COMMANDS if node else {})}
@@ -38,7 +38,7 @@ def absent(*, node: bool = False) -> str:
 
 
 def need(*, node: bool = False) -> None:
-    """Skips the test that asks, with the reason; fails it where ``CALABASH_KUBE=required``, as in CI."""
+    """Skip the calling test if no cluster can run here; fail it if ``CALABASH_KUBE=required``, as in CI."""
     reason = absent(node=node)
     if reason and os.environ.get("CALABASH_KUBE") == "required":
         pytest.fail(f"no Kubernetes for tests: {reason}")

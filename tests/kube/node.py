@@ -32,10 +32,12 @@ _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers
 
 
 class RealNode:
-    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when made. Its components are ``kubelet``, ``containerd``.
+    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when constructed. Its components are ``kubelet`` and
+    ``containerd``.
 
-    ``socket`` is containerd's. ``kubelet_settings`` go into the KubeletConfiguration; ``runc`` starts
-    containers in place of the one that all have.
+    Args:
+        kubelet_settings: fields of the KubeletConfiguration.
+        runc: program that starts containers, instead of the default one.
     """
 
     def __init__(
@@ -66,13 +68,13 @@ class RealNode:
         self.wait_until_ready()
 
     def import_images(self, archive: Path) -> None:
-        """Makes the images of an OCI archive known to the node (see ``images.py``)."""
+        """Import the images of an OCI archive into the node's containerd (see ``images.py``)."""
         self._ctr("-n", "k8s.io", "images", "import", "--all-platforms", str(archive), timeout_s=180)
 
     def reboot(self) -> None:
-        """Everything on the node ends at once, what was in ``/run`` is gone, the disk stays; ready again afterwards.
+        """Kill everything on the node, clear ``/run`` and keep the disk; return when the node is ready again.
 
-        Programs started ``beside`` the node are ended as well and started again by the test.
+        Programs started ``beside`` the node end as well; the test starts them again.
         """
         mounts = self.cluster.namespaces.mounts_of(self.name)
         for name in (self.kubelet, self.containerd, self.name):
@@ -88,12 +90,12 @@ class RealNode:
         self.wait_until_ready()
 
     def restart_containerd(self) -> None:
-        """Until it answers: a kubelet that finds nobody behind the socket ends."""
+        """Restart containerd and wait until it answers, because a kubelet without a containerd socket exits."""
         self.cluster.restart(self.containerd)
         self.cluster.wait_for(self._containerd_answers, f"containerd of {self.name}")
 
     def _all_ended(self, mounts: str) -> bool:
-        """Ends what is in the node's mount namespace or control groups; whether nothing was."""
+        """Kill the processes in the node's mount namespace or control groups; return True if there were none."""
         groups = (tree / self.cluster.root.name / self.name for tree in hierarchies())
         listed = (number for group in groups for file in group.rglob("cgroup.procs") for number in _lines(file))
         found = {*processes_in(mounts, "mnt"), *map(int, listed)}
@@ -103,23 +105,23 @@ class RealNode:
         return not found
 
     def outside(self, path: str) -> Path:
-        """Where a path below the node's own directories is for the test process."""
+        """Return the path in the test process of a path below the node's own directories."""
         inside = PurePosixPath(path.replace("/var/run/", "/run/", 1))
         assert any(inside.is_relative_to(own) for own in _OWN), f"{path} is not the node's own"
         return self.home / "own" / inside.relative_to("/")
 
     def evidence(self) -> Iterable[Path]:
-        """Return what is kept when a test fails: settings, the pods' logs, and the home of an agent beside the node."""
+        """Return the files that are kept if a test fails: settings, the pods' logs, and an agent's home."""
         settings = [self.home / name for name in ("kubelet.json", "containerd.toml", "cni")]
         inside = ("/var/log", "/var/lib/calabash", "/var/lib/simulated")
         return [*settings, *(self.outside(path) for path in inside)]
 
     def wait_until_ready(self) -> None:
-        """Until the node is Ready and nothing keeps pods off it."""
+        """Wait until the node is Ready and has no taint that keeps pods off."""
         self.cluster.wait_for(self._is_ready, f"node {self.name} ready", every_s=0.1)
 
     def _separate(self) -> None:
-        """The mount namespace, held by a program that does nothing else."""
+        """Create the mount namespace, held by a program that does nothing else."""
         own = self.home / "own"
         for directory in _WITHIN:
             (own / directory).mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ class RealNode:
         self.cluster.wait_for((self.home / "separated").exists, f"mounts of {self.name}", 60, every_s=0.01)
 
     def _serve_pods(self) -> None:
-        """The API server at the address of its service: there is no kube-proxy."""
+        """Make the API server reachable at its Service address, as there is no kube-proxy."""
         namespaces = self.cluster.namespaces
         self.cluster.exec_inside("ip", "address", "add", f"{components.SERVICE_ADDRESS}/32", "dev", "lo")
         namespaces.relay(components.SERVICE_ADDRESS, 443, namespaces.port)
@@ -199,7 +201,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def make_groups(group: str) -> None:
-    """A control group in every hierarchy, as the kubelet demands; the warden removes it with what came below it."""
+    """Create a control group in every hierarchy, as the kubelet requires; the warden removes it and its descendants."""
     parts = PurePosixPath(group).parts[1:]
     for tree in hierarchies():
         above = tree
@@ -219,4 +221,4 @@ def _pass_on_controllers(group: Path) -> None:
         try:
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
         except OSError:
-            continue  # one that this machine does not give away
+            continue  # a controller that this machine does not delegate

@@ -1,4 +1,4 @@
-"""The settings of a real node's containerd, network and kubelet."""
+"""Settings of a real node's containerd, network and kubelet."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ def containerd(home: Path, socket: Path, runc: Path) -> str:
 
 
 def network(home: Path, subnet: str) -> str:
-    """A pair of interfaces for each pod, its address from the node's own range; pods of all nodes reach each other."""
+    """Return a CNI configuration: a veth pair for each pod, with an address of the node's range; pods of all nodes can reach
+    each other.
+    """
     addresses = {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": [[{"subnet": subnet}]]}
     plugins = [{"type": "ptp", "ipam": {**addresses, "routes": [{"dst": "0.0.0.0/0"}]}}]
     return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, indent=1)
 
 
 def kubelet(address: str, socket: Path, group: str, more: Mapping[str, Any]) -> str:
-    """KubeletConfiguration; ``more`` adds to it or replaces."""
+    """Return a KubeletConfiguration; ``more`` adds fields or replaces them."""
     settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -1,4 +1,4 @@
-"""The server of an installed chart, asked as its operators ask: by the product's own command in its pod, and with tokens."""
+"""The server of an installed chart, used as its operators do: by the product's command in its pod, and with API tokens."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class OperatedCluster:
         )
 
     def run(self, *words: str) -> str:
-        """A command of the product, as the administrator of the server."""
+        """Run a product command as the server's administrator and return its output."""
         return self._in_its_pod("calabash", *words)
 
-    def told(self, *words: str) -> Any:
-        """What a command says as JSON."""
+    def json_of(self, *words: str) -> Any:
+        """Run a product command with JSON output and return the parsed output."""
         return json.loads(self.run(*words, "-o", "json"))
 
     def ask(self, path: str, token: str = "") -> tuple[int, str]:
-        """GET through the gateway: the status and the text."""
+        """Send a GET request to the gateway; return the status and the text."""
         status, text = json.loads(self._in_its_pod("python3", "-I", "-c", _ASK, path, text=f"{token}\n"))
         return int(status), str(text)
 
     def list(self, path: str, token: str) -> list[dict[str, Any]]:
-        """The items of a list, by a token."""
+        """Return the items of a list that the token's user may read."""
         status, text = self.ask(path, token)
         assert status == 200, text
         items: list[dict[str, Any]] = json.loads(text)["items"]
         return items
 
     def member(self, user: str, tenant: str) -> str:
-        """A new member of a tenant; its token."""
+        """Create a user who is a member of a tenant; return the user's token."""
         self.run("user", "create", user)
         self.run("user", "role", user, "member", "--tenant", tenant)
         return self.run("token", "create", "--user", user).strip()

@@ -1,4 +1,4 @@
-"""A planner and its kube-scheduler on a cluster of invented nodes, as the chart would install them."""
+"""A planner and its kube-scheduler on a cluster of fake nodes, installed as by the chart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CRDS = {"gpunodes": "GpuNode", "queues": "Queue"}
 def crd(
     plural: str, kind: str, *, group: str = "calabash.dev", version: str = "v1alpha1", scope: str = "Cluster"
 ) -> Json:
-    """A definition that takes any object; the chart's own are strict."""
+    """Return a CustomResourceDefinition that accepts any object; the chart's own ones are strict."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     form = {
         "name": version,
@@ -49,7 +49,7 @@ def crd(
 
 
 def devices(count: int, *, model: str = "NVIDIA A100-SXM4-40GB", memory_mib: int = 40960) -> list[Json]:
-    """The devices of a node, as its agent would tell of them."""
+    """Return the devices of a node as its agent would report them."""
     return [
         {"uuid": f"GPU-{i}", "index": i, "model": model, "memoryMib": memory_mib, "health": "healthy"}
         for i in range(count)
@@ -57,7 +57,7 @@ def devices(count: int, *, model: str = "NVIDIA A100-SXM4-40GB", memory_mib: int
 
 
 def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec: Any) -> Json:
-    """A pod as admission leaves it."""
+    """Return a pod as admission leaves it."""
     asked = PodRequest(
         dialect="native",
         containers=(ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request),),
@@ -83,7 +83,7 @@ def planned_pod(name: str, request: GpuRequest, *, movable: bool = False, **spec
 
 
 def confined_to(pod: Json) -> list[str]:
-    """The nodes that the planner names to a scheduler which does not ask."""
+    """Return the nodes to which the planner confines a pod of a scheduler that does not ask the planner."""
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return [value for term in required["nodeSelectorTerms"] for value in term["matchFields"][0]["values"]]
 
@@ -92,7 +92,7 @@ class Planned:
     """The planner as a program of the cluster, and a stock kube-scheduler that asks it.
 
     Args:
-        nodes: how many nodes of ``gpus`` devices.
+        nodes: number of nodes, each with ``gpus`` devices.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Planned:
             self.api.create("/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
 
     def add_nodes(self, count: int, **more: Any) -> list[str]:
-        """So many nodes more; see ``Cluster.fake_nodes``."""
-        room = {GPUS: str(self._gpus * 64)}  # tokens: one for each device of each container
+        """Add ``count`` nodes and return their names; see ``Cluster.fake_nodes``."""
+        room = {GPUS: str(self._gpus * 64)}  # device IDs: one for each device of each container
         names = self.cluster.fake_nodes(count, room, **more)
         self.each(self._devices, names)
         return names
@@ -146,12 +146,12 @@ class Planned:
     # ---- pods -----------------------------------------------------------------------------------------------------
 
     def create(self, namespace: str, pods: list[Json]) -> None:
-        """All of them, from eight threads."""
+        """Create all pods, with eight threads."""
         self.make_namespace(namespace)
         self.each(lambda pod: self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod), pods)
 
     def make_queue(self, name: str, namespace: str, **spec: float) -> None:
-        """A queue, and a namespace whose pods stand in it."""
+        """Create a queue, and a namespace whose pods belong to it."""
         queue = {"apiVersion": "calabash.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
         self.api.create("/apis/calabash.dev/v1alpha1/queues", queue)
         self.make_namespace(namespace, **{"calabash.dev/queue": name})
@@ -179,7 +179,7 @@ class Planned:
         return self.bound(namespace)
 
     def clear(self, namespace: str) -> None:
-        """All of them are gone at once."""
+        """Delete all pods of the namespace without a grace period."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         self.api.delete(path, {"gracePeriodSeconds": 0})
         self.cluster.wait_for(lambda: not self.pods(namespace), f"the end of {namespace}")
@@ -187,7 +187,7 @@ class Planned:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End both programs; the nodes stay, the cluster goes with its module."""
+        """End both programs. The nodes stay until the cluster of the module is closed."""
         for name in self._programs:
             self.cluster.kill(name)
 

@@ -25,11 +25,11 @@ PLANNER_PORT = 7070
 ADMISSION_PORT = 18443
 SETTINGS = AdmissionSettings()
 PLANNER = SETTINGS.trusted_users[0]
-USERS = {PLANNER: ["system:masters"]}  # for the cluster: admission lets nobody else write plans
+USERS = {PLANNER: ["system:masters"]}  # the cluster's administrator: admission lets no other user write plans
 
 
 def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Json:
-    """A pod as a user writes it."""
+    """Return a pod as a user writes it."""
     main = {"name": "main", "image": CUDA, "command": ["sh", "-c", script], "resources": {"limits": limits}}
     return {
         "apiVersion": "v1",
@@ -40,7 +40,7 @@ def user_pod(name: str, limits: dict[str, str], script: str, **spec: Any) -> Jso
 
 
 def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _name, own: own) -> AdmissionProgram:
-    """Admission, in this process, asked by the API server; its namespace is there already."""
+    """Start admission in this process, with its webhooks registered at the API server. Its namespace must exist."""
     client = load_client(cluster.kubeconfig)
     url = f"https://127.0.0.1:{ADMISSION_PORT}"
     client.create(MUTATING, mutating(SETTINGS, url=url))
@@ -53,7 +53,7 @@ def start_admission(cluster: Cluster, by: Callable[[str, Path], Path] = lambda _
 
 
 def start_admission_program(cluster: Cluster) -> None:
-    """Admission as the program ``admission`` of the cluster, which can be killed and started again."""
+    """Start admission as the program ``admission`` of the cluster, which can be killed and started again."""
     certificate, key = cluster.secrets.certificate("admission-server")
     directory = certificate.with_name("admission-tls")
     directory.mkdir()
@@ -70,12 +70,12 @@ def start_admission_program(cluster: Cluster) -> None:
 
 
 class Product:
-    """Everything that the chart installs, around one node with cards.
+    """All components that the chart installs, around one node with cards.
 
     Args:
-        by: the kubeconfig by which a program ("planner", "admission") reaches the API server, instead of its own.
-        planner_words: more of the planner's.
-        programs: whether admission is a program of the cluster as well, instead of a thread of this process.
+        by: kubeconfig by which a program ("planner", "admission") reaches the API server, instead of its own.
+        planner_words: further arguments of the planner.
+        programs: run admission as a program of the cluster as well, instead of as a thread of this process.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Product:
         self.cluster.add_scheduler("calabash-scheduler", scheduler_configuration(f"http://127.0.0.1:{PLANNER_PORT}"))
 
     def namespace(self, name: str, **labels: str) -> str:
-        """A namespace whose pods can be made; its name."""
+        """Create a namespace in which pods can be created; return its name."""
         if not self.api.exists(f"/api/v1/namespaces/{name}"):
             self.api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
@@ -120,16 +120,16 @@ class Product:
         return name
 
     def create(self, namespace: str, pod: Json) -> str:
-        """Makes the pod; its name."""
+        """Create the pod and return its name."""
         self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
         return str(pod["metadata"]["name"])
 
     def pod(self, namespace: str, name: str) -> Json:
-        """The pod as it is."""
+        """Return the pod from the API server."""
         return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def wait(self, namespace: str, name: str, *phases: str, timeout_s: float = 120) -> str:
-        """Until the pod has one of the phases; which."""
+        """Wait until the pod has one of the phases, and return the phase."""
 
         def phase() -> str:
             status = self.pod(namespace, name)["status"]
@@ -144,17 +144,17 @@ class Product:
             raise
 
     def log(self, namespace: str, name: str) -> str:
-        """What its main container has printed."""
+        """Return the output of the pod's main container."""
         return self.cluster.kubectl("logs", name, "-n", namespace)
 
     def delete(self, namespace: str, name: str) -> None:
-        """Removes the pod, and waits until it is gone."""
+        """Delete the pod and wait until it is gone."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         self.api.delete(path, {"gracePeriodSeconds": 0})
         self.cluster.wait_for(lambda: not self.api.exists(path), f"the end of pod {name}")
 
     def condition(self, namespace: str, name: str) -> Json:
-        """What the pod is told about its place; {} when nothing yet."""
+        """Return the condition PodScheduled of the pod; {} if there is none yet."""
         conditions = self.pod(namespace, name)["status"].get("conditions", [])
         return next((c for c in conditions if c["type"] == "PodScheduled"), {})
 

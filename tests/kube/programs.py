@@ -1,9 +1,9 @@
-"""The programs of a real Kubernetes, built once from pinned Go modules and kept in a cache.
+"""Programs of a real Kubernetes, built once from pinned Go modules and kept in a cache.
 
-``python -m tests.kube.programs`` builds what is missing and says what each step took; ``tools/bootstrap --tests`` calls
-it. A directory of the cache is named by everything that decides what is built: module files, sources, Go's version, the
-machine. A program is built under another name and renamed, so that one that is there is whole, and an interrupted build
-goes on where it stopped. Nothing is fetched and Go is not needed where everything is there.
+``python -m tests.kube.programs`` builds what is missing and prints the time of each step; ``tools/bootstrap --tests`` calls
+it. A directory of the cache is named by a hash of everything that determines the build: module files, sources, Go's version,
+the machine. A program is built under another name and then renamed, so that a program that exists is complete, and an
+interrupted build continues where it stopped. If all programs exist, nothing is downloaded and Go is not needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program to build: the package, and for one with parts in C what is chosen of those."""
+    """A program to build: its Go package, and for a program with C code the selected build tags."""
 
     name: str
     package: str
@@ -52,11 +52,11 @@ RUNC = Program("runc", "github.com/opencontainers/runc", tags_c=",seccomp")
 
 
 class MissingError(Exception):
-    """The programs are not there; the text says what to do about it."""
+    """The programs are not built; the text says how to build them."""
 
 
 def cache() -> Path:
-    """Where built programs are kept; ``CALABASH_KUBE_CACHE`` moves it."""
+    """Return the directory of built programs; ``CALABASH_KUBE_CACHE`` overrides it."""
     chosen = os.environ.get("CALABASH_KUBE_CACHE")
     if chosen:
         return Path(chosen)
@@ -64,7 +64,7 @@ def cache() -> Path:
 
 
 def key(sources: Path = SOURCES, how: str = "") -> str:
-    """What is built, as a name: module files, sources, the machine, and how."""
+    """Return the name of a build: a hash of module files, sources, machine and build settings."""
     digest = hashlib.sha256(f"{platform.system()} {platform.machine()}{how}".encode())
     for path in (sources / "go.mod", sources / "go.sum", *sorted(sources.rglob("*.go"))):
         digest.update(f"\n{path.relative_to(sources)}\n".encode() + path.read_bytes())
@@ -72,7 +72,7 @@ def key(sources: Path = SOURCES, how: str = "") -> str:
 
 
 def go_version() -> str | None:
-    """The version of Go that would build, as Go itself chooses it for these modules; None without Go."""
+    """Return the version of Go that would build these modules, as Go itself selects it; None without Go."""
     if shutil.which("go") is None:
         return None
     told = subprocess.run(["go", "env", "GOVERSION"], cwd=SOURCES, capture_output=True, text=True, check=False)
@@ -84,12 +84,12 @@ def _whole(directory: Path) -> bool:
 
 
 def needed() -> tuple[Program, ...]:
-    """What has to be built on this machine."""
+    """Return the programs that this machine needs."""
     return BUILT if shutil.which("runc") else (*BUILT, RUNC)
 
 
 def directory() -> Path:
-    """The directory of these programs, whole or not; without Go any whole one that was built from the same sources."""
+    """Return the directory of these programs, complete or not; without Go any complete one built from the same sources."""
     version, name = go_version(), key(SOURCES, f"{BUILT} {RUNC} {_FLAGS} {_TAGS} {_linker_flags()}")
     if version is not None:
         return cache() / f"{name}-{version}"
@@ -100,7 +100,7 @@ def directory() -> Path:
 
 
 def found() -> Path:
-    """The directory with all the programs in it."""
+    """Return the directory with all the programs. Raises MissingError if one is missing."""
     where = directory()
     if not _whole(where):
         raise MissingError(f"Kubernetes is not built in {where}; hint: tools/bootstrap --tests")
@@ -109,13 +109,13 @@ def found() -> Path:
 
 
 def runc(programs: Path) -> Path:
-    """The program that starts containers: Debian's, else ours."""
+    """Return the program that starts containers: the distribution's runc, else the one built here."""
     installed = shutil.which("runc")
     return Path(installed) if installed else programs / RUNC.name
 
 
 def runc_for_users(programs: Path) -> Path | None:
-    """One that can give a pod users of its own, which runc does since 1.2; None where there is none."""
+    """Return a runc that supports user namespaces of pods (1.2 or later); None if there is none."""
     return next((path for path in (runc(programs), programs / RUNC.name) if _maps_users(path)), None)
 
 
@@ -134,7 +134,7 @@ def _can_build_runc() -> bool:
 
 
 def build() -> Path:
-    """Builds what is missing; a second builder waits for the first and finds its work done."""
+    """Build the missing programs. A second builder waits for the first and finds its work done."""
     where = directory()
     if not _whole(where):
         where.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def build() -> Path:
                 if not (where / program.name).exists():
                     _step(program.name, where, program, flags)
             _links(where)
-        _forget_old(where)
+        _remove_unused(where)
     if runc_for_users(where) is None and _can_build_runc():
         with _locked(where / "lock"):
             if not (where / RUNC.name).exists():
@@ -152,8 +152,8 @@ def build() -> Path:
     return where
 
 
-def _forget_old(kept: Path) -> None:
-    """Removes what other sources built and nobody has used for a month: 225 MB each."""
+def _remove_unused(kept: Path) -> None:
+    """Remove directories of other sources that have not been used for a month; each has 225 MB."""
     for other in cache().iterdir():
         ours = (other / BUILT[0].name).exists()
         if ours and other != kept and other.stat().st_mtime < time.time() - _FORGOTTEN_S:
@@ -175,7 +175,7 @@ def _required(module: str) -> str:
 
 
 def _linker_flags() -> str:
-    """No symbols, and the versions that the programs say of themselves."""
+    """Return the linker flags: no symbols, and the versions that the programs report."""
     kubernetes = _required("k8s.io/kubernetes")
     minor = kubernetes.split(".")[1]
     version = "k8s.io/component-base/version."
@@ -225,7 +225,7 @@ def _links(where: Path) -> None:
 
 
 def main(build: Callable[[], object] = build) -> int:
-    """A command that builds; what is missing is told on stderr."""
+    """Build the programs; on failure, print the missing requirement to stderr."""
     try:
         build()
     except MissingError as missing:

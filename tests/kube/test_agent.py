@@ -118,7 +118,7 @@ def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_
         ("Starting", "False", "unhealthy"),
         ("Serving", "True", "healthy"),
     }
-    gpu_node.wait_for_tokens()
+    gpu_node.wait_for_device_ids()
 
 
 def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node: GpuNode) -> None:
@@ -166,8 +166,8 @@ def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_given_out_again_
     gpu_node: GpuNode,
 ) -> None:
     ill, well = gpu_node.devices()
-    gpu_node.wait_for_tokens()
-    cluster, before = gpu_node.cluster, gpu_node.tokens()
+    gpu_node.wait_for_device_ids()
+    cluster, before = gpu_node.cluster, gpu_node.device_id_count()
     pods = [gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (ill, well)]
     for name in pods:
         gpu_node.wait(name, "Running")
@@ -175,9 +175,11 @@ def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_given_out_again_
     cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Unhealthy"], "the pod's device to be ill")
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
     assert {d["uuid"]: d["health"] for d in gpu_node.status()["devices"]} == {ill: "unhealthy", well: "healthy"}
-    cluster.wait_for(lambda: gpu_node.tokens() == before // 2 + 1, "the tokens of one card, and that of the ill pod")
+    cluster.wait_for(
+        lambda: gpu_node.device_id_count() == before // 2 + 1, "the tokens of one card, and that of the ill pod"
+    )
     gpu_node.delete(pods[0])
-    cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens, for the card is idle and answers")
+    cluster.wait_for(lambda: gpu_node.device_id_count() == before, "all tokens, for the card is idle and answers")
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
 
 
@@ -186,11 +188,13 @@ def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_given_out_again_
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go to build NVIDIA's device plug-in with")
 def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it_goes(gpu_node: GpuNode) -> None:
     cluster, device = gpu_node.cluster, gpu_node.devices()[0]
-    gpu_node.wait_for_tokens()
-    before = gpu_node.tokens()
+    gpu_node.wait_for_device_ids()
+    before = gpu_node.device_id_count()
     name = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD})
     gpu_node.wait(name, "Running")
-    cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the other card, which the agent offers under NVIDIA's name")
+    cluster.wait_for(
+        lambda: gpu_node.device_id_count(GPU) == 1, "the other card, which the agent offers under NVIDIA's name"
+    )
     environment = [f"CALABASH_SIM={gpu_node.inside_state}", f"LD_LIBRARY_PATH={simulated_library_dir()}"]
     command = [str(program("device-plugin")), "--device-discovery-strategy=nvml"]
     cluster.start_program("nvidia-plugin", ["env", *environment, *command], beside=gpu_node.node.name)
@@ -198,15 +202,15 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
     assert ready(gpu_node)["status"] == "False"
     assert "2 of nvidia.com/gpu" in ready(gpu_node)["message"]
     assert {d["health"] for d in gpu_node.status()["devices"]} == {"unhealthy"}
-    cluster.wait_for(lambda: gpu_node.tokens() == 1, "the token of the pod that runs alone")
-    assert gpu_node.tokens(GPU) == 2, "the other's, under a name that was ours before"
+    cluster.wait_for(lambda: gpu_node.device_id_count() == 1, "the token of the pod that runs alone")
+    assert gpu_node.device_id_count(GPU) == 2, "the other's, under a name that was ours before"
     assert health_in_status(gpu_node, name) == ["Healthy"]
     events = cluster.kubectl("get", "events", "-n", "default", "--field-selector", "reason=ForeignPlugin", "-o", "name")
     assert len(events.split()) == 1
     cluster.kill("nvidia-plugin")
     cluster.wait_for(lambda: ready(gpu_node)["status"] == "True", "the node to serve again")
-    cluster.wait_for(lambda: gpu_node.tokens() == before, "all tokens")
-    cluster.wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card without a slice, under that name again")
+    cluster.wait_for(lambda: gpu_node.device_id_count() == before, "all tokens")
+    cluster.wait_for(lambda: gpu_node.device_id_count(GPU) == 1, "the card without a slice, under that name again")
     after = gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": FILL})
     gpu_node.wait_for_success(after)
     status = cluster.api.get(f"{PODS}/{name}")["status"]

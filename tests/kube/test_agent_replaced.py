@@ -81,14 +81,14 @@ def test_running_pods_keep_their_slices_when_the_daemon_set_is_deleted_and_made_
     before = {name: identity(product, name) for name in running}
     slots = node.slots()
     take_away(product)
-    cluster.wait_for(lambda: node.tokens() == 0, "the devices to be gone from the node")
+    cluster.wait_for(lambda: node.device_id_count() == 0, "the devices to be gone from the node")
     product.create(SPACE, user_pod("meanwhile", SHARE, FOREVER))
     already = {name: len(got_mib(product, name)) for name in running}
     time.sleep(4)  # nobody serves the node for this long at least
     assert product.pod(SPACE, "meanwhile")["status"]["phase"] == "Pending"
     bring_back(product)
     began = time.monotonic()
-    node.wait_for_tokens()
+    node.wait_for_device_ids()
     product.wait(SPACE, "meanwhile", "Running", timeout_s=60)
     print(f"the waiting pod runs {time.monotonic() - began:.1f} s after the agent was started")
     assert {name: identity(product, name) for name in running} == before
@@ -146,7 +146,7 @@ def test_pods_planned_before_the_agent_went_and_refused_by_kube_scheduler_start_
 ) -> None:
     """kube-scheduler first looks at planned pods while the kubelet has no device IDs; it does not run before."""
     cluster, node = product.cluster, product.gpu_node
-    node.wait_for_tokens()
+    node.wait_for_device_ids()
     cluster.kill(KUBE_SCHEDULER)
     names = [product.create(SPACE, user_pod(f"planned{i}", SHARE, FOREVER)) for i in range(3)]
 
@@ -158,12 +158,12 @@ def test_pods_planned_before_the_agent_went_and_refused_by_kube_scheduler_start_
 
     cluster.wait_for(lambda: not gated(), "the plans of all pods")
     take_away(product, number)
-    cluster.wait_for(lambda: node.tokens() == 0, "the devices to be gone from the node")
+    cluster.wait_for(lambda: node.device_id_count() == 0, "the devices to be gone from the node")
     cluster.start(KUBE_SCHEDULER)
     cluster.wait_for(lambda: refused() == names, "all pods to be refused")
     print(product.condition(SPACE, names[0])["message"])
     bring_back(product)
-    node.wait_for_tokens()
+    node.wait_for_device_ids()
     began = time.monotonic()
     for name in names:
         product.wait(SPACE, name, "Running", timeout_s=30)

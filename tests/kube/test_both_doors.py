@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kube.claiming import CLAIMS, claimer, given, publish, remove, template, told_claims, waits
+from tests.kube.claiming import (
+    CLAIMS,
+    allocated_devices,
+    claimer,
+    publish,
+    remove,
+    report_claims,
+    template,
+    wait_for_reason,
+)
 from tests.kube.cluster import Cluster
 from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, planned_pod
@@ -24,7 +33,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-rest": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
-        told_claims(found, found.nodes[3])
+        report_claims(found, found.nodes[3])
         publish(found, found.nodes[2:])
         yield found
 
@@ -33,19 +42,19 @@ def test_a_gang_of_claims_is_released_together_and_each_door_has_its_own_nodes(p
     template(planned, "gang")
     gang = GpuRequest(gang="g", gang_size=4)
     planned.create("gang", [claimer(f"p{i}", gang) for i in range(3)])
-    waits(planned, "gang", "p0", "GangIncomplete")
+    wait_for_reason(planned, "gang", "p0", "GangIncomplete")
     assert planned.bound("gang") == {}
-    assert given(planned, "gang") == []
+    assert allocated_devices(planned, "gang") == []
     planned.create("tokens", [planned_pod(f"t{i}", GpuRequest()) for i in range(4)])
     planned.create("gang", [claimer("p3", gang)])
     by_claims, by_tokens = planned.wait_bound("gang", 4), planned.wait_bound("tokens", 4)
     assert set(by_tokens.values()) == set(planned.nodes[:2])
     assert set(by_claims.values()) == set(planned.nodes[2:])
-    assert max(Counter(given(planned, "gang")).values()) == 1
+    assert max(Counter(allocated_devices(planned, "gang")).values()) == 1
     planned.create("tokens", [planned_pod("fifth", GpuRequest())])
     planned.create("gang", [claimer("fifth")])
     for namespace in ("tokens", "gang"):
-        waits(planned, namespace, "fifth", "NoCapacity")
+        wait_for_reason(planned, namespace, "fifth", "NoCapacity")
     planned.api.delete("/api/v1/namespaces/gang/pods/p0", {"gracePeriodSeconds": 0})
     assert planned.wait_bound("gang", 4)["fifth"] in planned.nodes[2:]
     remove(planned, "gang")
@@ -58,7 +67,7 @@ def test_a_quota_holds_a_pod_with_a_claim_back_and_says_so(planned: Planned) -> 
     planned.create("quota", [claimer("first")])
     planned.wait_bound("quota", 1)
     planned.create("quota", [claimer("second")])
-    assert "small" in waits(planned, "quota", "second", "QueueOverLimit")["message"]
+    assert "small" in wait_for_reason(planned, "quota", "second", "QueueOverLimit")["message"]
     remove(planned, "quota")
 
 
@@ -71,7 +80,7 @@ def test_a_queue_takes_back_what_it_deserves_from_pods_with_claims(planned: Plan
     planned.create("shop", [claimer(f"s{i}") for i in range(3)])
     planned.wait_bound("shop", 2)
     assert len(planned.bound("borrow")) == 2
-    held = given(planned, "borrow") + given(planned, "shop")
+    held = allocated_devices(planned, "borrow") + allocated_devices(planned, "shop")
     assert sorted(Counter(held).values()) == [1, 1, 1, 1]
     assert len(planned.bound("shop")) == 2, "the third would be more than the queue deserves"
     remove(planned, "borrow")
@@ -87,7 +96,7 @@ def test_a_pod_with_a_claim_is_moved_so_that_a_large_one_finds_room(planned: Pla
     planned.api.create(CLAIMS.format(NAMESPACE), pair)
 
     def each_device_is_held_once() -> None:
-        assert sorted(Counter(given(planned, NAMESPACE)).values()) == [1, 1, 1, 1]
+        assert sorted(Counter(allocated_devices(planned, NAMESPACE)).values()) == [1, 1, 1, 1]
 
     check_moved(
         planned,
@@ -111,13 +120,13 @@ def test_a_shared_claim_counts_once_and_what_another_scheduler_allocated_is_give
     planned.wait_bound("alien", 1)
     planned.make_namespace("shared")
     planned.create("shared", [claimer(f"s{i}", claim="later") for i in range(2)])
-    assert waits(planned, "shared", "s0", "NotFound")["message"].startswith("claim later does not exist yet")
+    assert wait_for_reason(planned, "shared", "s0", "NotFound")["message"].startswith("claim later does not exist yet")
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "calabash.dev", "count": 2}}]
     api.create(CLAIMS.format("shared"), {"metadata": {"name": "later"}, "spec": {"devices": {"requests": requests}}})
     bound = planned.wait_bound("shared", 2)
     assert len(set(bound.values())) == 1
     assert set(bound.values()).isdisjoint(planned.bound("alien").values()), "one card of that node is the alien's"
-    assert max(Counter(given(planned, "shared") + given(planned, "alien")).values()) == 1
+    assert max(Counter(allocated_devices(planned, "shared") + allocated_devices(planned, "alien")).values()) == 1
     remove(planned, "shared")
     remove(planned, "alien")
 
@@ -153,7 +162,7 @@ def test_a_pod_with_a_claim_goes_to_another_node_where_its_nominated_one_has_no_
     cluster.start("calabash-scheduler")
     (second,) = {*planned.nodes[2:]} - {first}
     assert planned.wait_bound(space, 1) == {"alone": second}
-    assert [node for node, _ in given(planned, space)] == [second]
+    assert [node for node, _ in allocated_devices(planned, space)] == [second]
     remove(planned, space)
     remove(planned, "first")
     for namespace in (space, "first"):
@@ -173,5 +182,5 @@ def test_who_decides_is_killed_amid_pods_with_claims_and_all_are_bound_and_no_ca
         cluster.restart(program)
         bound = planned.wait_bound(space, 4)
         assert set(bound.values()) == set(planned.nodes[2:])
-        assert sorted(Counter(given(planned, space)).values()) == [1, 1, 1, 1]
+        assert sorted(Counter(allocated_devices(planned, space)).values()) == [1, 1, 1, 1]
         remove(planned, space)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.kube.cluster import Cluster
-from tests.kube.containers import said
+from tests.kube.containers import output_so_far
 from tests.kube.gpu_node import PODS, GpuNode, got_mib, sliced
 from tests.kube.measured import pod_of, use_their_shares
 from tests.kube.needs import need
@@ -97,13 +97,13 @@ def until_said(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) -> st
     """What a pod has printed, once that holds."""
 
     def found() -> str:
-        log = said(gpu_node, name)
+        log = output_so_far(gpu_node, name)
         return log if log and holds(log) else ""
 
     try:
         return gpu_node.cluster.wait_for(found, f"what {name} prints")
     except TimeoutError as error:
-        error.add_note(said(gpu_node, name))
+        error.add_note(output_so_far(gpu_node, name))
         raise
 
 
@@ -140,7 +140,7 @@ def test_a_worker_and_a_software_slice_have_each_at_most_their_share_of_a_card(g
     names = [gpu_node.run([plan], {"main": "exec load tenant 600 1000000"}, cpu="500m") for plan in plans]
     for name in names:
         gpu_node.wait(name, "Running")
-        gpu_node.cluster.wait_for(partial(said, gpu_node, name), f"{name} to have its memory")
+        gpu_node.cluster.wait_for(partial(output_so_far, gpu_node, name), f"{name} to have its memory")
     asked = dict(zip([uid_of(gpu_node, name) for name in names], (70, 30), strict=True))
     gpu_node.cluster.wait_for(
         lambda: use_their_shares(gpu_node.state, asked), "two seconds in which both use most of their shares"
@@ -159,14 +159,14 @@ def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_n
     assert "Seccomp:\t2\n" in Path(f"/proc/{before[1]}/status").read_text(), "what it may ask of the kernel is bounded"
     gpu_node.cluster.restart("agent")
     gpu_node.cluster.restart(gpu_node.node.kubelet)
-    gpu_node.wait_for_tokens()
+    gpu_node.wait_for_device_ids()
     assert workers(uid) == before
-    gpu_node.let_go(name)
+    gpu_node.create_file_in_pod(name)
     gpu_node.cluster.wait_for(lambda: status(gpu_node, name)["restartCount"] >= 1, "its container to start again")
     until_said(gpu_node, name, lambda log: "ready" in log)
     gpu_node.cluster.wait_for(lambda: len(workers(uid)) == 2, "its former worker to be gone")
     assert workers(uid)[0] == before[0], "the same host"
-    gpu_node.let_go(name)
+    gpu_node.create_file_in_pod(name)
     until_said(gpu_node, name, lambda log: "right" in log)
 
 
@@ -178,13 +178,13 @@ def test_a_worker_that_dies_is_its_own_pods_loss_alone_and_the_next_start_has_an
     )
     for name in (hit, other):
         gpu_node.wait(name, "Running")
-        gpu_node.cluster.wait_for(partial(said, gpu_node, name), "a program with its worker")
+        gpu_node.cluster.wait_for(partial(output_so_far, gpu_node, name), "a program with its worker")
     uid = uid_of(gpu_node, hit)
     host, *its_workers = workers(uid)
     os.kill(host, signal.SIGKILL)
     gpu_node.cluster.wait_for(lambda: {host, *its_workers}.isdisjoint(workers(uid)), "its worker to end with it")
     for name in (hit, other):
-        gpu_node.let_go(name)
+        gpu_node.create_file_in_pod(name)
     gpu_node.cluster.wait_for(lambda: status(gpu_node, hit)["restartCount"] >= 1, "its container to be started again")
     told = gpu_node.cluster.kubectl("logs", "-p", hit).split()[1:4]
     assert len(told) == 3
@@ -210,7 +210,7 @@ def test_init_containers_give_back_what_they_had_and_a_new_sandbox_has_workers_o
 
     def again() -> bool:
         main = status(gpu_node, name)
-        return int(main["restartCount"]) >= 1 and "running" in main["state"] and bool(said(gpu_node, name))
+        return int(main["restartCount"]) >= 1 and "running" in main["state"] and bool(output_so_far(gpu_node, name))
 
     gpu_node.cluster.wait_for(again, "the pod to run again")
     assert within(got_mib(gpu_node.log(name)), 1500)

@@ -10,7 +10,7 @@ import pytest
 from tests.kube import programs
 from tests.kube.claim_node import CLAIMS, SLICES, ClaimNode
 from tests.kube.cluster import Cluster
-from tests.kube.containers import FILL, HOLD, KERNEL_NS, Containers, said, within
+from tests.kube.containers import FILL, HOLD, KERNEL_NS, Containers, output_so_far, within
 from tests.kube.gpu_node import PODS, sliced
 from tests.kube.needs import need
 from tests.kube.node import RealNode
@@ -57,7 +57,7 @@ def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_
 def test_a_second_pod_shares_the_claim_and_its_limit(gpu_node: ClaimNode) -> None:
     claim = gpu_node.claim(GIB_10)
     first = gpu_node.share(f"{FILL}; echo free; {HOLD}", HOLD, resourceClaimName=claim)
-    gpu_node.cluster.wait_for(lambda: "free" in said(gpu_node, first, "c0"), "what it had to be free again")
+    gpu_node.cluster.wait_for(lambda: "free" in output_so_far(gpu_node, first, "c0"), "what it had to be free again")
     (slot,) = gpu_node.slots()
     second = gpu_node.share(FILL, resourceClaimName=claim)
     gpu_node.ends(second)
@@ -80,7 +80,9 @@ def test_what_a_later_pod_holds_of_a_claim_counts_before_anybody_has_told_the_ag
     first = gpu_node.share(HOLD, resourceClaimName=claim)
     gpu_node.wait(first, "Running")
     second = gpu_node.share(f"load tenant 1000 {KERNEL_NS}", resourceClaimName=claim)
-    told = gpu_node.cluster.wait_for(lambda: said(gpu_node, second, "c0").split(), "what the second pod has got")
+    told = gpu_node.cluster.wait_for(
+        lambda: output_so_far(gpu_node, second, "c0").split(), "what the second pod has got"
+    )
     assert within(int(told[1]) // MIB, GIB_10)
     third = gpu_node.share("for i in 1 2 3 4 5 6; do load fill 2; done; echo 0", resourceClaimName=claim)
     gpu_node.ends(third)
@@ -120,7 +122,7 @@ def test_the_claim_and_the_node_tell_what_was_given(gpu_node: ClaimNode) -> None
     )
     assert [part["pod"] for part in listed] == [f"default/{name}"]
     assert gpu_node.status()["door"] == "claims"
-    assert gpu_node.tokens() == 0
+    assert gpu_node.device_id_count() == 0
 
 
 def health_in_status(gpu_node: ClaimNode, name: str) -> list[str]:

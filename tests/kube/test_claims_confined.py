@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.kube.api import Json
-from tests.kube.claiming import claimer, given, publish, remove, template, told_claims, waits
+from tests.kube.claiming import allocated_devices, claimer, publish, remove, report_claims, template, wait_for_reason
 from tests.kube.cluster import Cluster
 from tests.kube.planned import Planned, confined_to
 
@@ -22,7 +22,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     options = {"--handshake": "affinity", "--identity": "only"}
     with Planned(own_control_plane, 3, 2, prefix="confined", planner=options) as found:
         for node in found.nodes:
-            told_claims(found, node)
+            report_claims(found, node)
         publish(found, found.nodes)
         yield found
 
@@ -35,23 +35,23 @@ def test_a_gang_is_released_together_inside_its_nodes_and_who_finds_none_waits(p
     template(planned, "gang")
     gang = GpuRequest(gang="g", gang_size=4)
     planned.create("gang", [asking(f"p{i}", gang) for i in range(3)])
-    waits(planned, "gang", "p0", "GangIncomplete")
+    wait_for_reason(planned, "gang", "p0", "GangIncomplete")
     assert planned.bound("gang") == {}
-    assert given(planned, "gang") == []
+    assert allocated_devices(planned, "gang") == []
     planned.create("gang", [asking("p3", gang)])
     bound = planned.wait_bound("gang", 4)
     for name, pod in planned.pods("gang").items():
         assert bound[name] in confined_to(pod)
-    assert Counter(bound.values()) == Counter(node for node, _ in given(planned, "gang"))
+    assert Counter(bound.values()) == Counter(node for node, _ in allocated_devices(planned, "gang"))
     planned.create("gang", [asking(f"q{i}") for i in range(3)])
     planned.wait_bound("gang", 6)
-    assert max(Counter(given(planned, "gang")).values()) == 1
+    assert max(Counter(allocated_devices(planned, "gang")).values()) == 1
     last = next(name for name in planned.pods("gang") if name not in planned.bound("gang"))
-    waits(planned, "gang", last, "NoCapacity")
+    wait_for_reason(planned, "gang", last, "NoCapacity")
     planned.api.delete("/api/v1/namespaces/gang/pods/p0", {"gracePeriodSeconds": 0})
     cluster = planned.cluster
     cluster.wait_for(lambda: last in planned.bound("gang"), f"{last} has what p0 gave back")
-    assert max(Counter(given(planned, "gang")).values()) == 1
+    assert max(Counter(allocated_devices(planned, "gang")).values()) == 1
     remove(planned, "gang")
 
 
@@ -65,8 +65,8 @@ def test_what_goes_past_the_planner_is_given_to_nobody_else(planned: Planned) ->
     planned.make_namespace("ours")
     template(planned, "ours", count=2)
     planned.create("ours", [asking("two")])
-    waits(planned, "ours", "two", "NoCapacity")
+    wait_for_reason(planned, "ours", "two", "NoCapacity")
     remove(planned, "alien")
     planned.wait_bound("ours", 1)
-    assert len(given(planned, "ours")) == 2
+    assert len(allocated_devices(planned, "ours")) == 2
     remove(planned, "ours")

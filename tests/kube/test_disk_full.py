@@ -81,7 +81,7 @@ def test_starts_fail_with_the_reason_while_the_disk_is_full_and_succeed_afterwar
     assert "hint: free some space" in told(product, "starts")
     cluster.wait_for(lambda: ready(product) == ("False", "disk_full"), "the GpuNode to say so")
     cluster.wait_for(lambda: "the disk of /var/lib/calabash is full" in of_node(product), "an event of the node")
-    cluster.wait_for(lambda: product.gpu_node.tokens() < 8, "no more devices to be offered than are in use")
+    cluster.wait_for(lambda: product.gpu_node.device_id_count() < 8, "no more devices to be offered than are in use")
     product.create(SPACE, user_pod("waits", SHARE, forever))
     time.sleep(3)  # the disk is full for this long at least
     amounts = got_mib(product, "runs")

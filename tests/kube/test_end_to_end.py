@@ -183,7 +183,7 @@ def cards_of(product: Product, pod: str) -> list[tuple[str, str]]:
 def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_slices(product: Product) -> None:
     gpu_node, wait_for = product.gpu_node, product.cluster.wait_for
     plain = product.namespace("plain", **{"calabash.dev/admission": "off"})
-    wait_for(lambda: gpu_node.tokens(GPU) == 2, "both cards to be offered")
+    wait_for(lambda: gpu_node.device_id_count(GPU) == 2, "both cards to be offered")
     product.create(TEAM, user_pod("slice", native("1Gi", 30), HOLD))
     product.wait(TEAM, "slice", "Running")
     product.create(plain, user_pod("whole", {GPU: "1"}, f"load devices; load fill 2; {HOLD}"))
@@ -199,7 +199,7 @@ def test_where_admission_is_not_nvidias_name_is_a_whole_card_and_never_one_with_
     said = wait_for(sees, "what it sees")
     assert len(said) == 2, f"one card, and how much it has got: {said}"
     assert 14000 < int(said[-1]) // MIB <= 15360, "all of one T4"
-    wait_for(lambda: gpu_node.tokens(GPU) == 1, "the card with a slice to be offered no more")
+    wait_for(lambda: gpu_node.device_id_count(GPU) == 1, "the card with a slice to be offered no more")
     product.create(plain, user_pod("second", {GPU: "1"}, HOLD))
     wait_for(lambda: f"Insufficient {GPU}" in product.condition(plain, "second").get("message", ""), "why it waits")
     gpu_node.restart_agent()

@@ -14,12 +14,12 @@ from tests.kube.endured import (
     Lines,
     Replicas,
     Stream,
-    all_bound,
-    behind_lines,
-    first_after,
     has_plan,
     over_committed,
     plan_of,
+    planner_behind_lines,
+    seconds_until_next,
+    wait_until_bound,
 )
 from tests.kube.planned import Planned, planned_pod
 
@@ -35,7 +35,7 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def reached(own_control_plane: Cluster) -> Iterator[tuple[Planned, Lines]]:
-    with behind_lines(own_control_plane, 4, prefix="endures") as found:
+    with planner_behind_lines(own_control_plane, 4, prefix="endures") as found:
         yield found
 
 
@@ -62,7 +62,7 @@ def pod(number: int) -> Json:
 
 def judge(planned: Planned, namespace: str, count: int) -> None:
     """All are bound in the end, and never were two given the same."""
-    found = all_bound(planned, namespace, count)
+    found = wait_until_bound(planned, namespace, count)
     assert len(found) == count
     assert over_committed(found) == []
     planned.clear(namespace)
@@ -78,7 +78,7 @@ def test_no_device_is_given_twice_while_the_api_server_or_etcd_is_killed_in_a_st
         planned.cluster.kill(component)
         time.sleep(1)  # the outage has this length at least
         planned.cluster.start(component)
-        decided_s = first_after(planned, space, has_plan)
+        decided_s = seconds_until_next(planned, space, has_plan)
     print(f"first decision {decided_s:.2f} s after the {component} answered again")
     judge(planned, space, stream.count)  # bench.kube_endures measures the time to the first decision
 

@@ -171,7 +171,7 @@ def test_an_autoscaler_is_told_by_way_of_the_api_server_what_a_slice_uses(instal
     try:
         (percent,) = installed.wait_for(used, "the memory that the pod uses of its slice", 60)
     except TimeoutError as error:
-        error.add_note(told(installed, "metered"))
+        error.add_note(conditions_and_logs(installed, "metered"))
         raise
     assert percent.endswith("m"), "thousandths"
     assert 50_000 < int(percent[:-1]) <= 100_000
@@ -185,7 +185,7 @@ def test_two_tenants_share_the_cluster_and_each_sees_its_own(installed: Cluster)
     label = {"calabash.dev/queue": "speech.default"}
     installed.api.create("/api/v1/namespaces", {"metadata": {"name": "speech", "labels": label}})
     installed.wait_for(lambda: ready(installed) == {"vision": "True", "speech": "True"}, "both tenants' queues")
-    assert {t["name"]: t["guarantee"] for t in operated.told("tenant", "list")["items"]} == {
+    assert {t["name"]: t["guarantee"] for t in operated.json_of("tenant", "list")["items"]} == {
         "vision": 1.0,
         "speech": 1.0,
     }
@@ -264,14 +264,14 @@ def ended(cluster: Cluster, name: str) -> str:
     try:
         cluster.wait_for(lambda: phase() in {"Succeeded", "Failed"}, "the pod to end", 60)
     except TimeoutError as error:
-        error.add_note(told(cluster, name))
+        error.add_note(conditions_and_logs(cluster, name))
         raise
     said = cluster.kubectl("logs", "--namespace=tenant", name)
     assert phase() == "Succeeded", said
     return said
 
 
-def told(cluster: Cluster, name: str) -> str:
+def conditions_and_logs(cluster: Cluster, name: str) -> str:
     """What a pod that waits and the components say of it."""
     words = ["describe", "pod", name, "--namespace=tenant"]
     logs = ["logs", f"--namespace={NAMESPACE}", "--prefix", "--tail=20", "--all-containers", "--selector"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.endured import Replicas, Stream, all_bound, over_committed
+from tests.kube.endured import Replicas, Stream, over_committed, wait_until_bound
 from tests.kube.planned import PORT, SYSTEM, Planned, planned_pod
 
 from calabash.kubernetes.objects.names import PLANNED_BY, POOL, QUEUE
@@ -130,7 +130,7 @@ def divided(planned: Planned, parts: dict[str, Replicas]) -> dict[str, Replicas]
 def all_bound_where_they_belong(planned: Planned) -> None:
     """Pods of the pools on nodes of these, and no device given twice."""
     for pool, space in SPACES.items():
-        all_bound(planned, space, len(planned.pods(space)))
+        wait_until_bound(planned, space, len(planned.pods(space)))
         assert not pool or on_nodes_of(planned, pool, space)
     assert over_committed(everyone(planned)) == []
 
@@ -158,14 +158,14 @@ def test_nodes_change_pools_while_pods_wait_and_no_device_is_given_twice(planned
     (moved,) = planned.add_nodes(1, prefix="moved", labels=lambda _: {POOL: "a"})
     there: Json = {"nodeSelector": {"kubernetes.io/hostname": moved}}
     planned.create(SPACES["a"], [planned_pod(f"t{i}", PART, schedulerName="calabash-a", **there) for i in range(3)])
-    all_bound(planned, SPACES["a"], len(planned.pods(SPACES["a"])))
+    wait_until_bound(planned, SPACES["a"], len(planned.pods(SPACES["a"])))
     planned.create(SPACES["b"], [of("b", WHOLE, "w")(i) for i in range(4 * 4 + 1)])  # more than pool b has
     with Stream(planned, SPACES["a"], of("a", name="m"), per_s=3):
         for pool in ("b", "a", "b"):
             put(planned, moved, pool)
             wait_until_each_has_its_own(planned)
         planned.cluster.wait_for(lambda: moved in planned.bound(SPACES["b"]).values(), "a pod of the other pool there")
-    all_bound(planned, SPACES["a"], len(planned.pods(SPACES["a"])))
+    wait_until_bound(planned, SPACES["a"], len(planned.pods(SPACES["a"])))
     assert {planned.bound(SPACES["a"])[f"t{i}"] for i in range(3)} == {moved}, "what ran there runs on"
     assert over_committed(everyone(planned)) == []
 

@@ -146,13 +146,13 @@ def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(coll
     killed = collected.nodes[0]
     cluster.kill(killed.agent)
     for node, name in zip(collected.nodes, names, strict=True):
-        node.let_go(name, "/tmp/looked")  # it runs while nobody meters it
+        node.create_file_in_pod(name, "/tmp/looked")  # it runs while nobody meters it
     cluster.start(killed.agent)
     cluster.wait_for(lambda: killed.offered("calabash.dev/gpus"), "the agent that was started again")
     uids = [cluster.api.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"] for name in names]
     for node, name in zip(collected.nodes, names, strict=True):
         cluster.wait_for(partial(spun, node, name), "the kernels of a pod")
-        node.let_go(name)
+        node.create_file_in_pod(name)
         node.wait(name, "Succeeded")
         node.delete(name)
         cluster.wait_for(partial(no_slots, node), "the slot to be gone")

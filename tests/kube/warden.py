@@ -1,9 +1,9 @@
-"""Stands outside a cluster's namespaces, makes them, and sweeps after them, however the test process ended.
+"""Supervisor outside a cluster's namespaces: creates them, and cleans up after them however the test process ended.
 
-Started by ``namespaces.py`` with a pipe as standard input; the end of it is the end of the test process. Prints one line
-of JSON: the cluster's directory and the port of this machine's loopback that leads to the same port inside. Ends when
-process 1 of the namespaces has, which the kernel lets end only after every other process in there; then removes what
-outlives processes: control groups and the directory.
+Started by ``namespaces.py`` with a pipe as standard input, whose end of file means that the test process has ended. Prints
+one line of JSON: the cluster's directory, and the port on this machine's loopback that leads to the same port inside. Ends
+after process 1 of the namespaces, which the kernel lets end only after every other process inside; then removes what outlives
+processes: control groups and the directory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-
 
 
 def hierarchies() -> list[Path]:
-    """Every mounted tree of control groups: the one of version 2, or those of version 1 (symbolic links are other names)."""
+    """Return every mounted control group hierarchy: the one of version 2, or those of version 1 without symbolic links."""
     if (GROUPS / "cgroup.controllers").exists():
         return [GROUPS]
     return sorted(path for path in GROUPS.glob("*") if path.is_dir() and not path.is_symlink())
 
 
 def remove_groups(name: str, patience_s: float = 60.0) -> None:
-    """Removes the groups of a cluster whose processes are gone or about to be."""
+    """Remove the control groups of a cluster whose processes have ended or are about to end."""
     end = time.monotonic() + patience_s
     for tree in hierarchies():
         for group, _, _ in os.walk(tree / name, topdown=False):
@@ -52,7 +52,7 @@ def remove_groups(name: str, patience_s: float = 60.0) -> None:
 
 
 def take_lock(root: Path) -> IO[str]:
-    """The lock of a new directory; it has its name only once it is held, or another's sweep might be first."""
+    """Create and lock a lock file. It gets its name only when it is locked, because another warden may sweep at any time."""
     lock = (root / "lock.new").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     (root / "lock.new").rename(root / "lock")
@@ -60,7 +60,7 @@ def take_lock(root: Path) -> IO[str]:
 
 
 def abandoned(root: Path) -> IO[str] | None:
-    """The directory's lock, where its warden, who held it as long as it lived, has died."""
+    """Return the lock of a directory whose warden has died without cleaning up; None otherwise."""
     try:
         lock = (root / "lock").open("r+")
     except OSError:
@@ -74,7 +74,7 @@ def abandoned(root: Path) -> IO[str] | None:
 
 
 def sweep() -> None:
-    """What a warden left that was killed itself."""
+    """Clean up after wardens that were killed."""
     for root in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
         lock = abandoned(root)
         if lock is not None:
