@@ -17,7 +17,9 @@ import time
 
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.endured import (
+from tests.kube.needs import absent
+from tests.kube.planned import Planned, crd, planned_pod
+from tests.kube.planner_faults import (
     Lines,
     Replicas,
     Stream,
@@ -29,8 +31,6 @@ from tests.kube.endured import (
     status_of,
     wait_until_bound,
 )
-from tests.kube.needs import absent
-from tests.kube.planned import Planned, crd, planned_pod
 
 from bench._reference import CPU_UNIT, cpu_unit_s
 from bench._report import Report, run

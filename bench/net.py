@@ -61,7 +61,7 @@ def measure(report: Report) -> None:
         networks = Networks()
         for number in range(TENANTS):
             networks = vpc_with_ports(networks, f"v{number}", PORTS)
-        controller.carried(networks)
+        controller.realize(networks)
         times = Times(lab, controller)
         networks, created = times.created(networks)
         name = "VPC created to first packet, 10 tenants"

@@ -14,7 +14,7 @@ import statistics
 import time
 
 from tests.daemons.world import until
-from tests.net.backends import BACKENDS, Balanced, Calling, tell
+from tests.net.backends import BACKENDS, Balanced, Calling, send_command
 
 from bench._report import Report, run
 from calabash.controllers.lab.lab import Lab
@@ -47,10 +47,10 @@ def _closed(balanced: Balanced, port: str) -> tuple[float, float, float]:
     with Calling(balanced.client) as calling:
         until(lambda: len(calling.outcomes) > 50, within_s=60)
         closed_s = time.monotonic()
-        tell(balanced.servers[port], "close", "closed")
+        send_command(balanced.servers[port], "close", "closed")
         time.sleep(AFTER_S)
         after = calling.since(closed_s)
-    tell(balanced.servers[port], "open", "open")
+    send_command(balanced.servers[port], "open", "open")
     failed = [begun_s for begun_s, outcome in after if outcome not in BACKENDS]
     return max(failed, default=0.0), len(failed), len(after)
 

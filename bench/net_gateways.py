@@ -15,8 +15,8 @@ import statistics
 import time
 from ipaddress import ip_address, ip_network
 
-from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Calls, Echoes, Probe, Streams
+from tests.net.realized_lab import RealizedLab, ReconciledHost, eventually, lose_host, restart_host
 from tests.net.web import Web
 
 from bench._report import Report, run
@@ -59,20 +59,20 @@ def _lost(kind: GatewayKind) -> tuple[float, int, float]:
     For OVN's own gateways also the interruption while the host becomes active again, else 0.
     """
     lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
-    with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
-        carried.put(
+    with lab, RealizedLab(lab) as realized, contextlib.ExitStack() as kept:
+        realized.put(
             Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
             Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
             Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
             Port(name="red/a/web1"),
             NetworkGateway(name="red/out", kind=kind, snat=True),
         )
-        carried.carry()
-        web = carried.station("h1", "red/a/web1")
-        hosts: dict[str, KeptHost] = {}
+        realized.apply()
+        web = realized.station("h1", "red/a/web1")
+        hosts: dict[str, ReconciledHost] = {}
         if kind is GatewayKind.NFV:
             for name in lab.record.gateways:
-                hosts[name] = KeptHost(carried, name, {})
+                hosts[name] = ReconciledHost(realized, name, {})
                 kept.callback(hosts[name].close)
             eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
             eventually(lambda: all(map(_listens, hosts.values())), "the other one listens")
@@ -83,24 +83,24 @@ def _lost(kind: GatewayKind) -> tuple[float, int, float]:
                     eventually(lambda: all(_tunnels_up(lab, name) for name in lab.hosts), "hosts see each other")
                 first = _active(hosts)[0] if hosts else _owner(lab)
                 lost_s = time.monotonic()
-                lose(lab, first, hosts.get(first))
+                lose_host(lab, first, hosts.get(first))
                 eventually(lambda: probe.answered_since(lost_s + 0.2), "the other host has taken over")
                 hole_s, lost = probe.hole_s(lost_s), streams.lost()
-                back_s = 0.0 if hosts else _back(carried, first, probe)
+                back_s = 0.0 if hosts else _back(realized, first, probe)
                 return hole_s, lost + (0 if hosts else streams.lost()), back_s
 
 
-def _back(carried: Carried, host: str, probe: Probe) -> float:
+def _back(realized: RealizedLab, host: str, probe: Probe) -> float:
     """Return the interruption in seconds while a host that returned and is healthy takes its traffic again."""
-    carried.resting = (host,)
-    carried.carry()
-    give_back(carried.lab, host)
-    eventually(lambda: all(_tunnels_up(carried.lab, name) for name in carried.lab.hosts), "hosts see each other")
+    realized.resting = (host,)
+    realized.apply()
+    restart_host(realized.lab, host)
+    eventually(lambda: all(_tunnels_up(realized.lab, name) for name in realized.lab.hosts), "hosts see each other")
     back_s = time.monotonic()
     eventually(lambda: probe.answered_since(back_s + 1.0), "packets pass")
-    carried.resting = ()
-    carried.carry()
-    eventually(lambda: _owner(carried.lab) == host, "the host has its place again")
+    realized.resting = ()
+    realized.apply()
+    eventually(lambda: _owner(realized.lab) == host, "the host has its place again")
     again_s = time.monotonic()
     eventually(lambda: probe.answered_since(again_s + 1.0), "packets pass")
     return probe.hole_s(back_s)
@@ -109,7 +109,7 @@ def _back(carried: Carried, host: str, probe: Probe) -> float:
 def _balancer_lost(client: str) -> float:
     """Return the seconds in which no new connection of a client of an L7 balancer's virtual address was answered."""
     lab = Lab(prefix=PREFIX, directory=register() / PREFIX, hosts=("h1",), gateways=("g1", "g2"))
-    with lab, Carried(lab) as carried, contextlib.ExitStack() as kept:
+    with lab, RealizedLab(lab) as realized, contextlib.ExitStack() as kept:
         balancer = LoadBalancer(
             name="red/site",
             vip=ip_address(VIP),
@@ -117,17 +117,17 @@ def _balancer_lost(client: str) -> float:
             backends=(Backend(port="red/a/web", number=8080),),
             layer=Layer.L7,
         )
-        carried.put(
+        realized.put(
             Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
             *(Subnet(name=f"red/{label}", cidrs=(ip_network(f"10.0.{n}.0/24"),)) for n, label in enumerate("ab", 1)),
             *(Port(name=name) for name in ("red/a/web", client)),
             balancer,
         )
-        carried.carry()
-        web, caller = carried.station("h1", "red/a/web"), carried.station("h1", client)
-        hosts: dict[str, KeptHost] = {}
+        realized.apply()
+        web, caller = realized.station("h1", "red/a/web"), realized.station("h1", client)
+        hosts: dict[str, ReconciledHost] = {}
         for name in lab.record.gateways:
-            hosts[name] = KeptHost(carried, name, {})
+            hosts[name] = ReconciledHost(realized, name, {})
             kept.callback(hosts[name].close)
         eventually(lambda: len(_active(hosts)) == 1, "one replica has the address")
         eventually(lambda: all(map(_listens, hosts.values())), "the other one listens")
@@ -135,16 +135,16 @@ def _balancer_lost(client: str) -> float:
             eventually(lambda: calls.answered_s(0) < float("inf"), "calls are answered")
             first = _active(hosts)[0]
             lost_s = time.monotonic()
-            lose(lab, first, hosts[first])
+            lose_host(lab, first, hosts[first])
             eventually(lambda: calls.answered_s(lost_s + 0.2) < float("inf"), "the other replica answers")
             return calls.hole_s(lost_s)
 
 
-def _active(hosts: dict[str, KeptHost]) -> list[str]:
+def _active(hosts: dict[str, ReconciledHost]) -> list[str]:
     return [name for name, one in hosts.items() if any(state.active for state in one.states)]
 
 
-def _listens(host: KeptHost) -> bool:
+def _listens(host: ReconciledHost) -> bool:
     """Return True if the host's replica follows the other one; before, it takes nothing over."""
     return any(_FOLLOWS in log.read_text() for log in host.directory.rglob("keepalived.log"))
 

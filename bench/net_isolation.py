@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.net.control_plane import ControlPlane
 from tests.net.leaks import attempts, leaks, tenants
-from tests.net.planes import ControlPlane
 
 from bench._report import Report, run
 from calabash.model.network import Port

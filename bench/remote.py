@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.native.remote_door import Door, Line, lease_file
-from tests.native.remote_world import OpenDoor, RemoteNode
+from tests.native.remote_connections import CuttableProxy, MinimalBroker, lease_file
+from tests.native.remote_world import DirectServer, RemoteNode
 from tests.native.sim_cuda_programs import CudaNode
 
 from bench._lab import KERNELS, program
@@ -47,9 +47,9 @@ class Place:
 
     def __init__(self, directory: Path, delay_s: float) -> None:
         self.node = RemoteNode(directory / "node.state", "A100-80GB")
-        self._listeners = (OpenDoor(self.node), Door(self.node.socket))
+        self._listeners = (DirectServer(self.node), MinimalBroker(self.node.socket))
         ports = [listener.port for listener in self._listeners]
-        self._lines = [Line(port, delay_s) for port in ports] if delay_s else []
+        self._lines = [CuttableProxy(port, delay_s) for port in ports] if delay_s else []
         if self._lines:
             ports = [line.port for line in self._lines]
         self.ways = {

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.native.truth_world import TruthLab
+from tests.native.misreport_world import MisreportLab
 
 from bench._lab import Lab, Tenant, real_card
 from bench._report import Report, run
@@ -250,7 +250,7 @@ def measure_forged(report: Report) -> None:
     """Measure an honest tenant beside one that runs real kernels and forges its page; both are audited."""
     everything = ("charged", "bucket", "inflight", "demand", "kernel")
     for what in (everything,) if report.quick else (("charged",), everything):
-        with TruthLab() as lab:
+        with MisreportLab() as lab:
             lab.audited_slot("honest", 50)
             lab.audited_slot("liar", 50)
             lab.forge("liar", *what)

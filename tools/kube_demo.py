@@ -25,9 +25,9 @@ import pynvml
 import structlog
 from rich.console import Console
 from rich.table import Table
+from tests.kube.card_time import pod_of
 from tests.kube.cluster import Cluster
 from tests.kube.gpu_node import MIB, GpuNode
-from tests.kube.measured import pod_of
 from tests.kube.needs import absent
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.kube import programs
+from tests.kube.card_time import use_their_shares
 from tests.kube.gpu_node import CUDA, DISTROLESS, PODS, GpuNode, got_mib, sliced
-from tests.kube.measured import use_their_shares
 
 FILL = "load fill 2"  # takes memory in steps of 2 MiB until it is refused, and prints how much it got
 HOLD = "sleep 1000"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kube.card_time import pod_of, use_their_shares
 from tests.kube.cluster import Cluster
 from tests.kube.containers import output_so_far
 from tests.kube.gpu_node import PODS, GpuNode, got_mib, sliced
-from tests.kube.measured import pod_of, use_their_shares
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.native.sim_cuda_programs import program

@@ -15,7 +15,7 @@ from tests.kube.gpu_node import MIB, GpuNode
 from tests.kube.needs import need
 from tests.kube.node import RealNode
 from tests.kube.product import USERS, Product, user_pod
-from tests.native.sim_cuda_programs import looker, program
+from tests.native.sim_cuda_programs import nvml_reader, program
 
 TEAM, SMALL, WATCH = "team", "small", "watch"
 GROUP = "/apis/resource.k8s.io/v1"
@@ -39,7 +39,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
             RealNode(cluster),
             tmp_path_factory.mktemp("modes"),
             gpus=NODE_CARDS,
-            programs_inside=[program("sim_mps_client"), looker()],
+            programs_inside=[program("sim_mps_client"), nvml_reader()],
             words=["--door=claims"],
         )
         with Product(gpu_node) as made:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.endured import resident_mib
 from tests.kube.planned import Planned, planned_pod
+from tests.kube.planner_faults import resident_mib
 
 from calabash.kubernetes.skipped_objects import REASON
 from calabash.model.request import GpuRequest

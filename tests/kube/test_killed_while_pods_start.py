@@ -11,10 +11,10 @@ import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
 from tests.kube.containers import FILL, within
-from tests.kube.endured import over_committed, plan_of
 from tests.kube.gpu_node import CUDA, MIB, GpuNode
 from tests.kube.needs import need
 from tests.kube.node import RealNode
+from tests.kube.planner_faults import over_committed, plan_of
 from tests.kube.product import USERS, Product
 
 SPACE = "team"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, devices, planned_pod
+from tests.kube.relocation import NAMESPACE, check_moved
 
 from calabash.kubernetes.objects.names import PLAN, PLAN_GATE
 from calabash.kubernetes.objects.plan import PodPlan, read_plan

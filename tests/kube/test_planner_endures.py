@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.endured import (
+from tests.kube.planned import Planned, planned_pod
+from tests.kube.planner_faults import (
     Lines,
     Replicas,
     Stream,
@@ -21,7 +22,6 @@ from tests.kube.endured import (
     seconds_until_next,
     wait_until_bound,
 )
-from tests.kube.planned import Planned, planned_pod
 
 from calabash.model.request import GpuRequest
 

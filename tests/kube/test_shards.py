@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.kube.api import Json
 from tests.kube.cluster import Cluster
-from tests.kube.endured import Replicas, Stream, over_committed, wait_until_bound
 from tests.kube.planned import PORT, SYSTEM, Planned, planned_pod
+from tests.kube.planner_faults import Replicas, Stream, over_committed, wait_until_bound
 
 from calabash.kubernetes.objects.names import PLANNED_BY, POOL, QUEUE
 from calabash.kubernetes.objects.shards import Shard

@@ -1,8 +1,8 @@
 """Machine for which the tests' C programs are compiled, and how those programs are run.
 
-Usually this machine. With ``CALABASH_TEST_MACHINE=aarch64`` everything in C (the shim, the simulated driver, the
-tenants) is built for aarch64 by a cross compiler and run by an emulator, while Python and its page library stay this
-machine's: the same tests, and control pages that two machines share. ``test_aarch64.py`` runs them so.
+Usually this machine. With ``CALABASH_TEST_MACHINE=aarch64`` everything in C (the shim, the simulated driver, the tenants'
+programs) is built for aarch64 by a cross compiler and run by an emulator, while Python and its page library remain those of
+this machine: the same tests, with control pages that two machines share. ``test_aarch64.py`` runs them so.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def cross_libraries() -> Path:
 
 
 def runnable(program: Path) -> Path:
-    """Return the path to start for a program of that machine: the program itself, or a script that runs it in the
-    emulator.
-    """
+    """Return the path to start for a program of that machine: the program itself, or a script that runs the emulator."""
     if not MACHINE:
         return program
     definitions = [f'-DTARGET="{program}"', f'-DSYSTEM="{SYSTEM}"']

@@ -17,7 +17,7 @@ DEADLINE_S = 60.0
 
 
 class Client:
-    """A running ``sim_mps_client``."""
+    """A running ``sim_mps_client``, which reads commands from standard input."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -26,18 +26,18 @@ class Client:
         assert word == "ready"
         self.result, self.sms = int(result), int(sms)
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> list[str]:
+    def read_answer(self) -> list[str]:
         assert self.process.stdout is not None
         return self.process.stdout.readline().split()
 
     def ask(self, line: str) -> list[str]:
-        self.tell(line)
-        return self.hear()
+        self.send_line(line)
+        return self.read_answer()
 
     def call(self, line: str = "call") -> int:
         """Return the CUDA result of one command."""
@@ -67,12 +67,12 @@ class Service:
         while not (self.pipe / "control").exists() or self._run("get_server_list").returncode != 0:
             assert self.daemon.poll() is None, "the daemon did not start"
 
-    def own(self) -> dict[str, str]:
+    def service_environment(self) -> dict[str, str]:
         """Return the environment of a program that uses this service."""
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
 
     def environment(self, **extra: str) -> dict[str, str]:
-        return self.node.environment(**(self.own() | extra))
+        return self.node.environment(**(self.service_environment() | extra))
 
     def _run(self, text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 from tests.compiled import built
-from tests.native.remote_door import Line
-from tests.native.remote_world import REMOTE_DIR, OpenDoor
+from tests.native.remote_connections import CuttableProxy
+from tests.native.remote_world import REMOTE_DIR, DirectServer
 from tests.native.sim_cuda_programs import STRICT, CudaNode, program
 from tests.native.test_sim_cuda import MEMORY, ORDER
 from tests.native.test_sim_cuda_sanitized import sanitized
@@ -34,7 +34,7 @@ RECORDING_MAX = 1 << 20
 BATCH_SESSIONS = 512
 
 
-class Recorder(Line):
+class Recorder(CuttableProxy):
     """A proxy that records what programs send."""
 
     def __init__(self, port: int) -> None:
@@ -93,8 +93,8 @@ def fuzzer() -> Path:
 
 def record(node: CudaNode, to: Path) -> None:
     """Record what the programs that test the simulated driver send."""
-    door = OpenDoor(node)
-    recorder = Recorder(door.port)
+    server = DirectServer(node)
+    recorder = Recorder(server.port)
     remote = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"tcp:127.0.0.1:{recorder.port}"}
     pinned = {name: name for name in ("through_pinned", "into_pinned")}
     for name, checks in (("sim_cuda_memory", MEMORY), ("sim_cuda_order", ORDER), ("remote_memory", pinned)):
@@ -102,7 +102,7 @@ def record(node: CudaNode, to: Path) -> None:
             command = [str(program(name)), check]
             subprocess.run(command, env=os.environ | remote, capture_output=True, check=False, timeout=60)
     recorder.close()
-    door.close()
+    server.close()
     short = [said for said in recorder.said if len(said) < RECORDING_MAX]
     assert len(short) > 10
     to.write_bytes(b"".join(struct.pack("<Q", len(said)) + said for said in short))

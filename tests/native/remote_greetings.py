@@ -1,4 +1,4 @@
-"""Valid and invalid greetings to a host of workers, as bytes."""
+"""Valid and invalid greetings of programs and brokers to a host of workers, as bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def greeting(
 
 
 def ring(bytes_: int = 4096 + (2 << 20), *, sealed: bool = True) -> int:
-    """Return memory for a ring; the caller closes it."""
+    """Return the descriptor of shared memory for a ring; the caller closes it."""
     memory = os.memfd_create("ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, bytes_)
     if sealed:
@@ -43,7 +43,7 @@ def connect(path: Path) -> socket.socket:
     return connection
 
 
-def say(connection: socket.socket, message: bytes, *descriptors: int) -> None:
+def send(connection: socket.socket, message: bytes, *descriptors: int) -> None:
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     connection.sendmsg([message], passed)
 

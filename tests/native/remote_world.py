@@ -43,7 +43,10 @@ class RemoteNode(CudaNode):
         return os.environ | own | extra
 
     def run(self, name: str, *arguments: object, **extra: str) -> str:
-        """As the node's method; output goes to files, because a process that hangs would keep a pipe open."""
+        """Run a program and return its output.
+
+        The output goes to files, because a process that hangs would keep a pipe open.
+        """
         command = [str(program(name)), *map(str, arguments)]
         out, err = self.state.with_suffix(".out"), self.state.with_suffix(".err")
         with out.open("w") as to, err.open("w") as told:
@@ -79,8 +82,8 @@ class RemoteNode(CudaNode):
         return [int(pid) for pid in children.read_text().split()]
 
     def wait_for_workers(self) -> None:
-        """Wait until all workers have ended, which they do when their program ends, and check that they printed
-        nothing but their driver's output.
+        """Wait until all workers have ended, which they do when their program ends; check that they printed only their
+        driver's output.
         """
         until(lambda: not self.workers(), "the workers are still there")
         assert [line for line in self.said.read_text().splitlines() if not line.startswith("simulated CUDA: ")] == []
@@ -91,7 +94,7 @@ class RemoteNode(CudaNode):
         self.host.wait(timeout=60)
 
 
-class OpenDoor:
+class DirectServer:
     """A server that starts a worker for each TCP connection, without a broker."""
 
     def __init__(self, node: CudaNode) -> None:

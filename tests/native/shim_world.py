@@ -85,7 +85,7 @@ class Slot:
         return out.strip()
 
     @contextlib.contextmanager
-    def holding(self, size_bytes: int, **more: str) -> Iterator[subprocess.Popen[str]]:
+    def start_holder(self, size_bytes: int, **more: str) -> Iterator[subprocess.Popen[str]]:
         """Start a process of the container that holds so much memory; it is killed, not ended, at the close."""
         process = self.start(program("tenant"), "hold", str(size_bytes), **more)
         try:

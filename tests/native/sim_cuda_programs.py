@@ -29,7 +29,7 @@ def program(name: str) -> Path:
 
 
 @functools.cache
-def looker() -> Path:
+def nvml_reader() -> Path:
     """Compile ``sim_nvml_look``, which needs only NVML's library."""
     name = "sim_nvml_look"
     return runnable(compiled(name, [CC, *STRICT, ROOT / "tests" / "native" / f"{name}.c", "-ldl"]))

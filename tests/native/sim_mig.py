@@ -36,7 +36,9 @@ ONE, TWO, THREE = (19, 1), (14, 2), (9, 4)
 C1, C2, C3 = 0, 1, 2
 
 
-def cut(state: Path, card: int, layout: Sequence[tuple[tuple[int, int], int, Sequence[int]]]) -> list[str]:
+def create_partitions(
+    state: Path, card: int, layout: Sequence[tuple[tuple[int, int], int, Sequence[int]]]
+) -> list[str]:
     """Partition a card into (profile, first memory slice, compute instances); return the UUIDs of all its MIG
     devices.
     """

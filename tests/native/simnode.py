@@ -65,7 +65,7 @@ class Holder:
         self._process.wait()
 
     def end(self) -> int:
-        """Let it end normally; return its exit code."""
+        """Let the process end normally; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait(timeout=DEADLINE_S)
@@ -109,7 +109,7 @@ class Node:
         return holder
 
     def nvml(self, program: str, prefix: tuple[str, ...] = ()) -> Any:
-        """Run Python code with pynvml imported and initialized; return what it assigns to ``answer``."""
+        """Run Python code with pynvml imported and initialized; return the value that it assigns to ``answer``."""
         source = "\n".join(
             (
                 "import json, os, sys, time",

@@ -54,20 +54,20 @@ def with_page_library(name: str) -> Path:
 
 
 @pytest.mark.parametrize("core", CORES, ids=CORES.values())
-def test_orders_are_seen_whole_and_the_page_library_keeps_its_books(tmp_path: Path, core: str) -> None:
+def test_orders_are_read_whole_and_page_library_counters_stay_exact(tmp_path: Path, core: str) -> None:
     done = emulated(with_page_library("page_check"), tmp_path / "usage", core=core)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("core", CORES, ids=CORES.values())
-def test_a_tenant_that_only_writes_over_its_page_does_not_hold_the_agent(tmp_path: Path, core: str) -> None:
+def test_tenant_that_overwrites_its_page_does_not_block_the_agent(tmp_path: Path, core: str) -> None:
     done = emulated(with_page_library("page_siege"), tmp_path / "usage", "20", core=core)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout) < 60_000
 
 
 @pytest.mark.parametrize("core", CORES, ids=CORES.values())
-def test_kills_in_a_storm_of_reservations_leave_exact_books(core: str) -> None:
+def test_kills_during_many_reservations_leave_exact_counters(core: str) -> None:
     done = emulated(program("charge_storm_aarch64", "shim/charge_storm.c"), "150", "4", "20261122", core=core)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[0]) > 150
@@ -82,7 +82,7 @@ def instructions(library: Path, function: str = "") -> list[tuple[int, str, str]
     return [(int(address, 16), operation, operands) for address, operation, operands in found]
 
 
-def test_no_exclusive_store_of_the_agents_library_is_tried_again_without_an_end() -> None:
+def test_exclusive_stores_of_the_page_library_have_bounded_retries() -> None:
     """A loop of exclusive load and store ends if no other core writes to the line; a tenant may write to it
     continuously. An emulator cannot show that, because its exclusive stores fail only if the value has changed.
     """
@@ -110,10 +110,8 @@ def test_no_exclusive_store_of_the_agents_library_is_tried_again_without_an_end(
         ("cb_page_store64", r"stlr"),
     ],
 )
-def test_what_must_be_seen_in_order_is_written_and_read_with_barriers(function: str, order: str) -> None:
-    """In this machine's emulator stores never become visible out of order, so the instructions themselves are
-    checked.
-    """
+def test_ordered_fields_are_accessed_with_barriers(function: str, order: str) -> None:
+    """Check the instructions themselves, because stores in the emulator never become visible out of order."""
     accesses = [
         operation
         for _, operation, _ in instructions(cross_libraries() / "lib/libcalabash-page.so", function)
@@ -122,7 +120,7 @@ def test_what_must_be_seen_in_order_is_written_and_read_with_barriers(function: 
     assert re.search(order, " ".join(accesses)), accesses
 
 
-def test_a_simulated_node_is_made_and_shown(tmp_path: Path) -> None:
+def test_simulated_node_is_created_and_shown(tmp_path: Path) -> None:
     simctl = cross_libraries() / "simgpu/calabash-simctl"
     made = emulated(simctl, "create", tmp_path / "node.state", "--gpus", "H100,T4", "--seed", "1")
     assert made.returncode == 0, made.stderr
@@ -131,7 +129,7 @@ def test_a_simulated_node_is_made_and_shown(tmp_path: Path) -> None:
     assert "H100" in shown.stdout
 
 
-def test_names_are_looked_up_as_without_the_shim() -> None:
+def test_symbols_are_looked_up_as_without_the_shim() -> None:
     lookups = program("lookups_aarch64", "shim/lookups.c", "-ldl")
     plain = emulated(lookups)
     assert plain.returncode == 0, plain.stderr
@@ -158,7 +156,7 @@ AGAIN = {
     "beyond the card": ("shim_spill", "whole_cap or its_part or given_back or told", 10),
 }
 RESIDENT_MIB_MAX = 512  # of a process under the emulator; gcc is among them
-# Between us and them: a process begins with what its parent has had, and this test's is large.
+# Runs between this process and them: a process starts with its parent's peak memory, and this process is large.
 MEASURED = (
     "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]);"
     "print('resident', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"

@@ -39,62 +39,60 @@ def _run(program: Path, *arguments: object) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("percent", "kernel_us"), [(10, 100), (30, 1_000), (80, 1_000), (30, 10_000)])
-def test_the_rate_is_held_whatever_the_kernel_and_charged_as_it_was(
-    limiter: Path, percent: int, kernel_us: int
-) -> None:
+def test_rate_is_kept_for_every_kernel_length_and_charge_is_exact(limiter: Path, percent: int, kernel_us: int) -> None:
     got = _run(limiter, "rate", percent, kernel_us, 1)
     assert got["share"] == pytest.approx(percent / 100, rel=0.01)
     assert got["charged"] == pytest.approx(1, abs=0.005)
     assert got["waiting"] == 0
 
 
-def test_kernels_of_changing_length_are_charged_by_their_mean_not_their_minimum(limiter: Path) -> None:
+def test_kernels_of_varying_length_are_charged_by_their_mean(limiter: Path) -> None:
     got = _run(limiter, "rate", 50, 200, 1, 400)  # 0.2 to 0.6 ms
     assert got["charged"] == pytest.approx(1, abs=0.03)
 
 
-def test_short_launches_are_measured_now_and_then_only(limiter: Path) -> None:
+def test_short_launches_are_sampled(limiter: Path) -> None:
     got = _run(limiter, "rate", 80, 20, 0.5)
     assert got["records"] < got["launches"] / 16
 
 
-def test_launches_stay_inside_their_turns(limiter: Path) -> None:
+def test_launches_stay_inside_their_time_windows(limiter: Path) -> None:
     got = _run(limiter, "turn", 6, 20, 200)
     assert got["share"] == pytest.approx(0.3, abs=0.015)
     assert got["outside"] < 0.05  # the last kernel may end half its length late; without time windows it were 0.7
 
 
-def test_without_an_agent_turns_fall_back_to_the_rate(limiter: Path) -> None:
+def test_rate_replaces_time_windows_without_an_agent(limiter: Path) -> None:
     got = _run(limiter, "dead-agent")
     assert got["blocked_ms"] == pytest.approx(200, abs=2)
     assert got["share"] == pytest.approx(0.3 + 20 / 600, abs=0.01)  # with 20 ms saved up, of 600 ms
 
 
-def test_nothing_is_recorded_asked_or_charged_while_a_stream_captures(limiter: Path) -> None:
+def test_capturing_stream_is_not_measured_or_charged(limiter: Path) -> None:
     got = _run(limiter, "capture")
     assert (got["during"], got["charged"]) == (0, 0)
     assert got["after"] > 0
 
 
-def test_a_launch_that_failed_is_given_back(limiter: Path) -> None:
+def test_charge_of_a_failed_launch_is_refunded(limiter: Path) -> None:
     assert _run(limiter, "failure") == {"charged": 0, "inflight": 0, "launches": 0, "own": 0}
 
 
-def test_a_synchronised_context_has_nothing_in_flight(limiter: Path) -> None:
+def test_synchronised_context_has_no_launch_in_flight(limiter: Path) -> None:
     got = _run(limiter, "synchronised")
     assert got["before"] > 0
     assert (got["after"], got["own"]) == (0, 0)
 
 
-def test_work_of_a_killed_sibling_holds_nobody_back_for_long(limiter: Path) -> None:
+def test_work_of_a_killed_sibling_delays_others_only_briefly(limiter: Path) -> None:
     assert _run(limiter, "dead-sibling")["blocked_ms"] < 20
 
 
-def test_a_forked_child_starts_with_books_and_events_of_its_own(limiter: Path) -> None:
+def test_forked_child_starts_with_its_own_counters_and_events(limiter: Path) -> None:
     assert _run(limiter, "forked") == {"fresh_events": 1, "own": 1}
 
 
-def test_what_is_launched_in_advance_is_counted_and_charged_exactly(limiter: Path) -> None:
+def test_queued_launches_are_counted_and_charged_exactly(limiter: Path) -> None:
     got = _run(limiter, "advance")
     assert got["looked"] <= got["launches"] == 20_000
     assert got["charged"] == pytest.approx(1, abs=0.002)
@@ -102,17 +100,17 @@ def test_what_is_launched_in_advance_is_counted_and_charged_exactly(limiter: Pat
     assert got["inflight"] == 1
 
 
-def test_a_new_order_of_the_agent_holds_for_the_very_next_launch(limiter: Path) -> None:
+def test_new_order_of_the_agent_applies_to_the_next_launch(limiter: Path) -> None:
     got = _run(limiter, "recalled")
     assert got["granted"] > 0, "nothing could be launched in advance, so nothing was tried"
     assert got["waited_ms"] == pytest.approx(20_100, abs=20)  # 200 ms of debt and 1 ms of credit, at one percent
 
 
-def test_threads_that_launch_at_once_lose_no_count(limiter: Path) -> None:
+def test_concurrent_launches_are_all_counted(limiter: Path) -> None:
     assert _run(limiter, "together")["launches"] == 6_000
 
 
-def test_a_process_waits_for_a_sibling_that_measures_the_same_kernel_and_takes_over_what_it_found(
+def test_process_uses_the_measurement_of_a_sibling_for_the_same_kernel(
     limiter: Path,
 ) -> None:
     got = _run(limiter, "siblings")
@@ -120,7 +118,7 @@ def test_a_process_waits_for_a_sibling_that_measures_the_same_kernel_and_takes_o
     assert got["cost_ms"] == pytest.approx(60, rel=0.01)
 
 
-def test_kernels_that_run_side_by_side_are_charged_what_they_use_together_and_not_their_sum(limiter: Path) -> None:
+def test_concurrent_kernels_are_charged_their_union_not_their_sum(limiter: Path) -> None:
     got = _run(limiter, "side-by-side")
     assert got["work"] > 3.9
     assert got["charged"] == pytest.approx(1, abs=0.02)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.native.truth_world import TruthLab
+from tests.native.misreport_world import MisreportLab
 
 from calabash.model.request import AllocationId, ComputePolicy
 
@@ -22,14 +22,14 @@ LIAR, HONEST = AllocationId("a"), AllocationId("b")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[TruthLab]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[MisreportLab]:
     monkeypatch.setenv("BENCH_CARD", "sim")
-    with TruthLab() as made:
+    with MisreportLab() as made:
         yield made
 
 
 def _beside_honest(
-    world: TruthLab, share: int, policy: ComputePolicy, lies: tuple[str, ...], *more: object, preload: bool = True
+    world: MisreportLab, share: int, policy: ComputePolicy, lies: tuple[str, ...], *more: object, preload: bool = True
 ) -> tuple[float, float]:
     """Run a forging tenant beside an honest one of a fixed share, the rest of the card; return what each got in
     percent.
@@ -47,29 +47,27 @@ def _beside_honest(
 
 
 @pytest.mark.parametrize("policy", [FIXED, BURST, BEST_EFFORT])
-def test_a_tenant_that_writes_zero_over_its_charges_takes_nothing_from_its_neighbour(
-    world: TruthLab, policy: ComputePolicy
-) -> None:
+def test_tenant_that_zeroes_its_charges_gets_no_extra_time(world: MisreportLab, policy: ComputePolicy) -> None:
     liar, honest = _beside_honest(world, 50, policy, ("charged",))
-    assert world.told == [LIAR]
+    assert world.reported_slots == [LIAR]
     assert world.limits(LIAR).device(0).unreported_ns > 250_000_000
     assert honest > 50 - SLACK_PERCENT
     assert liar < 50 + SLACK_PERCENT
     assert liar < honest + 14
 
 
-def test_a_tenant_that_forges_its_whole_page_and_queues_deeply_takes_nothing_from_its_neighbour(
-    world: TruthLab,
+def test_tenant_that_forges_its_page_and_queues_deeply_gets_no_extra_time(
+    world: MisreportLab,
 ) -> None:
     liar, honest = _beside_honest(world, 50, FIXED, LIES, "--depth", 200)
-    assert LIAR in world.told
+    assert LIAR in world.reported_slots
     assert honest > 50 - SLACK_PERCENT
     assert liar < 50 + SLACK_PERCENT
     assert liar < honest + 14
 
 
 @pytest.mark.parametrize("lie", ["boast", "back"])
-def test_charges_that_jump_forward_and_back_are_believed_in_neither_direction(world: TruthLab, lie: str) -> None:
+def test_jumps_of_reported_charges_are_clamped_in_both_directions(world: MisreportLab, lie: str) -> None:
     liar, honest = _beside_honest(world, 50, FIXED, (lie,))
     device = world.limits(LIAR).device(0)
     assert honest > 50 - SLACK_PERCENT  # a counter that ran backwards would be credit for the liar
@@ -77,7 +75,7 @@ def test_charges_that_jump_forward_and_back_are_believed_in_neither_direction(wo
     assert device.unreported_ns <= device.seen_ns
 
 
-def test_a_fixed_share_holds_alone_too_whatever_the_bucket_says(world: TruthLab) -> None:
+def test_fixed_share_of_a_single_tenant_holds_with_a_forged_bucket(world: MisreportLab) -> None:
     world.audited_slot(LIAR, 50)
     world.forge(LIAR, "bucket")
     tenant = world.audited_load(LIAR, "--kernel-us", 1000, "--seconds", 60)
@@ -85,7 +83,7 @@ def test_a_fixed_share_holds_alone_too_whatever_the_bucket_says(world: TruthLab)
     assert got < 50 + SLACK_PERCENT
 
 
-def test_a_program_without_the_library_is_stopped_for_as_long_as_it_owes_time(world: TruthLab) -> None:
+def test_program_without_the_library_is_stopped_until_its_debt_is_paid(world: MisreportLab) -> None:
     liar, honest = _beside_honest(world, 10, FIXED, (), preload=False)
     assert LIAR in world.frozen
     assert HONEST not in world.frozen
@@ -93,7 +91,7 @@ def test_a_program_without_the_library_is_stopped_for_as_long_as_it_owes_time(wo
     assert liar < 10 + SLACK_PERCENT
 
 
-def test_honest_tenants_are_never_told_of(world: TruthLab) -> None:
+def test_honest_tenants_are_never_reported(world: MisreportLab) -> None:
     world.audited_slot("slow", 30)
     world.audited_slot("fast", 70)
     tenants = [
@@ -104,4 +102,4 @@ def test_honest_tenants_are_never_told_of(world: TruthLab) -> None:
     for name in ("slow", "fast"):
         assert world.limits(name).device(0).unreported_ns == 0
         assert world.limits(name).device(0).seen_ns > 300_000_000
-    assert (world.told, world.frozen) == ([], [])
+    assert (world.reported_slots, world.frozen) == ([], [])

@@ -21,7 +21,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLab]:
         yield made
 
 
-def test_time_passes_only_while_somebody_sleeps_and_the_card_follows_it(lab: VirtualLab) -> None:
+def test_virtual_time_passes_only_while_a_process_sleeps(lab: VirtualLab) -> None:
     (tenant,) = Meter(lab).start(None, Shape(name="1ms", kernel_us=1_000), 10)
     before_ns, before = lab.busy_ns()
     assert lab.busy_ns()[0] == before_ns
@@ -32,7 +32,7 @@ def test_time_passes_only_while_somebody_sleeps_and_the_card_follows_it(lab: Vir
 
 
 @pytest.mark.parametrize("kernel_ms", [1, 10])
-def test_two_tenants_of_eight_processes_each_divide_the_card_as_asked(lab: VirtualLab, kernel_ms: int) -> None:
+def test_two_tenants_of_eight_processes_each_get_their_shares(lab: VirtualLab, kernel_ms: int) -> None:
     shape = Shape(name="8procs", kernel_us=kernel_ms * 1_000, processes=8)
     for name, percent in (("a", 30), ("b", 70)):
         lab.slot(name, core_percent=percent)
@@ -44,16 +44,14 @@ def test_two_tenants_of_eight_processes_each_divide_the_card_as_asked(lab: Virtu
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=lambda shape: shape.name)
-def test_a_lender_that_comes_back_in_any_phase_of_the_rounds_has_its_share_within_30_ms(
-    lab: VirtualLab, shape: Shape
-) -> None:
+def test_returning_lender_has_its_share_within_30_ms_in_any_phase_of_the_rounds(lab: VirtualLab, shape: Shape) -> None:
     rows = returns(lab, shape, 13)  # 1.7 ms apart: all of a round of 20 ms
     assert max(returned_ms(row, LENDER_PART) for row in rows) <= 30
     assert max(lost_ms(row, LENDER_PART) for row in rows) <= 20
 
 
 @pytest.mark.parametrize("kernel_us", [200, 2_000])
-def test_kernels_of_four_streams_side_by_side_are_charged_what_the_card_says(lab: VirtualLab, kernel_us: int) -> None:
+def test_concurrent_kernels_of_four_streams_are_charged_the_card_time(lab: VirtualLab, kernel_us: int) -> None:
     lab.slot("a", core_percent=40, policy=ComputePolicy.BURST)
     tenant = lab.load("a", "--kernel-us", kernel_us, "--streams", 4, "--seconds", 60)
     lab.sleep(1)

@@ -38,7 +38,7 @@ def probe(tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_usage_file_cut_short_ends_the_call_and_not_the_agent(tmp_path: Path) -> None:
+def test_truncated_usage_file_ends_the_call_but_not_the_agent(tmp_path: Path) -> None:
     done = probe(tmp_path)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
@@ -46,7 +46,7 @@ def test_a_usage_file_cut_short_ends_the_call_and_not_the_agent(tmp_path: Path) 
     assert rest == ["gone -1 -1 -1"] * 3
 
 
-def test_a_fault_outside_the_library_still_ends_the_process(tmp_path: Path) -> None:
+def test_fault_outside_the_library_ends_the_process(tmp_path: Path) -> None:
     done = probe(tmp_path, "touch")
     assert done.returncode == -7
     assert done.stdout.count("gone") == 3
@@ -58,13 +58,13 @@ def program(name: str) -> Path:
     return compiled(name, ["gcc", *flags, Path(__file__).parent / f"{name}.c", LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}"])
 
 
-def test_orders_are_seen_whole_two_words_move_as_one_and_the_books_are_kept(tmp_path: Path) -> None:
+def test_orders_are_read_whole_and_counters_stay_exact(tmp_path: Path) -> None:
     check = program("page_check")
     done = subprocess.run([check, tmp_path / "usage"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
 
 
-def test_a_tenant_that_only_writes_over_its_page_does_not_hold_the_agent(tmp_path: Path) -> None:
+def test_tenant_that_overwrites_its_page_does_not_block_the_agent(tmp_path: Path) -> None:
     command: list[str | Path] = [program("page_siege"), tmp_path / "usage", "200"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout

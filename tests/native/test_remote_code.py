@@ -76,7 +76,7 @@ def test_a_program_has_launched_its_first_kernel_after_five_round_trips(node: Re
     assert ask(node.environment(), tmp_path, "first_kernel")["questions"] <= 5
 
 
-def test_everything_about_a_kernel_comes_with_its_image(node: RemoteNode, tmp_path: Path) -> None:
+def test_attributes_of_kernels_arrive_with_the_image(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "loaded")
     assert told["load"]["questions"] == 2, "whether it is there, and once more when it has been sent"
     assert told["load"]["image_bytes"] == len(IMAGE)
@@ -93,9 +93,7 @@ def test_the_second_start_of_a_program_sends_no_byte_of_code(keeping: RemoteNode
     assert again["questions"] == 1
 
 
-def test_a_kept_image_that_somebody_has_changed_is_thrown_away(
-    keeping: RemoteNode, images: Path, tmp_path: Path
-) -> None:
+def test_cached_image_that_was_modified_is_discarded(keeping: RemoteNode, images: Path, tmp_path: Path) -> None:
     ask(keeping.environment(), tmp_path, "loaded")
     images.write_bytes(images.read_bytes().replace(b"add.u32", b"sub.u32"))
     assert ask(keeping.environment(), tmp_path, "loaded")["load"]["image_bytes"] == len(IMAGE)
@@ -104,7 +102,7 @@ def test_a_kept_image_that_somebody_has_changed_is_thrown_away(
 
 
 @pytest.mark.parametrize("before", [b"", b"x", b"\xff" * 4096, b"CBAAGES1" + b"\0" * 9, b"CBAAGES1" * 512])
-def test_a_file_that_holds_no_images_is_an_empty_shelf(
+def test_file_without_images_is_an_empty_cache(
     start: Callable[..., RemoteNode], images: Path, tmp_path: Path, before: bytes
 ) -> None:
     images.write_bytes(before)
@@ -121,7 +119,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(keeping: RemoteNode, im
     assert elsewhere.read_bytes() == b"of somebody else"
 
 
-def test_kept_images_never_exceed_their_bound(start: Callable[..., RemoteNode], images: Path, tmp_path: Path) -> None:
+def test_cached_images_never_exceed_their_limit(start: Callable[..., RemoteNode], images: Path, tmp_path: Path) -> None:
     most = 2 * len(IMAGE) + 1000
     node = start(CALABASH_IMAGES=str(images), CALABASH_IMAGES_MAX=str(most))
     texts = [tmp_path / f"{number}.ptx" for number in range(5)]
@@ -134,7 +132,7 @@ def test_kept_images_never_exceed_their_bound(start: Callable[..., RemoteNode], 
     assert sum(sent) >= 3, "no more than two have room"
 
 
-def test_launches_of_both_forms_are_sent_and_not_asked(node: RemoteNode, tmp_path: Path) -> None:
+def test_launches_of_both_forms_need_no_round_trip(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "launched")
     assert told["results"] == [0, 0]
     assert told["both"] == 1
@@ -143,13 +141,13 @@ def test_launches_of_both_forms_are_sent_and_not_asked(node: RemoteNode, tmp_pat
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_every_answer_is_that_of_a_driver_on_this_machine(node: RemoteNode, tmp_path: Path, what: str) -> None:
+def test_every_result_equals_that_of_a_local_driver(node: RemoteNode, tmp_path: Path, what: str) -> None:
     local = ask(CudaNode.environment(node), tmp_path, what)
     assert ask(node.environment(), tmp_path, what) == local
 
 
 @pytest.mark.parametrize("visible", ["", "1", "2,0", "1,9,0", "GPU-nonsense", "uuid", "-1"])
-def test_the_programs_choice_of_devices_is_that_of_a_driver_on_this_machine(
+def test_visible_devices_select_the_same_devices_as_with_a_local_driver(
     node: RemoteNode, tmp_path: Path, visible: str
 ) -> None:
     if visible == "uuid":
@@ -159,7 +157,7 @@ def test_the_programs_choice_of_devices_is_that_of_a_driver_on_this_machine(
     assert ask(node.environment(CUDA_VISIBLE_DEVICES=visible), tmp_path, "devices") == local
 
 
-def test_a_choice_of_devices_is_made_among_those_that_the_worker_has(
+def test_visible_devices_select_among_the_devices_of_the_worker(
     start: Callable[..., RemoteNode], tmp_path: Path
 ) -> None:
     node = start(CUDA_VISIBLE_DEVICES="2,1")
@@ -169,28 +167,26 @@ def test_a_choice_of_devices_is_made_among_those_that_the_worker_has(
     assert ask(node.environment(CUDA_VISIBLE_DEVICES="2"), tmp_path, "devices") == {"init": 100}
 
 
-def test_an_eager_step_asks_nothing(node: RemoteNode, tmp_path: Path) -> None:
+def test_eager_step_needs_no_round_trip(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "stepped")
     assert told["spent"]["questions"] == 0
     assert told["values"] == [1000]
 
 
-def test_polling_a_stream_asks_once_for_each_time_that_something_was_given_to_it(
-    node: RemoteNode, tmp_path: Path
-) -> None:
+def test_polling_a_stream_asks_once_per_submission(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "polled")
     assert all(asked <= 10 for asked in told["questions"].values()), told["questions"]
     assert told["values"] == [30]
 
 
-def test_what_was_waited_for_is_done_when_it_is_queried(node: RemoteNode, tmp_path: Path) -> None:
+def test_query_after_a_wait_needs_no_round_trip(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "concluded")
     assert set(told["codes"]) == {"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2"}
     assert all(codes == [0] for codes in told["codes"].values()), told["codes"]
     assert told["values"] == [80]
 
 
-def test_the_same_question_about_occupancy_is_asked_once(node: RemoteNode, tmp_path: Path) -> None:
+def test_occupancy_is_asked_once_per_kernel_and_arguments(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "occupied")
     assert told["asked"]["questions"] == 1
     assert told["found"] == [16]
@@ -198,7 +194,7 @@ def test_the_same_question_about_occupancy_is_asked_once(node: RemoteNode, tmp_p
     assert told["best"][0] > 0
 
 
-def test_an_attribute_that_is_set_to_what_it_is_travels_once(node: RemoteNode, tmp_path: Path) -> None:
+def test_unchanged_attribute_is_sent_once(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "attributes")
     assert told["again"]["commands"] == 0
     assert (told["value"], told["refused"], told["launch"]) == (65536, 1, 0)
@@ -210,7 +206,7 @@ def test_a_variable_of_a_module_is_found_once_and_is_memory_like_any_other(node:
     assert (told["bytes"], told["values"], told["missing"]) == (64, [7, 9], 500)
 
 
-def test_what_was_linked_runs_without_travelling_back(node: RemoteNode, tmp_path: Path) -> None:
+def test_linked_image_is_not_sent_back(node: RemoteNode, tmp_path: Path) -> None:
     told = ask(node.environment(), tmp_path, "linked")
     assert (told["launch"], told["values"], told["gone"]) == (0, [42], 400)
     assert told["load"]["image_bytes"] == 0
@@ -223,7 +219,7 @@ def test_a_cooperative_launch_asks_once_whether_all_its_blocks_fit(node: RemoteN
     assert told["again"]["questions"] == 0
 
 
-def test_without_a_server_there_is_no_device_and_one_line_says_why(tmp_path: Path) -> None:
+def test_missing_server_gives_no_device_and_one_line_of_explanation(tmp_path: Path) -> None:
     own = {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"unix:{tmp_path / 'nobody.sock'}"}
     assert ask(os.environ | own, tmp_path, "devices") == {"init": 100}
     said = (tmp_path / "program.err").read_text().splitlines()

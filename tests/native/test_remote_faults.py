@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.native.remote_door import KEY, Door, Line, lease_file
-from tests.native.remote_world import REMOTE_DIR, WORKER, OpenDoor, RemoteNode
+from tests.native.remote_connections import KEY, CuttableProxy, MinimalBroker, lease_file
+from tests.native.remote_world import REMOTE_DIR, WORKER, DirectServer, RemoteNode
 from tests.native.simnode import until
 
 from calabash.adapters.host.readable import readable
@@ -39,7 +39,7 @@ class Program:
                 "sim_cuda_faults", stderr=told, prefix=prefix, CALABASH_REMOTE=remote, **extra
             )
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -50,7 +50,7 @@ class Program:
         return self._process.stdout.readline().strip()
 
     def ask(self, line: str) -> str:
-        self.tell(line)
+        self.send_line(line)
         return self.answer()
 
     def said(self) -> str:
@@ -67,12 +67,12 @@ class Program:
 
 
 @dataclass
-class Far:
+class ServerBehindProxy:
     """A server behind a connection that can be cut."""
 
     node: RemoteNode
-    door: Door
-    line: Line
+    broker: MinimalBroker
+    line: CuttableProxy
     directory: Path
 
     def remote(self, *, key: bytes = KEY, grace_s: int = 60) -> str:
@@ -90,18 +90,18 @@ def node(tmp_path: Path) -> Iterator[RemoteNode]:
 
 
 @pytest.fixture
-def far(node: RemoteNode, tmp_path: Path) -> Iterator[Far]:
-    door = Door(node.socket)
-    line = Line(door.port)
-    yield Far(node, door, line, tmp_path)
+def far(node: RemoteNode, tmp_path: Path) -> Iterator[ServerBehindProxy]:
+    broker = MinimalBroker(node.socket)
+    line = CuttableProxy(broker.port)
+    yield ServerBehindProxy(node, broker, line, tmp_path)
     line.close()
-    door.close()
+    broker.close()
 
 
-def _cut_while(program: Program, far: Far, command: str, bytes_: int) -> None:
+def _cut_while(program: Program, far: ServerBehindProxy, command: str, bytes_: int) -> None:
     """Cut the connection for a second while the program does this."""
     before = far.line.passed
-    program.tell(command)
+    program.send_line(command)
     until(lambda: far.line.passed > before + bytes_, "nothing passes")
     far.line.cut()
     time.sleep(1.0)  # without a connection
@@ -109,20 +109,20 @@ def _cut_while(program: Program, far: Far, command: str, bytes_: int) -> None:
 
 
 @pytest.mark.parametrize(("command", "bytes_"), [("copies 8", 40 << 20), ("launches 200000", 4 << 20)])
-def test_a_break_in_the_midst_of_work_is_only_a_delay(far: Far, command: str, bytes_: int) -> None:
+def test_short_disconnection_during_work_is_only_a_delay(far: ServerBehindProxy, command: str, bytes_: int) -> None:
     program = far.program()
     for _ in range(2):
         _cut_while(program, far, command, bytes_)
         assert program.answer() == "same"
     assert program.ask("alloc") == "0"
-    assert len(far.door.handed) >= 3
-    assert len(set(far.door.handed)) == 1
+    assert len(far.broker.handed) >= 3
+    assert len(set(far.broker.handed)) == 1
     assert program.end() == 0
     assert program.said() == ""
     far.node.wait_for_workers()
 
 
-def test_a_break_while_nothing_happens_is_not_noticed(far: Far) -> None:
+def test_short_disconnection_while_idle_is_not_noticed(far: ServerBehindProxy) -> None:
     program = far.program()
     far.line.cut()
     far.line.mend()
@@ -131,7 +131,7 @@ def test_a_break_while_nothing_happens_is_not_noticed(far: Far) -> None:
     far.node.wait_for_workers()
 
 
-def test_a_break_longer_than_the_grace_ends_both_sides(far: Far) -> None:
+def test_disconnection_longer_than_the_grace_period_ends_both_sides(far: ServerBehindProxy) -> None:
     program = far.program(grace_s=1)
     assert program.ask("copies 1") == "same"
     far.line.cut()
@@ -143,7 +143,7 @@ def test_a_break_longer_than_the_grace_ends_both_sides(far: Far) -> None:
     assert far.node.device()["used_bytes"] == 0
 
 
-def test_a_worker_that_has_ended_is_not_waited_for(far: Far) -> None:
+def test_program_does_not_wait_for_an_ended_worker(far: ServerBehindProxy) -> None:
     program = far.program()
     (worker,) = far.node.workers()
     os.kill(worker, signal.SIGKILL)
@@ -152,8 +152,8 @@ def test_a_worker_that_has_ended_is_not_waited_for(far: Far) -> None:
     program.kill()
 
 
-def test_who_does_not_have_the_key_gets_nothing(far: Far) -> None:
-    door, remote = far.door, far.remote(key=bytes(31) + b"\1")
+def test_client_without_the_key_gets_no_device(far: ServerBehindProxy) -> None:
+    broker, remote = far.broker, far.remote(key=bytes(31) + b"\1")
     done = subprocess.run(
         [*far.node.command("sim_cuda_faults")],
         env=far.node.environment(CALABASH_REMOTE=remote),
@@ -166,15 +166,15 @@ def test_who_does_not_have_the_key_gets_nothing(far: Far) -> None:
     assert done.returncode == 1
     assert "calabash: the server refused the key of lease" in done.stderr
     assert "gave 100" in done.stderr  # CUDA_ERROR_NO_DEVICE
-    assert len(door.handed) == 1
+    assert len(broker.handed) == 1
     until(lambda: not far.node.workers(), "a worker is left over")
 
 
-def test_nothing_of_a_session_is_on_the_wire_in_the_open(node: RemoteNode, tmp_path: Path) -> None:
+def test_session_is_encrypted_on_the_wire(node: RemoteNode, tmp_path: Path) -> None:
     seen: list[bytes] = []
-    door = Door(node.socket)
+    broker = MinimalBroker(node.socket)
 
-    class Listening(Line):
+    class Listening(CuttableProxy):
         def _carry(self, one: socket.socket, other: socket.socket) -> None:
             with contextlib.suppress(OSError):
                 while data := one.recv(1 << 16):
@@ -182,7 +182,7 @@ def test_nothing_of_a_session_is_on_the_wire_in_the_open(node: RemoteNode, tmp_p
                     other.sendall(data)
                 other.shutdown(socket.SHUT_WR)
 
-    line = Listening(door.port)
+    line = Listening(broker.port)
     program = Program(node, f"file:{lease_file(tmp_path / 'lease', line.port)}")
     address = program.ask(f"put {SECRET}")
     assert program.ask(f"look {address}") == f"0 {SECRET}"
@@ -192,11 +192,11 @@ def test_nothing_of_a_session_is_on_the_wire_in_the_open(node: RemoteNode, tmp_p
     assert SECRET.to_bytes(8, "little") not in everything
     assert KEY not in everything
     line.close()
-    door.close()
+    broker.close()
 
 
 @pytest.mark.parametrize("kind", ["unix", "socket"])
-def test_a_worker_that_crashes_ends_its_own_session_only(node: RemoteNode, kind: str) -> None:
+def test_crash_of_a_worker_ends_only_its_session(node: RemoteNode, kind: str) -> None:
     one, other = (Program(node, f"{kind}:{node.socket}") for _ in range(2))
     first = node.workers()[0]
     os.kill(first, signal.SIGKILL)
@@ -207,7 +207,7 @@ def test_a_worker_that_crashes_ends_its_own_session_only(node: RemoteNode, kind:
     assert other.end() == 0
 
 
-def test_an_illegal_address_is_the_error_of_that_session_only(node: RemoteNode) -> None:
+def test_illegal_address_fails_only_its_session(node: RemoteNode) -> None:
     one, other = (Program(node, f"unix:{node.socket}") for _ in range(2))
     assert one.ask("illegal") == ILLEGAL
     assert one.ask("alloc") == ILLEGAL
@@ -215,7 +215,7 @@ def test_an_illegal_address_is_the_error_of_that_session_only(node: RemoteNode) 
     assert Program(node, f"unix:{node.socket}").ask("copies 1") == "same"
 
 
-def test_a_session_cannot_read_what_another_has(node: RemoteNode) -> None:
+def test_session_cannot_read_memory_of_another(node: RemoteNode) -> None:
     one, other = (Program(node, f"unix:{node.socket}") for _ in range(2))
     address = one.ask(f"put {SECRET}")
     assert one.ask(f"look {address}") == f"0 {SECRET}"
@@ -224,7 +224,7 @@ def test_a_session_cannot_read_what_another_has(node: RemoteNode) -> None:
     assert result in ("0", "1", ILLEGAL)
 
 
-def test_a_server_that_is_not_there_is_told_at_once(node: RemoteNode, tmp_path: Path) -> None:
+def test_absent_server_is_reported_at_once(node: RemoteNode, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     for remote, why in {
@@ -245,7 +245,7 @@ def test_a_server_that_is_not_there_is_told_at_once(node: RemoteNode, tmp_path: 
         assert f"calabash: {why}" in done.stderr
 
 
-class OtherVersions(Line):
+class OtherVersions(CuttableProxy):
     """A proxy that changes the protocol version that each end sends."""
 
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
@@ -260,9 +260,9 @@ class OtherVersions(Line):
         super()._carry(one, other)
 
 
-def test_a_server_of_another_version_is_refused_with_both_versions(node: RemoteNode) -> None:
-    door = OpenDoor(node)
-    line = OtherVersions(door.port)
+def test_server_of_another_version_is_refused_with_both_versions(node: RemoteNode) -> None:
+    broker = DirectServer(node)
+    line = OtherVersions(broker.port)
     done = subprocess.run(
         node.command("sim_cuda_faults"),
         env=node.environment(CALABASH_REMOTE=f"tcp:127.0.0.1:{line.port}"),
@@ -277,7 +277,7 @@ def test_a_server_of_another_version_is_refused_with_both_versions(node: RemoteN
     assert "and the server (protocol 9, table " in done.stderr
     assert "hint: install the same version on both" in done.stderr
     line.close()
-    door.close()
+    broker.close()
 
 
 @dataclass
@@ -313,11 +313,11 @@ def far_machine() -> Iterator[FarMachine]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network of its own")
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_peer_that_falls_silent_is_noticed_within_ten_seconds(
+def test_silent_peer_is_detected_within_ten_seconds(
     node: RemoteNode, far_machine: FarMachine, tmp_path: Path, busy: bool
 ) -> None:
-    door = Door(node.socket, host=far_machine.host)
-    lease = lease_file(tmp_path / "lease", door.port, host=far_machine.host, grace_s=1)
+    broker = MinimalBroker(node.socket, host=far_machine.host)
+    lease = lease_file(tmp_path / "lease", broker.port, host=far_machine.host, grace_s=1)
     prefix = ("ip", "netns", "exec", far_machine.name)
     program = Program(node, f"file:{lease}", prefix=prefix)
     assert program.ask("copies 1") == "same"
@@ -331,7 +331,7 @@ def test_a_peer_that_falls_silent_is_noticed_within_ten_seconds(
     assert time.monotonic() - silent_at < 10 + 1 + SLOW_S
     assert node.device()["used_bytes"] == 0
     program.kill()
-    door.close()
+    broker.close()
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_peer_that_falls_silent_is_noticed_within_ten_seconds(
         ("x" * 5000, "it is longer than 4096 bytes"),
     ],
 )
-def test_a_lease_that_is_none_says_where(node: RemoteNode, tmp_path: Path, text: str, why: str) -> None:
+def test_invalid_lease_file_is_named(node: RemoteNode, tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "lease"
     path.write_text(text)
     done = subprocess.run(
@@ -364,11 +364,11 @@ def test_a_lease_that_is_none_says_where(node: RemoteNode, tmp_path: Path, text:
     assert f"calabash: {path} is not a lease file: {why}\n" in done.stderr
 
 
-def test_a_reader_that_is_stalled_is_waited_for(node: RemoteNode) -> None:
+def test_program_waits_for_a_stalled_reader(node: RemoteNode) -> None:
     program = Program(node, f"unix:{node.socket}")
     (worker,) = node.workers()
     os.kill(worker, signal.SIGSTOP)
-    program.tell("launches 300000")  # more than the ring and the line hold
+    program.send_line("launches 300000")  # more than the ring and the line hold
     timer = threading.Timer(1.0, os.kill, (worker, signal.SIGCONT))
     timer.start()
     assert program.answer() == "same"
@@ -383,7 +383,7 @@ def _stop(pid: int) -> None:
 
 
 @pytest.mark.parametrize("command", ["alloc", "launches 300000", "copies 4"])
-def test_a_worker_that_is_stopped_is_given_up(far: Far, command: str) -> None:
+def test_stopped_worker_is_given_up_after_the_grace_period(far: ServerBehindProxy, command: str) -> None:
     near = Program(far.node, f"unix:{far.node.socket}", CALABASH_REMOTE_SILENCE_S="4", CALABASH_REMOTE_GRACE_S="1")
     distant = far.program(grace_s=1, silence_s=4)
     for program in (near, distant):
@@ -392,7 +392,7 @@ def test_a_worker_that_is_stopped_is_given_up(far: Far, command: str) -> None:
     for worker in workers:
         _stop(worker)
     for program in (near, distant):
-        program.tell(command)
+        program.send_line(command)
     assert near.answer() == UNAVAILABLE
     assert distant.answer() == UNAVAILABLE
     assert near.said() == f"{LOST}: its worker has said nothing for too long\n"
@@ -403,31 +403,31 @@ def test_a_worker_that_is_stopped_is_given_up(far: Far, command: str) -> None:
         program.kill()
 
 
-def test_a_worker_that_goes_on_within_the_grace_is_found_again(far: Far) -> None:
+def test_worker_that_continues_within_the_grace_period_is_reconnected(far: ServerBehindProxy) -> None:
     program = far.program(silence_s=4)
     (worker,) = far.node.workers()
     _stop(worker)
-    program.tell("launches 300000")
-    until(lambda: len(far.door.handed) > 1, "nobody notices that the worker is stopped")
+    program.send_line("launches 300000")
+    until(lambda: len(far.broker.handed) > 1, "nobody notices that the worker is stopped")
     os.kill(worker, signal.SIGCONT)
     assert program.answer() == "same"
     assert program.end() == 0
     assert program.said() == ""
 
 
-def test_a_worker_that_is_busy_for_long_is_waited_for(far: Far) -> None:
+def test_program_waits_for_a_busy_worker(far: ServerBehindProxy) -> None:
     near = Program(far.node, f"unix:{far.node.socket}", CALABASH_REMOTE_SILENCE_S="5", CALABASH_REMOTE_GRACE_S="0")
     distant = far.program(silence_s=5)
     for program in (near, distant):
-        program.tell("busy 8000")
+        program.send_line("busy 8000")
     for program in (near, distant):
         assert program.answer() == "same"
         assert program.end() == 0
         assert program.said() == ""
-    assert len(far.door.handed) == 1  # it did not even connect again
+    assert len(far.broker.handed) == 1  # it did not even connect again
 
 
-def test_the_libraries_have_tls_and_keep_it_to_themselves() -> None:
+def test_libraries_contain_tls_and_export_no_symbol_of_it() -> None:
     for library in (REMOTE_DIR / "libcuda.so.1", WORKER):
         assert b"TLS_AES_128_GCM_SHA256" in library.read_bytes(), "built without libssl-dev; hint: tools/bootstrap"
         assert library.stat().st_size < 8 << 20

@@ -31,7 +31,7 @@ def _works(node: RemoteNode) -> None:
 
 def _refused(node: RemoteNode, message: bytes, *descriptors: int) -> int | None:
     with hello.connect(node.socket) as connection:
-        hello.say(connection, message, *descriptors)
+        hello.send(connection, message, *descriptors)
         return hello.answer(connection)
 
 
@@ -49,17 +49,17 @@ def _refused(node: RemoteNode, message: bytes, *descriptors: int) -> int | None:
         pytest.param(hello.greeting(hello.HANDOVER, hello.RING), id="a handover of a ring"),
     ],
 )
-def test_a_greeting_that_is_none_is_refused_and_makes_no_worker(node: RemoteNode, message: bytes) -> None:
+def test_invalid_greeting_is_refused_and_starts_no_worker(node: RemoteNode, message: bytes) -> None:
     assert _refused(node, message) == hello.MALFORMED
     assert node.workers() == []
     _works(node)
 
 
-def test_a_greeting_of_another_version_is_told_so(node: RemoteNode) -> None:
+def test_greeting_of_another_version_is_refused_as_such(node: RemoteNode) -> None:
     assert _refused(node, hello.greeting(version=2)) == hello.OTHER_VERSION
 
 
-def test_descriptors_that_nobody_asked_for_are_refused_and_closed(node: RemoteNode) -> None:
+def test_unexpected_descriptors_are_refused_and_closed(node: RemoteNode) -> None:
     assert _refused(node, hello.greeting(kind=0)) == hello.MALFORMED  # it is up
     before = len(os.listdir(f"/proc/{node.host.pid}/fd"))
     read, write = os.pipe()
@@ -76,34 +76,34 @@ def test_descriptors_that_nobody_asked_for_are_refused_and_closed(node: RemoteNo
     [(4096 + (2 << 20), False), (4096, True), (4096 + 3 * (1 << 16), True), (4096 + (2 << 25), True), (0, True)],
     ids=["it may shrink", "empty", "no power of two", "too large", "nothing"],
 )
-def test_memory_that_is_no_ring_ends_that_worker_only(node: RemoteNode, bytes_: int, sealed: bool) -> None:
+def test_memory_that_is_no_ring_ends_only_its_worker(node: RemoteNode, bytes_: int, sealed: bool) -> None:
     memory = hello.ring(bytes_, sealed=sealed)
     assert _refused(node, hello.greeting(flags=hello.RING), memory) == hello.MALFORMED
     os.close(memory)
     _works(node)
 
 
-def test_who_says_nothing_or_half_is_sent_away_in_time_and_holds_up_nobody(node: RemoteNode) -> None:
+def test_silent_or_incomplete_client_is_disconnected_and_delays_no_other(node: RemoteNode) -> None:
     begun = time.monotonic()
     with hello.connect(node.socket) as silent, hello.connect(node.socket) as half:
-        hello.say(half, hello.greeting()[:63])
+        hello.send(half, hello.greeting()[:63])
         _works(node)
         assert hello.answer(silent) == hello.MALFORMED
         assert hello.answer(half) == hello.MALFORMED
     assert time.monotonic() - begun >= 2
 
 
-def test_a_greeting_may_come_in_pieces(node: RemoteNode) -> None:
+def test_greeting_may_arrive_in_pieces(node: RemoteNode) -> None:
     with hello.connect(node.socket) as connection:
         for byte in hello.greeting():
-            hello.say(connection, bytes([byte]))
+            hello.send(connection, bytes([byte]))
         until(lambda: len(node.workers()) == 1, "no worker was made")
 
 
-def test_a_lease_has_as_many_sessions_as_it_may_have(node: RemoteNode) -> None:
+def test_sessions_of_a_lease_are_limited(node: RemoteNode) -> None:
     sessions = [hello.connect(node.socket) for _ in range(3)]
     for connection in sessions:
-        hello.say(connection, hello.greeting())
+        hello.send(connection, hello.greeting())
     until(lambda: len(node.workers()) == 3, "three workers were not made")
     assert _refused(node, hello.greeting()) == hello.FULL
     refused = subprocess.run(
@@ -122,7 +122,7 @@ def test_a_lease_has_as_many_sessions_as_it_may_have(node: RemoteNode) -> None:
     _works(node)
 
 
-def test_a_thousand_connections_at_once_are_survived(node: RemoteNode) -> None:
+def test_host_survives_a_thousand_simultaneous_connections(node: RemoteNode) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     crowd = []
@@ -132,9 +132,9 @@ def test_a_thousand_connections_at_once_are_survived(node: RemoteNode) -> None:
             connection.setblocking(False)
             try:
                 connection.connect(str(node.socket))
-                hello.say(connection, hello.greeting(kind=7))
+                hello.send(connection, hello.greeting(kind=7))
             except BlockingIOError:
-                pass  # the queue at the door is full
+                pass  # the listener's backlog is full
             crowd.append(connection)
         _works(node)
     finally:
@@ -154,7 +154,7 @@ def has_ended(pid: int) -> bool:
 
 def test_workers_end_with_their_host(node: RemoteNode) -> None:
     with hello.connect(node.socket) as connection:
-        hello.say(connection, hello.greeting())
+        hello.send(connection, hello.greeting())
         until(lambda: len(node.workers()) == 1, "no worker was made")
         (worker,) = node.workers()
         node.host.kill()
@@ -193,7 +193,7 @@ def test_only_root_its_own_user_and_the_broker_hand_over_connections(tmp_path: P
                     with socket.socket(socket.AF_UNIX) as connection:
                         connection.settimeout(60)
                         connection.connect(name)
-                        hello.say(connection, hello.greeting(hello.HANDOVER, session=b"s" * 16), passed.fileno())
+                        hello.send(connection, hello.greeting(hello.HANDOVER, session=b"s" * 16), passed.fileno())
                         told.append(hello.answer(connection))
                 finally:
                     os.seteuid(0)
@@ -203,7 +203,7 @@ def test_only_root_its_own_user_and_the_broker_hand_over_connections(tmp_path: P
 
 
 @pytest.mark.parametrize("words", [[], ["x"], ["--listen"], ["--listen", "-1"], ["--listen", "3", "--sessions", "0"]])
-def test_words_that_it_does_not_know_are_told(words: list[str]) -> None:
+def test_unknown_options_are_reported(words: list[str]) -> None:
     done = subprocess.run([WORKER, *words], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "usage: calabash-worker" in done.stderr
@@ -221,7 +221,7 @@ print(cuda.cuProfilerStart(), cuda.cuProfilerStop())
 """
 
 
-def test_a_program_may_ask_a_profiler_to_look_on(node: RemoteNode) -> None:
+def test_program_may_start_a_profiler(node: RemoteNode) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROFILED],
         capture_output=True,

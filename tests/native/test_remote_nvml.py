@@ -76,7 +76,7 @@ def host(environment: dict[str, str], path: Path) -> Iterator[dict[str, str]]:
         served.wait(timeout=60)
 
 
-def say(environment: dict[str, str], tmp_path: Path, *command: object) -> str:
+def run_program(environment: dict[str, str], tmp_path: Path, *command: object) -> str:
     out, err = tmp_path / "program.out", tmp_path / "program.err"
     with out.open("w") as to, err.open("w") as told:
         done = subprocess.run(list(map(str, command)), stdout=to, stderr=told, env=environment, timeout=60, check=False)
@@ -85,7 +85,7 @@ def say(environment: dict[str, str], tmp_path: Path, *command: object) -> str:
 
 
 def ask(environment: dict[str, str], tmp_path: Path, text: str, *arguments: str) -> Any:
-    return json.loads(say(environment, tmp_path, sys.executable, "-c", text, *arguments))
+    return json.loads(run_program(environment, tmp_path, sys.executable, "-c", text, *arguments))
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ def _probed(slot: Slot, tmp_path: Path, *foreign: str) -> dict[str, Any]:
     return seen
 
 
-def test_a_program_elsewhere_sees_the_slice_as_one_within_it_does(world: World, tmp_path: Path) -> None:
+def test_remote_program_sees_the_slice_as_a_local_one_does(world: World, tmp_path: Path) -> None:
     uuids = world.uuids()
     slot = world.slot(cap=3 * GIB, devices=(2, 1))
-    with slot.holding(GIB) as holder:
+    with slot.start_holder(GIB) as holder:
         within = probe(slot, uuids[0], uuids[1])
         elsewhere = _probed(slot, tmp_path, uuids[0], uuids[1])
     assert elsewhere == within
@@ -124,15 +124,15 @@ def test_visible_devices_count_within_the_slice_from_elsewhere_too(
     slot = world.slot(devices=(2, 1))
     more = {} if asked is None else {"CUDA_VISIBLE_DEVICES": asked}
     with host(slot.environment(), tmp_path / "w.sock") as remote:
-        assert say(remote | more, tmp_path, program("devices")) == slot.run(program("devices"), **more)
+        assert run_program(remote | more, tmp_path, program("devices")) == slot.run(program("devices"), **more)
 
 
 def test_nvml_goes_on_in_a_child(world: World, tmp_path: Path) -> None:
     with host(world.environment(), tmp_path / "w.sock") as remote:
-        assert say(remote, tmp_path, sys.executable, "-c", FORKED) == "both"
+        assert run_program(remote, tmp_path, sys.executable, "-c", FORKED) == "both"
 
 
 def test_without_a_server_nvml_does_not_start(tmp_path: Path) -> None:
     text = "from pynvml import *\ntry:\n    nvmlInit()\nexcept NVMLError as error:\n    print(error.value)"
     environment = os.environ | {"LD_LIBRARY_PATH": str(REMOTE_DIR), "CALABASH_REMOTE": f"unix:{tmp_path / 'nobody'}"}
-    assert say(environment, tmp_path, sys.executable, "-c", text) == "9"
+    assert run_program(environment, tmp_path, sys.executable, "-c", text) == "9"

@@ -39,14 +39,17 @@ def outcome(probe: Path, tmp_path: Path) -> dict[str, int]:
     """
     present = tmp_path / "present"
     present.write_text("as it was")
-    with subprocess.Popen(["sleep", "600"]) as stranger:
+    with subprocess.Popen(["sleep", "600"]) as unrelated_process:
         try:
             done = subprocess.run(
-                [probe, present, tmp_path / "made", str(stranger.pid)], capture_output=True, text=True, check=False
+                [probe, present, tmp_path / "made", str(unrelated_process.pid)],
+                capture_output=True,
+                text=True,
+                check=False,
             )
-            assert stranger.poll() is None
+            assert unrelated_process.poll() is None
         finally:
-            stranger.kill()
+            unrelated_process.kill()
     assert done.returncode == 0, done.stderr
     assert present.read_text() == "as it was"
     assert os.listdir(tmp_path) == ["present"]

@@ -75,7 +75,7 @@ def test_what_a_checkpointed_process_held_is_free_for_its_siblings_and_charged_a
 def test_without_room_in_the_slice_the_restore_is_refused_and_the_process_stays_checkpointed(slot: Slot) -> None:
     with target(slot, 2048) as process:
         assert act(slot, process.pid, "LC") == [OK, OK]
-        with slot.holding(3 * GIB):
+        with slot.start_holder(3 * GIB):
             assert act(slot, process.pid, "RSU") == [OUT_OF_MEMORY, CHECKPOINTED, WRONG_STATE]
             assert used(slot) == CONTEXT + 3 * GIB
             assert slot.world.device()["used_peak_bytes"] <= 4 * GIB
@@ -88,7 +88,7 @@ def test_when_the_driver_refuses_the_restore_nothing_stays_charged(slot: Slot) -
     with target(slot, 2048) as process:
         assert act(slot, process.pid, "LC") == [OK, OK]
         full = slot.world.slot("other", cap=0)
-        with full.holding(38 * GIB):
+        with full.start_holder(38 * GIB):
             assert act(slot, process.pid, "RS") == [OUT_OF_MEMORY, CHECKPOINTED]
             assert used(slot) == 0
         assert act(slot, process.pid, "XS") == [NOT_SUPPORTED, CHECKPOINTED], "another card is none of the slice's"
@@ -146,7 +146,7 @@ def test_memory_that_the_process_asks_for_meanwhile_is_not_counted_twice(slot: S
 
 
 def test_who_died_amid_the_move_is_taken_over_from(slot: Slot) -> None:
-    with target(slot, 512) as process, slot.holding(MIB) as mover:
+    with target(slot, 512) as process, slot.start_holder(MIB) as mover:
         procs = {proc.pid: proc.index for proc in slot.procs()}
         usage = slot.usage  # stays mapped while it is written
         page = usage._page.proc[procs[process.pid]]
@@ -163,7 +163,7 @@ def test_who_died_amid_the_move_is_taken_over_from(slot: Slot) -> None:
 
 
 def test_while_another_moves_it_a_process_is_not_moved(slot: Slot) -> None:
-    with target(slot, 64) as process, slot.holding(MIB) as mover:
+    with target(slot, 64) as process, slot.start_holder(MIB) as mover:
         procs = {proc.pid: proc.index for proc in slot.procs()}
         usage = slot.usage
         page = usage._page.proc[procs[process.pid]]

@@ -55,10 +55,10 @@ def test_no_driver_at_all_is_no_device(slot: Slot, tmp_path: Path) -> None:
 def test_a_driver_that_still_holds_the_memory_of_the_dead_is_asked_again(slot: Slot, driver: dict[str, str]) -> None:
     late = driver | {"TEST_REFUSALS": "20"}
     assert slot.tenant("alloc", 60 * MIB, **late) == str(OUT_OF_MEMORY), "nobody has died: the card is full"
-    with slot.holding(60 * MIB, **driver):
+    with slot.start_holder(60 * MIB, **driver):
         pass
     assert slot.tenant("alloc", 60 * MIB, **late) == str(SUCCESS)
-    with slot.holding(60 * MIB, **driver):
+    with slot.start_holder(60 * MIB, **driver):
         pass
     never = driver | {"TEST_REFUSALS": "1000000"}
     assert slot.tenant("alloc", 60 * MIB, **never) == str(OUT_OF_MEMORY), "and not for ever"

@@ -25,7 +25,7 @@ def slot(world: World) -> Slot:
     return world.slot(cap=GIB)
 
 
-def test_every_kind_of_memory_is_counted_and_returned_to_the_byte(slot: Slot) -> None:
+def test_every_kind_of_memory_is_charged_and_freed_exactly(slot: Slot) -> None:
     lines = [line.split() for line in slot.tenant("families", 3_000_000).splitlines()]
     assert [name for name, _, _ in lines] == list(FAMILIES)
     for name, taken, missing in lines:
@@ -36,7 +36,7 @@ def test_every_kind_of_memory_is_counted_and_returned_to_the_byte(slot: Slot) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_fills_the_cap_and_not_a_byte_more(world: World, family: str) -> None:
+def test_each_family_of_allocations_fills_the_cap_exactly(world: World, family: str) -> None:
     cap = 256 * MIB
     slot = world.slot(cap=cap)
     _, answer = slot.tenant("fill", family, 2 * MIB).split()
@@ -55,7 +55,7 @@ def test_small_allocations_use_all_of_the_cap(world: World) -> None:
     assert int(taken) * 1024 == cap == world.device()["alloc_peak_bytes"]
 
 
-def test_a_cap_of_zero_is_no_cap(world: World) -> None:
+def test_cap_of_zero_means_no_cap(world: World) -> None:
     assert world.slot(cap=0).tenant("alloc", 30 * GIB) == str(SUCCESS)
 
 
@@ -93,12 +93,12 @@ def test_many_processes_that_allocate_every_kind_of_memory_never_exceed_the_cap_
     assert slot.procs() == []
 
 
-def test_threads_of_one_process_leave_nothing_behind(slot: Slot) -> None:
+def test_threads_of_one_process_leave_no_charge(slot: Slot) -> None:
     assert slot.tenant("threads", 8) == "0"
     assert slot.usage.device(0).used_bytes == 0
 
 
-def test_processes_killed_at_random_leave_nothing_behind(world: World) -> None:
+def test_processes_killed_at_random_leave_no_charge(world: World) -> None:
     slot = world.slot(cap=128 * MIB)
     kills = 120
     running = [slot.start(program("tenant"), "hammer", "100", str(seed)) for seed in range(4)]
@@ -121,17 +121,17 @@ def test_processes_killed_at_random_leave_nothing_behind(world: World) -> None:
     assert world.device()["alloc_bytes"] == 0
 
 
-def test_the_next_program_of_a_script_gets_what_the_last_one_left_without_waiting_for_the_agent(slot: Slot) -> None:
+def test_next_program_gets_the_memory_of_the_last_one_without_the_agent(slot: Slot) -> None:
     for _ in range(3):
         assert slot.tenant("alloc", GIB - MIB) == str(SUCCESS)
 
 
-def test_a_process_that_becomes_another_program_does_not_pay_for_the_first(slot: Slot) -> None:
+def test_exec_releases_the_charge_of_the_first_program(slot: Slot) -> None:
     assert slot.tenant("exec", GIB - MIB) == str(SUCCESS)
     assert len(slot.procs()) == 1
 
 
-def test_memory_of_a_living_sibling_is_never_reaped(slot: Slot) -> None:
+def test_memory_of_a_living_sibling_is_not_released(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", str(600 * MIB))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -142,20 +142,20 @@ def test_memory_of_a_living_sibling_is_never_reaped(slot: Slot) -> None:
     assert slot.tenant("alloc", 600 * MIB) == str(SUCCESS)
 
 
-def test_a_forked_child_has_books_of_its_own(slot: Slot) -> None:
+def test_forked_child_has_its_own_counters(slot: Slot) -> None:
     both, one, status = (int(word) for word in slot.tenant("fork", 5 * 2 * MIB).split())
     assert (both, one, status) == (20 * MIB, 10 * MIB, 0)
 
 
-def test_a_child_that_touches_its_parents_memory_changes_no_books(slot: Slot) -> None:
+def test_child_that_frees_memory_of_its_parent_changes_no_counter(slot: Slot) -> None:
     assert slot.tenant("late-fork", 10 * MIB) == f"{10 * MIB} 0 0"
 
 
-def test_the_end_of_a_context_gives_its_memory_back(slot: Slot) -> None:
+def test_destroyed_context_releases_its_memory(slot: Slot) -> None:
     assert slot.tenant("contexts") == f"{8 * MIB} 0 0"
 
 
-def test_a_reset_gives_everything_back(slot: Slot) -> None:
+def test_reset_releases_all_memory(slot: Slot) -> None:
     assert slot.tenant("reset") == f"{12 * MIB} 0"
     assert slot.world.device()["alloc_bytes"] == 0
 
@@ -188,7 +188,7 @@ def test_every_context_is_charged_before_the_driver_makes_it(world: World) -> No
 
 def test_contexts_of_many_processes_fit_exactly(world: World) -> None:
     slot = world.slot(cap=3 * CONTEXT + 4 * MIB, context=CONTEXT)
-    with slot.holding(2 * MIB), slot.holding(2 * MIB):
+    with slot.start_holder(2 * MIB), slot.start_holder(2 * MIB):
         assert slot.tenant("many-contexts", 60) == f"1 {OUT_OF_MEMORY}"
         assert world.device()["used_peak_bytes"] <= 3 * CONTEXT + 4 * MIB
 
@@ -221,8 +221,8 @@ def test_a_module_whose_variables_exceed_the_cap_is_not_loaded(slot: Slot, way: 
     assert slot.world.device()["alloc_peak_bytes"] == 0
 
 
-def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slot: Slot) -> None:
-    """Without an agent, and although the exit code of the dead process was not read."""
+def test_memory_of_a_killed_sibling_is_released_by_the_next_allocation(slot: Slot) -> None:
+    """The memory is released without an agent, and although nobody has read the exit code of the dead process."""
     survivor = slot.start(*slot.tenant_command("again", 600 * MIB))
     assert survivor.stdin is not None
     assert survivor.stdout is not None
@@ -248,17 +248,15 @@ def test_memory_of_a_killed_sibling_is_taken_back_inside_the_next_allocation(slo
     assert survivor.wait(timeout=60) == 0
 
 
-def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:
-    """Only the agent can release the residual: the call waits for its next poll, and does not wait if there is no
-    agent.
-    """
+def test_allocation_waits_for_the_residual_of_a_killed_sibling(world: World) -> None:
+    """An allocation waits for the agent's next poll, which alone releases the residual; without an agent it does not wait."""
     slot = world.slot(cap=GIB)
     limits = slot.limits
     limits.set_residual(0, 600 * MIB)
-    with slot.holding(64 * MIB):
-        pass  # killed: whoever is short of memory next reaps it
+    with slot.start_holder(64 * MIB):
+        pass  # killed: the next process that is short of memory reaps it
     assert slot.tenant("alloc", 600 * MIB) == str(OUT_OF_MEMORY), "without an agent nobody waits"
-    with slot.holding(64 * MIB):
+    with slot.start_holder(64 * MIB):
         pass
     limits.beat(time.monotonic_ns() + 600_000_000_000)  # an agent that lives however slowly the tenant starts
     late = threading.Timer(0.15, limits.set_residual, (0, 0))
@@ -267,7 +265,7 @@ def test_the_residual_of_a_killed_sibling_is_waited_for(world: World) -> None:
     late.join()
 
 
-def test_a_damaged_counter_is_rebuilt_from_the_processes(slot: Slot) -> None:
+def test_damaged_counter_is_rebuilt_from_the_processes(slot: Slot) -> None:
     process = slot.start(program("tenant"), "hold", str(6 * MIB))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

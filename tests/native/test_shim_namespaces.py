@@ -47,7 +47,7 @@ def test_a_damaged_slot_at_the_fixed_path_is_not_replaced_by_the_environments(wo
     assert forged.run(*command, SHIM=forged.environment()["LD_PRELOAD"], LD_PRELOAD="") == "800"
 
 
-def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) -> None:
+def test_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) -> None:
     slot = world.slot(cap=GIB)
     inner = slot.start("unshare", "-rpf", "--mount-proc", *slot.tenant_command("hold", 600 * MIB))
     assert inner.stdout is not None
@@ -66,10 +66,8 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_dead(world: World) 
     assert name not in in_other_namespaces()
 
 
-def test_the_preload_file_of_a_container_holds_every_program_whatever_its_environment(world: World) -> None:
-    """As with a container runtime: no variable names the shim or the slot, and clearing all variables changes
-    nothing.
-    """
+def test_preload_file_of_a_container_applies_in_any_environment(world: World) -> None:
+    """No variable names the shim or the slot, as with a container runtime, and clearing all variables changes nothing."""
     slot = world.slot(cap=GIB)
     shim = slot.environment()["LD_PRELOAD"]
     script = (

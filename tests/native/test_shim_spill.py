@@ -49,15 +49,15 @@ def test_what_cannot_be_paged_fills_its_part_of_the_card(slot: Slot, family: str
 
 
 def test_a_program_that_holds_the_cap_has_only_what_was_given_at_once_on_the_card_for_good(slot: Slot) -> None:
-    with slot.holding(4 * GIB):
+    with slot.start_holder(4 * GIB):
         assert _pageable_bytes(slot) == 0
-        with slot.holding(6 * GIB):
+        with slot.start_holder(6 * GIB):
             assert _pageable_bytes(slot) == 6 * GIB
             assert slot.tenant("fill", "mapped", 512 * MIB).split() == ["16", str(OUT_OF_MEMORY)]
 
 
 def test_every_family_is_given_back_to_the_byte_beyond_the_card(slot: Slot) -> None:
-    with slot.holding(5 * GIB):
+    with slot.start_holder(5 * GIB):
         for line in slot.tenant("families", 3_000_000).splitlines():
             name, taken, missing = line.split()
             assert 3_000_000 <= int(taken) <= 40 * MIB, f"{name} was counted as {taken} bytes"
@@ -89,7 +89,7 @@ def test_the_driver_never_refuses_what_was_let_through_however_many_ask(world: W
     total = world.device()["memory_total_bytes"] - world.device()["memory_reserved_bytes"]
     bystander = world.slot("bystander", cap=20 * GIB)
     slot = world.slot(cap=cap, spill=spill)
-    with bystander.holding(total - (cap - spill) - 9 * CONTEXT):  # leaves the promised part and the contexts
+    with bystander.start_holder(total - (cap - spill) - 9 * CONTEXT):  # leaves the promised part and the contexts
         processes = [slot.start(program("tenant"), "hammer", "3", str(seed), EXACT) for seed in range(8)]
         refused = 0
         for process in processes:

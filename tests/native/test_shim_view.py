@@ -67,7 +67,7 @@ def world(tmp_path: Path) -> World:
 
 def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
     slot = world.slot(cap=3 * GIB)
-    with slot.holding(GIB):
+    with slot.start_holder(GIB):
         left, total, whole, count = (int(word) for word in slot.tenant("view").split())
         assert (left, total, whole, count) == (2 * GIB, 3 * GIB, 3 * GIB, 1)
         (device,) = probe(slot)["devices"]
@@ -75,18 +75,18 @@ def test_the_driver_and_nvml_show_the_slice_and_agree(world: World) -> None:
 
 
 def test_memory_of_a_killed_sibling_is_shown_as_free_at_once(world: World) -> None:
-    """Without an agent; the next program queries the free memory before it allocates."""
+    """No agent runs; the next program queries the free memory before it allocates."""
     slot = world.slot(cap=3 * GIB)
-    with slot.holding(GIB):
+    with slot.start_holder(GIB):
         assert slot.tenant("view").split()[0] == str(2 * GIB)
     assert slot.tenant("view").split()[0] == str(3 * GIB), "cuMemGetInfo"
-    with slot.holding(GIB):
+    with slot.start_holder(GIB):
         pass
     (device,) = probe(slot)["devices"]
     assert device["memory"] == device["memory2"] == [3 * GIB, 3 * GIB, 0], "NVML"
 
 
-def test_what_the_agent_found_beside_the_ledger_is_shown_as_used(world: World) -> None:
+def test_memory_that_the_agent_found_uncharged_is_shown_as_used(world: World) -> None:
     slot = world.slot(cap=3 * GIB)
     slot.limits.set_residual(0, 100 * MIB)
     assert slot.tenant("view").split()[0] == str(3 * GIB - 100 * MIB)
@@ -110,7 +110,7 @@ def test_nothing_that_changes_a_card_is_permitted(world: World) -> None:
 
 def test_process_lists_hold_the_container_and_not_its_neighbours(world: World) -> None:
     mine, other = world.slot("mine"), world.slot("other")
-    with mine.holding(MIB) as one, other.holding(MIB) as two:
+    with mine.start_holder(MIB) as one, other.start_holder(MIB) as two:
         assert probe(mine)["devices"][0]["pids"] == [one.pid]
         assert probe(other)["devices"][0]["pids"] == [two.pid]
 
@@ -148,7 +148,7 @@ def test_a_container_is_shown_the_devices_of_the_requests_that_it_names(world: W
     assert slot.run(program("devices"), **both).split() == ["2", own[3], own[2]]
     assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES="1,0", **both).split() == ["2", own[2], own[3]]
     assert slot.run(program("devices"), CUDA_VISIBLE_DEVICES=uuids[1], **both) == "0"
-    with slot.holding(600 * MIB, CALABASH_REQUEST_1="1"):
+    with slot.start_holder(600 * MIB, CALABASH_REQUEST_1="1"):
         assert [slot.usage.device(i).used_bytes for i in (0, 1, 2)] == [0, 600 * MIB, 0]
 
 
@@ -163,7 +163,7 @@ def test_nvml_shows_the_devices_of_the_requests_numbered_from_zero(world: World)
 
 
 @pytest.mark.parametrize("places", ["", "9", "-1", "99999999999999999999", "x", "1,,2", ",", "0x1"])
-def test_places_that_the_slot_does_not_have_are_nobodys(world: World, places: str) -> None:
+def test_device_numbers_beyond_the_slot_show_no_device(world: World, places: str) -> None:
     shown = slot_count(world, places)
     assert shown == {"1,,2": 1, "0x1": 1}.get(places, 0)
 
@@ -184,9 +184,9 @@ def test_a_container_with_two_claims_is_refused(world: World) -> None:
     assert "hint" in err
 
 
-def test_each_device_of_a_slice_has_its_own_books(world: World) -> None:
+def test_each_device_of_a_slice_has_its_own_counters(world: World) -> None:
     slot = world.slot(devices=(2, 0), cap=GIB)
-    with slot.holding(600 * MIB, CUDA_VISIBLE_DEVICES="1"):
+    with slot.start_holder(600 * MIB, CUDA_VISIBLE_DEVICES="1"):
         assert [slot.usage.device(i).used_bytes for i in (0, 1)] == [0, 600 * MIB]
         assert slot.tenant("alloc", 600 * MIB, CUDA_VISIBLE_DEVICES="0") == str(SUCCESS)
         assert world.device(0)["alloc_bytes"] == 600 * MIB
@@ -255,8 +255,8 @@ def test_utilisation_is_the_slices_own_and_an_idle_slice_has_no_samples(world: W
     busy.communicate()
 
 
-def test_a_slice_without_a_cap_or_a_policy_narrows_the_view_of_devices_and_charges_nothing(world: World) -> None:
-    """For a whole card or a share of its time: the slice's devices are visible, everything else is the driver's."""
+def test_slice_without_cap_and_policy_limits_visible_devices_only(world: World) -> None:
+    """In a slice of a whole card or of a share of its time, only the visible devices are limited; all else is the driver's."""
     uuids = world.uuids()
     slot = world.slot(devices=(3, 1), cap=0)
     own = [uuid.removeprefix("GPU-") for uuid in (uuids[3], uuids[1])]
@@ -267,7 +267,7 @@ def test_a_slice_without_a_cap_or_a_policy_narrows_the_view_of_devices_and_charg
     assert {tuple(d["memory"][:1]) for d in seen["devices"]} == {(40 * GIB,)}
     for action in ("families 3000000", "graph 3000000", "capture 3000000", "reuse 700000000", "contexts"):
         slot.tenant(*action.split())
-    with slot.holding(600 * MIB):
+    with slot.start_holder(600 * MIB):
         assert slot.world.device(3)["alloc_bytes"] == 600 * MIB
         usage = slot.usage.device(0)
         assert (usage.used_bytes, usage.peak_bytes, usage.charged_ns, usage.launch_count) == (0, 0, 0, 0)

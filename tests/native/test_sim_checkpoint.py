@@ -111,7 +111,7 @@ def test_another_card_can_not_stand_in(node: CudaNode) -> None:
 def test_clients_of_the_multi_process_service_are_not_checkpointed(node: CudaNode, tmp_path: Path) -> None:
     service = Service(node, tmp_path / "mps")
     try:
-        client: subprocess.Popen[str] = node.start("sim_cuda_checkpoint", "target", 64, **service.own())
+        client: subprocess.Popen[str] = node.start("sim_cuda_checkpoint", "target", 64, **service.service_environment())
         assert act(node, client.pid, "L") == [NOT_SUPPORTED]
     finally:
         service.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.native.sim_cuda_programs import CudaNode, ask
-from tests.native.sim_mig import C1, C2, C3, ONE, THREE, TWO, cut
+from tests.native.sim_mig import C1, C2, C3, ONE, THREE, TWO, create_partitions
 from tests.native.simnode import Node, compile_holder, simctl
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG needs root, as on a real card")
@@ -30,7 +30,7 @@ def bare(uuid: str) -> str:
     return uuid.partition("-")[2]
 
 
-def seen(node: CudaNode, **extra: str) -> list[str]:
+def visible_devices(node: CudaNode, **extra: str) -> list[str]:
     return node.run("sim_cuda_load", "devices", **extra).split()
 
 
@@ -59,27 +59,27 @@ def throughput_ms(node: CudaNode, uuid: str) -> float:
     return statistics.median(times)
 
 
-def test_a_process_sees_one_mig_device_and_no_card_beside_it(node: CudaNode) -> None:
-    first, second = cut(node.state, 0, [(THREE, 0, [C3]), (THREE, 4, [C3])])
+def test_process_sees_one_mig_device_and_no_other_device(node: CudaNode) -> None:
+    first, second = create_partitions(node.state, 0, [(THREE, 0, [C3]), (THREE, 4, [C3])])
     whole = node.device(1)["uuid"]
-    assert seen(node) == [bare(first)]
-    assert seen(node, CUDA_VISIBLE_DEVICES=second) == [bare(second)]
-    assert seen(node, CUDA_VISIBLE_DEVICES=f"{second},{first}") == [bare(second)]
-    assert seen(node, CUDA_VISIBLE_DEVICES=f"{whole},{second}") == [bare(second)]
-    assert seen(node, CUDA_VISIBLE_DEVICES=f"{whole}") == [bare(whole)]
-    assert seen(node, CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [bare(first)]
+    assert visible_devices(node) == [bare(first)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=second) == [bare(second)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=f"{second},{first}") == [bare(second)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=f"{whole},{second}") == [bare(second)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=f"{whole}") == [bare(whole)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES="0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [bare(first)]
     old = f"MIG-{node.device(0)['uuid']}/2/0"
-    assert seen(node, CUDA_VISIBLE_DEVICES=old) == [bare(second)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=old) == [bare(second)]
 
 
-def test_a_divided_card_without_instances_is_no_device(node: CudaNode) -> None:
-    cut(node.state, 0, [])
+def test_card_in_mig_mode_without_instances_is_no_device(node: CudaNode) -> None:
+    create_partitions(node.state, 0, [])
     uuids = [bare(node.device(i)["uuid"]) for i in range(3)]
-    assert seen(node, CUDA_DEVICE_ORDER="PCI_BUS_ID") == uuids[1:]
+    assert visible_devices(node, CUDA_DEVICE_ORDER="PCI_BUS_ID") == uuids[1:]
 
 
-def test_attributes_are_those_of_the_part(node: CudaNode) -> None:
-    (uuid,) = cut(node.state, 0, [(TWO, 2, [C2])])
+def test_attributes_are_those_of_the_mig_device(node: CudaNode) -> None:
+    (uuid,) = create_partitions(node.state, 0, [(TWO, 2, [C2])])
     ask_all = (
         "cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0)\nprint(size.value >> 20, *map(attribute, (16, 38, 37, 40)))"
     )
@@ -91,8 +91,8 @@ def test_attributes_are_those_of_the_part(node: CudaNode) -> None:
     assert (engines, all_engines) == (2, 3)
 
 
-def test_the_first_version_of_the_uuid_is_the_cards(node: CudaNode) -> None:
-    (uuid,) = cut(node.state, 0, [(ONE, 0, [C1])])
+def test_first_version_of_the_uuid_function_returns_the_card(node: CudaNode) -> None:
+    (uuid,) = create_partitions(node.state, 0, [(ONE, 0, [C1])])
     program = (
         "text = ctypes.create_string_buffer(16)\n"
         "cuda.cuDeviceGetUuid(text, 0)\nprint(text.raw.hex())\ncuda.cuDeviceGetUuid_v2(text, 0)\nprint(text.raw.hex())"
@@ -101,8 +101,8 @@ def test_the_first_version_of_the_uuid_is_the_cards(node: CudaNode) -> None:
     assert said == [bare(node.device(0)["uuid"]).replace("-", ""), bare(uuid).replace("-", "")]
 
 
-def test_a_tenants_throughput_does_not_change_whatever_neighbours_do(node: CudaNode) -> None:
-    tenant, *others = cut(node.state, 0, [(TWO, 0, [C2]), (ONE, 2, [C1]), (THREE, 4, [C2, C1])])
+def test_throughput_does_not_depend_on_other_instances(node: CudaNode) -> None:
+    tenant, *others = create_partitions(node.state, 0, [(TWO, 0, [C2]), (ONE, 2, [C1]), (THREE, 4, [C2, C1])])
     alone_ms = throughput_ms(node, tenant)
     busy = [node.start("sim_cuda_load", "spin", 5000, 5_000_000, CUDA_VISIBLE_DEVICES=uuid) for uuid in others]
     busy += [node.start("sim_cuda_load", "hammer", 3, 40, CUDA_VISIBLE_DEVICES=others[0])]
@@ -115,8 +115,8 @@ def test_a_tenants_throughput_does_not_change_whatever_neighbours_do(node: CudaN
     assert beside_ms == pytest.approx(alone_ms, rel=0.01)
 
 
-def test_compute_instances_of_one_gpu_instance_share_its_memory_and_not_its_time(node: CudaNode) -> None:
-    large, small = cut(node.state, 0, [(THREE, 0, [C2, C1])])
+def test_compute_instances_share_memory_of_their_gpu_instance_but_not_time(node: CudaNode) -> None:
+    large, small = create_partitions(node.state, 0, [(THREE, 0, [C2, C1])])
     busy = node.start("sim_cuda_load", "spin", 5000, 5_000_000, CUDA_VISIBLE_DEVICES=large)
     assert busy.stdin is not None
     busy.stdin.write("\n")
@@ -128,23 +128,21 @@ def test_compute_instances_of_one_gpu_instance_share_its_memory_and_not_its_time
     assert 40192 * MIB - 2 * context - 4 * MIB <= taken <= 40192 * MIB - context
 
 
-def test_an_instance_is_filled_to_its_own_size_and_its_neighbour_still_has_all_of_its_own(node: CudaNode) -> None:
-    small, large = cut(node.state, 0, [(ONE, 6, [C1]), (THREE, 0, [C3])])
+def test_full_instance_leaves_the_memory_of_other_instances_free(node: CudaNode) -> None:
+    small, large = create_partitions(node.state, 0, [(ONE, 6, [C1]), (THREE, 0, [C3])])
     assert 0.9 < int(node.run("sim_cuda_load", "fill", 2, CUDA_VISIBLE_DEVICES=small)) / (9728 * MIB) <= 1
     assert 0.97 < int(node.run("sim_cuda_load", "fill", 2, CUDA_VISIBLE_DEVICES=large)) / (40192 * MIB) <= 1
     assert [g["used_bytes"] for g in node.device(0)["gpu_instances"]] == [0, 0]
 
 
-def test_time_on_a_part_counts_as_its_share_of_the_card(node: CudaNode) -> None:
-    (uuid,) = cut(node.state, 0, [(TWO, 0, [C2])])
+def test_time_of_an_instance_counts_as_its_share_of_the_card(node: CudaNode) -> None:
+    (uuid,) = create_partitions(node.state, 0, [(TWO, 0, [C2])])
     ask(node.start("sim_cuda_load", "spin", 108, 1_000_000, CUDA_VISIBLE_DEVICES=uuid))
     assert node.device(0)["busy_ns"] == pytest.approx(28_000_000, abs=200)
 
 
-def test_whoever_began_on_an_instance_that_was_destroyed_does_not_land_on_the_one_made_in_its_place(
-    node: CudaNode, tmp_path: Path
-) -> None:
-    (uuid,) = cut(node.state, 0, [(ONE, 0, [C1])])
+def test_process_of_a_destroyed_instance_does_not_use_its_replacement(node: CudaNode, tmp_path: Path) -> None:
+    (uuid,) = create_partitions(node.state, 0, [(ONE, 0, [C1])])
     source = (
         "import ctypes\ncuda = ctypes.CDLL('libcuda.so.1')\nassert cuda.cuInit(0) == 0\n"
         "print('begun', flush=True)\ninput()\ncontext = ctypes.c_void_p()\n"
@@ -166,11 +164,11 @@ def test_whoever_began_on_an_instance_that_was_destroyed_does_not_land_on_the_on
         "nvmlComputeInstanceDestroy(nvmlGpuInstanceGetComputeInstanceById(gi, 0))\n"
         "answer = nvmlGpuInstanceDestroy(gi)"
     )
-    (new,) = cut(node.state, 0, [(ONE, 0, [C1])])
+    (new,) = create_partitions(node.state, 0, [(ONE, 0, [C1])])
     assert new != uuid
     said, _ = program.communicate("\n", timeout=60)
     assert said == "46\n"  # CUDA_ERROR_DEVICE_UNAVAILABLE
-    assert seen(node, CUDA_VISIBLE_DEVICES=new) == [bare(new)]
+    assert visible_devices(node, CUDA_VISIBLE_DEVICES=new) == [bare(new)]
 
 
 WATCH = """
@@ -186,8 +184,8 @@ for _ in INJECT:
 """
 
 
-def test_an_error_is_contained_where_it_happened_and_told_with_its_instance(node: CudaNode, tmp_path: Path) -> None:
-    first, second = cut(node.state, 0, [(ONE, 0, [C1]), (THREE, 4, [C3])])
+def test_error_is_contained_in_its_instance_and_names_it(node: CudaNode, tmp_path: Path) -> None:
+    first, second = create_partitions(node.state, 0, [(ONE, 0, [C1]), (THREE, 4, [C3])])
     struck, spared = (node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES=uuid) for uuid in (first, second))
     watcher = Node(tmp_path / "other.state", "T4", compile_holder())
     watcher.state = node.state
@@ -202,16 +200,16 @@ def test_an_error_is_contained_where_it_happened_and_told_with_its_instance(node
 
 
 @pytest.mark.parametrize(("model", "stays"), [("A100-80GB", True), ("H100-80GB", False)])
-def test_a_reboot_leaves_no_instance_and_the_mode_on_ampere_only(tmp_path: Path, model: str, stays: bool) -> None:
+def test_reboot_removes_instances_and_keeps_mig_mode_on_ampere_only(tmp_path: Path, model: str, stays: bool) -> None:
     made = CudaNode(tmp_path / "node.state", model)
-    cut(made.state, 0, [(ONE, 0, [C1])])
+    create_partitions(made.state, 0, [(ONE, 0, [C1])])
     assert simctl("reboot", made.state).returncode == 0
     device = made.device(0)
     assert (device["mig_enabled"], device["gpu_instances"], device["compute_instances"]) == (stays, [], [])
 
 
-def test_a_look_from_where_the_boot_is_not_known_takes_nothing_away(node: CudaNode) -> None:
-    uuid, _ = cut(node.state, 0, [(ONE, 0, [C1]), (THREE, 4, [C3])])
+def test_reader_without_the_boot_id_removes_nothing(node: CudaNode) -> None:
+    uuid, _ = create_partitions(node.state, 0, [(ONE, 0, [C1]), (THREE, 4, [C3])])
     node.start("sim_cuda_load", "wait", CUDA_VISIBLE_DEVICES=uuid)
     before = node.device(0)
     covered = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", 'mount -t tmpfs tmpfs /proc; exec "$@"']
@@ -223,7 +221,7 @@ def test_a_look_from_where_the_boot_is_not_known_takes_nothing_away(node: CudaNo
         assert after[what] == before[what], what
 
 
-def test_a_node_in_use_is_not_rebooted(node: CudaNode) -> None:
+def test_node_in_use_is_not_rebooted(node: CudaNode) -> None:
     node.start("sim_cuda_load", "wait")
     refused = simctl("reboot", node.state)
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (1, "error: 1 process still uses this node")

@@ -78,7 +78,7 @@ def test_a_client_sees_its_share_of_multiprocessors_and_its_environment_can_only
     assert service.control("get_active_thread_percentage", service.server) == "50.0"
     assert service.client().sms == A100_SMS // 2
     assert service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20").sms == A100_SMS * 20 // 100
-    assert service.node.run("sim_cuda_green", "shown", **service.own()) == f"{A100_SMS // 2}\n", (
+    assert service.node.run("sim_cuda_green", "shown", **service.service_environment()) == f"{A100_SMS // 2}\n", (
         "green contexts divide the share and no more"
     )
     assert service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="90").sms == A100_SMS // 2
@@ -99,17 +99,17 @@ def test_clients_run_at_once_by_their_shares(service: Service) -> None:
     shares = (50, 30, 20)
     clients = [service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=str(share)) for share in shares]
     for share, client in zip(shares, clients, strict=True):
-        client.tell(f"card {2 * share} 10000000")  # two seconds, if all run at once and none waits for another
+        client.send_line(f"card {2 * share} 10000000")  # two seconds, if all run at once and none waits for another
     for share, client in zip(shares, clients, strict=True):
-        milliseconds = float(client.hear()[0])
+        milliseconds = float(client.read_answer()[0])
         assert 2 * share * 10 * 100 / milliseconds == pytest.approx(share, abs=2)
 
 
 def test_shares_that_come_to_more_than_the_card_are_lessened_alike(service: Service) -> None:
     clients = [service.client() for _ in range(2)]
     for client in clients:
-        client.tell("card 100 2000000")
-    took = [float(client.hear()[0]) for client in clients]
+        client.send_line("card 100 2000000")
+    took = [float(client.read_answer()[0]) for client in clients]
     for milliseconds in took:
         assert 360 < milliseconds < 440  # 200 ms of the card each, both at once
 
@@ -257,8 +257,8 @@ def test_a_service_on_a_mig_device_shares_that_part_of_the_card(node: CudaNode, 
         halves = [service.client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50") for _ in range(2)]
         assert [half.sms for half in halves] == [21, 21]
         for half in halves:
-            half.tell("spin 50 1000000")
-        assert all(float(half.hear()[0]) < 400 for half in halves)  # of the part, both at once
+            half.send_line("spin 50 1000000")
+        assert all(float(half.read_answer()[0]) < 400 for half in halves)  # of the part, both at once
         assert service.client(CUDA_VISIBLE_DEVICES=uuid(node, 1)).result == NO_DEVICE
     finally:
         service.close()

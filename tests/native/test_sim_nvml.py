@@ -504,8 +504,8 @@ def test_kills_at_any_moment_leave_nothing_held(node: Node, holder: Path) -> Non
         program.kill()
         program.wait()
     out, _ = watcher.communicate("")
-    looks, odd = (int(word) for word in out.split())
-    assert looks > 20
+    queries, odd = (int(word) for word in out.split())
+    assert queries > 20
     assert odd == 0
     shown = node.show()
     assert shown["processes"] == []

@@ -1,4 +1,6 @@
-"""What a hostile station sends to reach another tenant's, which may have its very addresses: frames, each with its mark."""
+"""Frames that a hostile station sends towards a station of another tenant, which may have the same addresses; each has a
+mark.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _marks = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A station as packets name it."""
+    """MAC and addresses of a station, as packets name it."""
 
     mac: str
     address: str
@@ -41,7 +43,7 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One frame and the mark by which a sniffer knows it."""
+    """One frame, and the mark by which a sniffer recognises it."""
 
     what: str
     mark: bytes
@@ -49,7 +51,9 @@ class Attack:
 
 
 def attacks(sender: End, victim: End, router_mac: str) -> Iterator[Attack]:
-    """Frames from ``sender`` that mean ``victim``: each way straight to its MAC, to everybody, and to the own router."""
+    """Return frames from ``sender`` to ``victim``: by each way to its MAC, to broadcast addresses, and to the sender's
+    router.
+    """
     for what, target in (("straight", victim.mac), ("broadcast", BROADCAST), ("by the router", router_mac)):
         yield from _unicast(f"{what}, honest", sender, victim, sender.mac, target)
         yield from _unicast(f"{what}, spoofed MAC", sender, victim, victim.mac, target)
@@ -64,7 +68,7 @@ def new_mark() -> bytes:
 
 
 def _unicast(what: str, sender: End, victim: End, source: str, target: str) -> Iterator[Attack]:
-    """One of each kind of packet, in a frame from MAC ``source`` to MAC ``target``."""
+    """Return one packet of each kind, in a frame from MAC ``source`` to MAC ``target``."""
     for kind, ethertype, mark, body in _packets(sender, victim, source, target):
         yield Attack(what=f"{kind} {what}", mark=mark, frame=ethernet(source, target, ethertype, body))
 
@@ -133,7 +137,7 @@ def _to_everybody(sender: End, victim: End) -> Iterator[Attack]:
 
 
 def at_the_platform(sender: End, router_mac: str, targets: tuple[str, ...], networks: range) -> Iterator[Attack]:
-    """Frames to addresses of the platform's own, and tunnelled ones of a station's own making, for every network number."""
+    """Return frames to addresses of the platform, and tunnelled frames made by a station, for every network number."""
     for target in targets:
         ends = (sender.address, target)
         for mac in (router_mac, BROADCAST):

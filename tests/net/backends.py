@@ -1,4 +1,4 @@
-"""Two programs with ports behind a layer 4 balancer, told when to listen, and a client that connects all the time."""
+"""Two programs with ports behind a layer 4 balancer, which open and close their listeners on command, and a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tests.daemons.behind import ForkedCaller
 from tests.net.flows import Background
 from tests.net.networked import Networked
-from tests.net.talking import asked
+from tests.net.station_sockets import asked
 
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.station import Station
@@ -20,7 +20,7 @@ VIP, NUMBER = "10.0.1.100", 80
 BACKENDS = ("red/a/web1", "red/a/web2")
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
 
-# Serves until it reads "close": then it does not listen any more and keeps the connections it has; "open" listens again.
+# Serves until it reads "close": then it closes its listener and keeps its connections; "open" listens again.
 SERVER = """
 import os, socket, sys, threading
 def talk(client, name):
@@ -51,7 +51,7 @@ while True:
 
 
 class Calling(Background):
-    """Connections to the balancer, one after another until the end of a ``with``, each with its outcome and when it began."""
+    """Thread that connects to the balancer again and again while its context is entered, and records start and outcome."""
 
     def __init__(self, station: Station) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Calling(Background):
                 return f"failed: {error}"
 
     def since(self, moment_s: float) -> list[tuple[float, str]]:
-        """The outcomes of connections that began after the moment, with the seconds from it."""
+        """Return the outcomes of connections that began after the moment, with their seconds from it."""
         return [(begun - moment_s, outcome) for begun, outcome in list(self.outcomes) if begun > moment_s]
 
     def count_since(self, moment_s: float, wanted: str) -> int:
@@ -87,7 +87,7 @@ class Balanced:
     """A pool whose balancer ``red/web`` has two backends on host h1, and a client on h2.
 
     Args:
-        check_s: the interval of OVN's checks, which need two failures.
+        check_s: interval of OVN's health checks; two failures make a backend unhealthy.
     """
 
     def __init__(self, lab: Lab, *, check_s: float) -> None:
@@ -110,7 +110,7 @@ class Balanced:
         self.networked.close()
 
 
-def tell(server: ForkedCaller, word: str, answer: str) -> None:
-    """Have a server do what the word says, and return when it has."""
+def send_command(server: ForkedCaller, word: str, answer: str) -> None:
+    """Send a command to a server and return when the server has confirmed it."""
     os.write(server.stdin, f"{word}\n".encode())
     assert server.says() == answer

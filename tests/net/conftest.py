@@ -1,4 +1,4 @@
-"""A lab for each module with packets, on namespaces of this process alone; skipped visibly where the machine has none."""
+"""Fixtures of tests with packets: a lab for each module, in namespaces of this process; skipped if the machine has none."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 @evidence_of.register(Lab)
 @evidence_of.register(LabCentral)
 def _evidence_of_lab(lab: Lab | LabCentral) -> Iterable[Path]:
-    """Return what is kept when a test fails: logs of OVN and Open vSwitch, and their databases."""
+    """Return the files that are kept if a test fails: logs of OVN and Open vSwitch, and their databases."""
     return [lab.directory]
 
 
 @pytest.fixture(scope="session")
 def lab_prefix() -> Iterator[str]:
-    """A prefix that no other test process of this machine has: 't' and its number; other letters before it are this process's,
-    too. What processes that are dead have left is taken away."""
+    """Return a prefix of names that no other test process of this machine has: 't' and the process's number.
+
+    Prefixes with other letters before the number belong to this process too. Labs of processes that have ended are removed.
+    """
     number = _base36(os.getpid())
     if os.geteuid() != 0:
         yield "t" + number
@@ -52,7 +54,7 @@ def _take_away(number: str) -> None:
 
 @pytest.fixture(scope="module")
 def lab(request: pytest.FixtureRequest, lab_prefix: str) -> Iterator[Lab]:
-    """Central, two hosts and two gateway hosts; a module that wants others says HOSTS and GATEWAYS. About half a second."""
+    """A lab with a central node, two hosts and two gateway hosts; a module overrides these by HOSTS and GATEWAYS."""
     needs.need()
     made = Lab(
         prefix=lab_prefix,
@@ -66,7 +68,7 @@ def lab(request: pytest.FixtureRequest, lab_prefix: str) -> Iterator[Lab]:
 
 
 def _forbidden(lab: Lab) -> list[str]:
-    """What hosts wanted to do that their role in the southbound database does not let them."""
+    """Return the changes that hosts requested and their role in the southbound database does not permit."""
     logs = [host.directory / "ovn-controller.log" for host in lab.hosts.values()]
     lines = [line for log in logs if log.exists() for line in log.read_text(errors="replace").splitlines()]
     return [line for line in lines if "permission error" in line]
@@ -74,7 +76,7 @@ def _forbidden(lab: Lab) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[Site]:
-    """A book of networks that is carried out on the lab."""
+    """Networks that are realized on the lab."""
     with Site(lab) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""A controller in the test's own process, and books of networks to carry out."""
+"""A network controller in the test's own process, and networks for it to realize."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calabash.net.store.networks import Networks
 
 
 def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:
-    """A VPC 10.0.0.0/16 with subnet ``a``, DHCP and DNS, and ports ``p0``, ``p1``..."""
+    """Return networks with a VPC 10.0.0.0/16, its subnet ``a`` with DHCP and DNS, and ports ``p0``, ``p1``..."""
     items: list[NetworkObject] = [
         Vpc(name=name, cidrs=(parse_network("10.0.0.0/16"),)),
         Subnet(name=f"{name}/a", cidrs=(parse_network("10.0.1.0/24"),), dhcp=True, dns=True),
@@ -36,15 +36,15 @@ def vpc_with_ports(networks: Networks, name: str, ports: int = 2) -> Networks:
     return networks
 
 
-def news_of(networks: Networks, generation: int = 1) -> NetworkUpdate:
-    """The whole book."""
+def update_of(networks: Networks, generation: int = 1) -> NetworkUpdate:
+    """Return an update with all objects of the networks."""
     return NetworkUpdate(
         revision=networks.revision, whole=True, items=[(item, generation) for item in networks.items()]
     )
 
 
-def write_book(path: Path, networks: Networks) -> None:
-    """As a file that the controller reads."""
+def write_networks(path: Path, networks: Networks) -> None:
+    """Write the networks as a file that the controller reads."""
     import msgspec
 
     snapshot = NetworkSnapshot(
@@ -59,7 +59,7 @@ def write_book(path: Path, networks: Networks) -> None:
 
 
 class Controller:
-    """A reconciler with its thread. ``reports``: the last of each object."""
+    """A reconciler with its thread. ``reports`` has the last report of each object."""
 
     def __init__(self, northbound: str, southbound: str, **settings: Any) -> None:
         self.reconciler = Reconciler(northbound, southbound, **settings)
@@ -72,10 +72,10 @@ class Controller:
         self.reports.update(((report.kind, report.name), report) for report in reports)
 
     def take(self, networks: Networks, generation: int = 1) -> None:
-        self.reconciler.apply_update(news_of(networks, generation))
+        self.reconciler.apply_update(update_of(networks, generation))
 
-    def carried(self, networks: Networks, generation: int = 1) -> None:
-        """Take the book, and return when it is realized."""
+    def realize(self, networks: Networks, generation: int = 1) -> None:
+        """Pass the networks to the reconciler, and return when they are realized."""
         self.take(networks, generation)
         self.settled(networks)
 
@@ -94,7 +94,7 @@ class Controller:
         return None, "", ""
 
     def differences(self, networks: Networks) -> list[Change]:
-        """Between OVN and what should be: also rows of VPCs that are no more."""
+        """Return the changes that would make OVN equal to the networks, including rows of deleted VPCs."""
         northbound = self.reconciler.northbound
         owners = {PLATFORM, *northbound.owners(), *(vpc.name for vpc in networks.all(Vpc))}
         return [

@@ -1,4 +1,4 @@
-"""Traffic that goes on while something fails: how long nothing came through, and which connections lived."""
+"""Traffic that runs while something fails; it measures how long nothing passed, and which connections survived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZE = 8
 
 
 class Background:
-    """A thread that runs until the end of a ``with``: it executes ``_run``, which returns once ``_stopped`` is set."""
+    """A thread that runs while its context is entered: it executes ``_run``, which returns once ``_stopped`` is set."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -31,7 +31,7 @@ class Background:
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Free what it used, after it has ended."""
+        """Release the resources of the thread, after it has ended."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -46,7 +46,7 @@ class Background:
 
 
 class Echoes(Background):
-    """Answers what it gets with the same, by UDP and TCP, at one address of a station."""
+    """Echo server for UDP and TCP at one address of a station."""
 
     def __init__(self, station: Station, address: str, number: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Echoes(Background):
 
 
 class Probe(Background):
-    """A datagram every 10 ms to an ``Echoes``, and when answers came."""
+    """Client that sends a datagram to an ``Echoes`` every 10 ms and records when answers arrive."""
 
     def __init__(self, station: Station, address: str, number: int) -> None:
         super().__init__()
@@ -122,20 +122,20 @@ class Probe(Background):
         self._socket.close()
 
     def answered_since(self, moment_s: float) -> bool:
-        """Whether something that was asked after the moment (monotonic) was answered."""
+        """Return True if a datagram that was sent after the moment (monotonic) was answered."""
         return any(asked > moment_s for asked, _ in self._answers[-200:])
 
     def hole_s(self, since_s: float) -> float:
-        """The longest time after the moment in which nothing was asked that was answered."""
+        """Return the longest time after the moment in which no answered datagram was sent."""
         asked = sorted({since_s, *(asked for asked, _ in self._answers if asked > since_s)})
         return max((after - before for before, after in itertools.pairwise(asked)), default=float("inf"))
 
 
 class Calls(Background):
-    """A new connection every 50 ms that is given up after 0.3 s, as clients do that try again soon.
+    """Client that opens a connection every 50 ms and gives each up after 0.3 s, as clients with fast retries do.
 
     Args:
-        question: sent on each; a call is answered when ``answer`` is in what comes back first.
+        question: sent on each connection; a call counts as answered if ``answer`` is in the first data received.
     """
 
     def __init__(
@@ -198,11 +198,11 @@ class Calls(Background):
         self._selector.close()
 
     def answered_s(self, since_s: float) -> float:
-        """Seconds from the moment to the first answer to a call begun after it; infinite while there is none."""
+        """Return the seconds from the moment to the first answer to a call begun after it; infinite if there is none."""
         return min((answered - since_s for begun, answered in self._answers if begun > since_s), default=float("inf"))
 
     def hole_s(self, since_s: float) -> float:
-        """The longest time after the moment in which no call was answered."""
+        """Return the longest time after the moment in which no call was answered."""
         times = sorted({since_s, *(answered for _, answered in self._answers if answered > since_s)})
         return max((after - before for before, after in itertools.pairwise(times)), default=float("inf"))
 
@@ -229,7 +229,7 @@ class Streams:
             one.close()
 
     def lost(self, within_s: float = 60.0) -> int:
-        """How many do not answer what is sent now."""
+        """Return the number of connections that do not echo what is sent now."""
         failed = 0
         for number, one in enumerate(self.sockets):
             said = struct.pack("!II", number, 1)

@@ -1,4 +1,4 @@
-"""Many tenants with the same addresses, and packets that ought to leave none of them, as expressions for ``ovn-trace``."""
+"""Many tenants with the same addresses, and packets between them as expressions for ``ovn-trace``, to find leaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = ("tcp", "udp", "icmp4", "arp", "tcp6", "icmp6", "other", "tagged")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A packet: where it enters, what it is, and whose ports it may come to ("" nobody's)."""
+    """A packet: its ingress port, its content, and the tenant whose ports it may reach ("" none)."""
 
     switch: str
     flow: str
@@ -28,7 +28,7 @@ class Attempt:
 
 
 def tenants(count: int) -> Networks:
-    """``t1`` and so on, each with two subnets, three ports, a load balancer and a way out."""
+    """Return tenants ``t1`` and so on, each with two subnets, three ports, a load balancer and a gateway."""
     networks = Networks()
     for number in range(1, count + 1):
         for item in _tenant(number):
@@ -58,7 +58,9 @@ def _tenant(number: int) -> Iterator[NetworkObject]:
 
 
 def attempts(networks: Networks, count: int, seed: int) -> Iterator[Attempt]:
-    """Packets from random ports to ports of others: their addresses, their MACs, forged senders; and from outside."""
+    """Return packets from random ports to ports of other tenants: to their addresses, to their MACs, with forged senders, and
+    from outside.
+    """
     chance = random.Random(seed)
     names = [vpc.name for vpc in networks.all(Vpc)]
     for _ in range(count):
@@ -85,7 +87,7 @@ def _from_port(networks: Networks, one: str, other: str, chance: random.Random) 
 
 
 def _from_outside(networks: Networks, one: str, chance: random.Random) -> Attempt:
-    """Somebody beside the routers sends with a tenant's own addresses, not with its outside ones."""
+    """Return a packet of a sender on the provider's network that uses a tenant's internal addresses."""
     (gateway,) = networks.of_vpc(one).all(NetworkGateway).values()
     uplink = networks.find(Uplink, gateway.uplink)
     assert uplink is not None
@@ -129,6 +131,6 @@ def _number(networks: Networks, vpc: str) -> int:
 
 
 def leaks(outputs: list[str], attempt: Attempt) -> list[str]:
-    """Ports of tenants among the outputs that are not the packet's own tenant's."""
+    """Return the tenants' ports among the outputs of a packet that do not belong to the packet's own tenant."""
     ports = [port for port in outputs if port.count("/") == 2]
     return [port for port in ports if port.split("/")[0] != attempt.owner]

@@ -1,4 +1,4 @@
-"""What a network of namespaces needs of the machine; where something is absent, tests stand aside and say what it is."""
+"""Requirements of a lab of network namespaces on the machine; tests skip, naming what is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.controllers.lab import packages, programs
 
 @functools.cache
 def absent(*, packets: bool = True) -> str:
-    """Why no lab (with packets) can be here; empty when one can."""
+    """Return the reason why no lab (with packets) can run here; "" if one can."""
     if packets and os.geteuid() != 0:
         return "namespaces need root"
     if packets and not Path("/dev/net/tun").exists():
@@ -30,7 +30,7 @@ def absent(*, packets: bool = True) -> str:
 
 
 def need_appliances() -> None:
-    """As ``need``, of HAProxy and the other programs that appliances run."""
+    """Skip the calling test if HAProxy or another program of the appliances is missing, as ``need`` does."""
     need()
     if packages.fetched(packages.APPLIANCES):
         return
@@ -41,7 +41,7 @@ def need_appliances() -> None:
 
 
 def need(*, packets: bool = True) -> None:
-    """Skips the test that asks, with the reason; fails it where ``CALABASH_NET=required``, as in CI."""
+    """Skip the calling test if no lab can run here; fail it if ``CALABASH_NET=required``, as in CI."""
     reason = absent(packets=packets)
     if reason and os.environ.get("CALABASH_NET") == "required":
         pytest.fail(f"no network for tests: {reason}")

@@ -1,4 +1,4 @@
-"""A pool whose VPCs are carried out in a lab, with programs on one of its hosts."""
+"""A pool whose VPCs are realized in a lab, with programs on one of its hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLICE = {"memory_mib": 1024, "cores": 10}
 
 
 class Networked:
-    """A pool whose VPCs are carried out in the lab, its programs on host h1."""
+    """A pool whose VPCs are realized in the lab; its programs run on host h1."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -47,13 +47,13 @@ class Networked:
         self.world.client.put("/v1/networks/objects", {"kind": kind, "name": name, "spec": spec})
 
     def run(self, *command: str, user: User | None = None, **body: Any) -> ForkedCaller:
-        """A program with port web1, or those of ``ports``."""
+        """Run a program with port web1, or with ``ports``."""
         wanted = {"ports": ["red/a/web1"], **SLICE, **body}
         self.callers.append(running(self.world.home, command, user, **wanted))
         return self.callers[-1]
 
     def left(self) -> list[str]:
-        """All that is of ports, on the machine and in the switch of h1."""
+        """Return everything that belongs to ports, on the machine and in the switch of h1."""
         host = self.lab.host("h1")
         ports = host.vsctl("list-ports", "br-int").split()
         links = namespaces.inside(namespaces.path_of(host.namespace), lambda: [n for _, n in socket.if_nameindex()])

@@ -1,7 +1,7 @@
-"""Packets of tests: frames made byte by byte, sent and seen through AF_PACKET sockets inside stations.
+"""Packets of tests: frames made byte by byte, sent and received through AF_PACKET sockets inside stations.
 
-A sniffer sees what comes to a card after its switch has let it through. That nothing comes proves something only when the
-same sniffer has seen a canary, so it counts by a mark in the frame's payload.
+A sniffer sees what reaches a network device after its switch has let it through. That nothing arrives proves something only
+if the same sniffer has seen a canary, so the sniffer looks for a mark in the frame's payload.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def mac_bytes(text: str) -> bytes:
 
 
 def ethernet(source: str, target: str, kind: int, body: bytes, *, vlan: int = 0) -> bytes:
-    """A frame; ``vlan``: tagged."""
+    """Return a frame, with a VLAN tag if ``vlan`` is given."""
     tag = struct.pack("!HH", VLAN, vlan) if vlan else b""
     return (mac_bytes(target) + mac_bytes(source) + tag + struct.pack("!H", kind) + body).ljust(60, b"\0")
 
 
 def arp(operation: int, mac: str, address: str, target_mac: str, target: str, *, mark: bytes = b"") -> bytes:
-    """Body of an ARP packet, 1 a question and 2 an answer; a mark stands behind it."""
+    """Return the body of an ARP packet (1 a request, 2 a reply), followed by a mark."""
     head = struct.pack("!HHBBH", 1, IPV4, 6, 4, operation)
     pair = mac_bytes(mac) + socket.inet_aton(address) + mac_bytes(target_mac) + socket.inet_aton(target)
     return head + pair + mark
 
 
 def ip(source: str, target: str, protocol: int, body: bytes, *, ttl: int = 64) -> bytes:
-    """An IPv4 or IPv6 packet around a body whose checksum is already right."""
+    """Return an IPv4 or IPv6 packet around a body whose checksum is already right."""
     if ipaddress.ip_address(source).version == 6:
         head = struct.pack("!IHBB", 6 << 28, len(body), protocol, ttl)
         return head + socket.inet_pton(socket.AF_INET6, source) + socket.inet_pton(socket.AF_INET6, target) + body
@@ -59,14 +59,14 @@ def udp(source: str, target: str, numbers: tuple[int, int], payload: bytes) -> b
 
 
 def tcp(source: str, target: str, numbers: tuple[int, int], payload: bytes = b"", *, flags: int = 0x02) -> bytes:
-    """A segment: a SYN unless flags say otherwise."""
+    """Return a TCP segment: a SYN unless flags say otherwise."""
     unsummed = struct.pack("!HHIIBBHHH", *numbers, 1000, 0, 0x50, flags, 65535, 0, 0) + payload
     total = _checksum(_pseudo(source, target, TCP, len(unsummed)) + unsummed)
     return unsummed[:16] + struct.pack("!H", total) + unsummed[18:]
 
 
 def echo(source: str, target: str, payload: bytes) -> bytes:
-    """A ping, of the version of the addresses."""
+    """Return an ICMP echo request, of the version of the addresses."""
     if ipaddress.ip_address(source).version == 6:
         body = struct.pack("!BBHHH", 128, 0, 0, 7, 1) + payload
         total = _checksum(_pseudo(source, target, ICMP6, len(body)) + body)
@@ -77,26 +77,26 @@ def echo(source: str, target: str, payload: bytes) -> bytes:
 
 
 def neighbour_solicitation(source: str, target: str, mac: str) -> bytes:
-    """ICMPv6's question for a MAC, as a body for :func:`ip` to the target itself."""
+    """Return an ICMPv6 neighbour solicitation, as a body for :func:`ip` to the target itself."""
     return icmp6(source, target, 135, bytes(4) + socket.inet_pton(socket.AF_INET6, target) + b"\1\1" + mac_bytes(mac))
 
 
 def icmp6(source: str, target: str, kind: int, rest: bytes) -> bytes:
-    """An ICMPv6 message of type ``kind`` and code 0 with its checksum, as a body for :func:`ip`."""
+    """Return an ICMPv6 message of type ``kind`` and code 0 with its checksum, as a body for :func:`ip`."""
     body = struct.pack("!BBH", kind, 0, 0) + rest
     total = _checksum(_pseudo(source, target, ICMP6, len(body)) + body)
     return body[:2] + struct.pack("!H", total) + body[4:]
 
 
 def link_local(mac: str) -> str:
-    """The IPv6 address of the link that a card with this MAC makes for itself (EUI-64)."""
+    """Return the link-local IPv6 address (EUI-64) of a device with this MAC."""
     raw = mac_bytes(mac)
     own = bytes((raw[0] ^ 2, *raw[1:3], 0xFF, 0xFE, *raw[3:]))
     return str(ipaddress.IPv6Address(bytes.fromhex("fe80000000000000") + own))
 
 
 def send(station: Station, *frames: bytes) -> None:
-    """Frames as they are, out of a station's card."""
+    """Send frames unchanged from a station's network device."""
     with station.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
         card.bind((station.card, 0))
         for frame in frames:
@@ -104,7 +104,7 @@ def send(station: Station, *frames: bytes) -> None:
 
 
 class Sniffer:
-    """Everything that comes to a station's card from now on."""
+    """Frames that arrive at a station's network device while the context is entered."""
 
     def __init__(self, station: Station) -> None:
         self.station = station
@@ -122,20 +122,20 @@ class Sniffer:
     ) -> None:
         self._card.close()
 
-    def seen(self, mark: bytes) -> list[bytes]:
-        """Frames so far with the mark in them."""
+    def frames_with(self, mark: bytes) -> list[bytes]:
+        """Return the frames so far that contain the mark."""
         self._take(0)
         return [frame for frame in self.frames if mark in frame]
 
     def wait(self, mark: bytes, *, timeout_s: float = 60) -> bool:
-        """Whether a frame with the mark comes within that time."""
+        """Return True if a frame with the mark arrives within that time."""
         end = time.monotonic() + timeout_s
         while not (found := any(mark in frame for frame in self.frames)) and (left := end - time.monotonic()) > 0:
             self._take(left)
         return found
 
     def _take(self, timeout_s: float) -> None:
-        """What is there; when nothing is, the first that comes."""
+        """Read the pending frames; if there are none, wait for the first one."""
         waiting = select.poll()
         waiting.register(self._card, select.POLLIN)
         waiting.poll(timeout_s * 1000)

@@ -1,7 +1,7 @@
-"""Random changes of a book of networks while the controller that carries them out is killed again and again.
+"""Random changes of networks while the controller that realizes them is killed again and again.
 
-What it must leave behind: never a VPC half done (a VPC's rows are always those of one revision, not older than the one that its
-router tells), and in the end what the book says and nothing else.
+The invariants: a VPC is never half done (its rows always belong to one revision, not older than the one that its router has),
+and in the end OVN has what the networks define and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from tests.daemons.world import until
-from tests.net.controller import write_book
+from tests.net.controller import write_networks
 from tests.net.servers import DatabaseServer
 from tests.unit.net.random_networks import RandomNetworks
 
@@ -31,14 +31,16 @@ from calabash.net.store.networks import Networks
 
 GATEWAYS = ("g1", "g2")
 VPCS = 40  # more than go into one transaction
-AT_ONCE_MAX = 8  # changes between two books that the controller may see
+AT_ONCE_MAX = 8  # changes between two revisions that the controller may see
 WITHIN_S = 120.0
 
 
 @dataclass(slots=True)
-class Endured:
-    """What happened: how many changes the book took and refused, and how often the controller died with work
-    left, and of how many owners rows were not in the end what the book says."""
+class RunCounts:
+    """Counts of a run: accepted and refused changes, crashes, and crashes that left work to do.
+
+    ``left`` is the number of owners whose rows differ from the networks at the end.
+    """
 
     taken: int = 0
     refused: int = 0
@@ -48,25 +50,27 @@ class Endured:
 
 
 class Endurance:
-    """Databases of OVN alone, a book in a file, and a controller of its own process. ``run`` does it all.
+    """OVN databases without daemons, networks in a file, and a controller in a process of its own.
 
     Args:
-        directory: of this run alone, of a short path.
+        directory: for this run alone, with a short path.
     """
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self.networks = Networks()
-        self.endured = Endured()
+        self.endured = RunCounts()
         self._random = Random(seed)
         self._source = RandomNetworks(seed, vpcs=VPCS, removing=0.2)
-        self._books = {0: self.networks}
+        self._revisions = {0: self.networks}
         self._file = directory / "book.json"
         self._northbound = DatabaseServer(directory / "nb")
         self._southbound = DatabaseServer(directory / "sb", "OVN_Southbound")
 
-    def run(self, *, changes: int, crashes: int) -> Endured:
-        """Fails where something is half done after a crash, or in the end OVN is not what the book says."""
+    def run(self, *, changes: int, crashes: int) -> RunCounts:
+        """Run the changes and crashes. Fails if a VPC is half done after a crash, or OVN differs from the networks at the
+        end.
+        """
         self._northbound.start()
         self._southbound.start()
         reader = Northbound(self._northbound.remote, lock="")
@@ -76,7 +80,7 @@ class Endurance:
             )
             self.around = Surroundings(hosts=NetworkHosts(gateways=GATEWAYS), protected=connection.ranges())
             write_connection(self.directory, connection)
-            write_book(self._file, self.networks)
+            write_networks(self._file, self.networks)
             reader.session.wait_ready(WITHIN_S)
             for crash in range(crashes):
                 self._crash(reader, changes // crashes + (crash < changes % crashes))
@@ -90,7 +94,7 @@ class Endurance:
             self._southbound.kill()
 
     def left(self, reader: Northbound) -> list[str]:
-        """The owners whose rows are not what the book says now."""
+        """Return the owners whose rows differ from the present networks."""
         owners = {PLATFORM, *(vpc for vpc in self.networks.vpcs if vpc != SHARED), *reader.owners()}
         return [
             owner
@@ -99,7 +103,7 @@ class Endurance:
         ]
 
     def _crash(self, reader: Northbound, changes: int) -> None:
-        """A controller lives while some changes are made, and dies after a few transactions, wherever it is then."""
+        """Run a controller while some changes are made, and kill it after a few transactions."""
         with self._controller() as alive:
             while changes > 0:
                 batch = min(changes, self._random.randint(1, AT_ONCE_MAX))
@@ -116,13 +120,13 @@ class Endurance:
         until(lambda: not self._half_done(reader), within_s=WITHIN_S, what=f"whole: {self._half_done(reader)}")
 
     def _half_done(self, reader: Northbound) -> list[str]:
-        """VPCs whose rows are of no single revision of the book, from the one on that their router tells."""
+        """Return the VPCs whose rows belong to no single revision since the one that their router has."""
         return [owner for owner in sorted(reader.owners() - {PLATFORM}) if not self._whole(reader, owner)]
 
     def _whole(self, reader: Northbound, owner: str) -> bool:
         first, rows = reader.revision(owner), reader.actual(owner)
-        books = (book for revision, book in reversed(self._books.items()) if revision >= first)
-        return any(not _but_names(diff(owner_rows(book, owner, self.around), rows)) for book in books)
+        revisions = (networks for revision, networks in reversed(self._revisions.items()) if revision >= first)
+        return any(not _but_names(diff(owner_rows(networks, owner, self.around), rows)) for networks in revisions)
 
     def _change(self, count: int) -> None:
         for _ in range(count):
@@ -133,12 +137,12 @@ class Endurance:
                 self.endured.refused += 1
                 continue
             self.endured.taken += 1
-        self._books[self.networks.revision] = self.networks
-        write_book(self._file, self.networks)
+        self._revisions[self.networks.revision] = self.networks
+        write_networks(self._file, self.networks)
 
     @contextmanager
     def _controller(self) -> Iterator[Callable[[], bool]]:
-        """A controller, which is killed in the end; whether it lives, which it must."""
+        """Run a controller, which is killed at the end; the yielded function asserts that it still runs."""
         words = [
             sys.executable,
             "-m",
@@ -163,7 +167,7 @@ class Endurance:
 
 
 def _but_names(changes: tuple[Change, ...]) -> list[Change]:
-    """Without those of names, which follow in a transaction of their own."""
+    """Return the changes without those of names, which follow in a transaction of their own."""
     return [
         change
         for change in changes

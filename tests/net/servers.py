@@ -1,4 +1,4 @@
-"""Servers of OVSDB alone, without switches and without root: one, a cluster of three, and their clients for editing by hand."""
+"""OVSDB servers without switches and without root: a single one, a cluster of three, and their command-line clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMAS = {"OVN_Northbound": "nb", "OVN_Southbound": "sb", "Open_vSwitch": "vswi
 
 
 def ovn_programs() -> programs.OvnPrograms:
-    """OVN's programs; without them the test stands aside, visibly."""
+    """Return OVN's programs; skip the test if they are not installed."""
     needs.need(packets=False)
     return programs.get()
 
@@ -36,12 +36,12 @@ def _accepts(path: Path) -> bool:
 
 
 class DatabaseServer:
-    """One ovsdb-server with one database in ``directory``; ``starts`` again where it was."""
+    """One ovsdb-server with one database in ``directory``; it can be started again at the same place."""
 
     def __init__(
         self, directory: Path, database: str = "OVN_Northbound", *, file: str = "data.db", keys: Path | None = None
     ) -> None:
-        """``keys``: of who may connect by TLS, too, as a ``LabAuthority`` issues them."""
+        """Create the database. ``keys``: accept TLS connections too, with certificates of a ``LabAuthority``."""
         self.keys = keys
         self.directory, self.database = directory, database
         self.programs = ovn_programs()
@@ -58,7 +58,7 @@ class DatabaseServer:
         self.tool("create", str(self.file), str(schema))
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the server and return when it answers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self.file.exists():
             self.create()
@@ -93,7 +93,7 @@ class DatabaseServer:
         )
 
     def listen(self, *, role: str = "") -> str:
-        """Listens by TLS at a port of the kernel's choice, for clients of that role; what they connect to."""
+        """Listen by TLS at a free port for clients of that role; return the remote to connect to."""
         self.ctl("init")
         self.ctl("set-connection", *((f"role={role}",) if role else ()), "pssl:0:127.0.0.1")
         found: list[str] = []
@@ -124,16 +124,16 @@ class DatabaseServer:
         return self._run("ovs-appctl", "-t", f"{self.directory}/ctl", *words)
 
     def ctl(self, *words: str) -> str:
-        """A client of somebody else: ovn-nbctl or ovs-vsctl."""
+        """Run ovn-nbctl or ovs-vsctl, as another client than the product, and return the output."""
         program = {"OVN_Northbound": "ovn-nbctl", "OVN_Southbound": "ovn-sbctl", "Open_vSwitch": "ovs-vsctl"}
         return self._run(program[self.database], "--timeout=60", f"--db={self.remote}", *words)
 
     def backup(self, to: Path) -> None:
-        """A copy as administrators make it."""
+        """Copy the database as administrators do."""
         to.write_bytes(self._run("ovsdb-client", "--timeout=60", "backup", self.remote, self.database).encode())
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
-        """What ovsdb-client finds."""
+        """Return the rows that ovsdb-client finds."""
         question = [self.database, {"op": "select", "table": table, "where": [], "columns": list(columns)}]
         told = self._run("ovsdb-client", "--timeout=60", "query", self.remote, json.dumps(question))
         return list(json.loads(told)[0]["rows"])
@@ -147,7 +147,7 @@ class DatabaseServer:
 
 
 class ClusterServer(DatabaseServer):
-    """A server of a cluster; the first makes it, others join. On loopback, at a port of the kernel's choice."""
+    """A server of a cluster; the first creates it, others join. It listens on loopback at a free port."""
 
     def __init__(self, directory: Path, *, address: str, joins: str = "") -> None:
         super().__init__(directory)

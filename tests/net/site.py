@@ -1,4 +1,4 @@
-"""A book of networks carried out on a lab without a controller: what is put into it is in OVN when the call returns."""
+"""Networks realized on a lab without a controller: objects are in OVN when ``put`` returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTECTED = tuple(map(ipaddress.ip_network, ("172.30.0.0/24", "172.31.0.0/24", "
 
 
 class Site:
-    """Networks of tenants on a lab. ``networks`` is the book; all of it is taken out of OVN at the end."""
+    """Networks of tenants on a lab. ``networks`` are removed from OVN at the end."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -48,7 +48,7 @@ class Site:
             self.northbound.close()
 
     def put(self, *items: NetworkObject) -> list[NetworkObject]:
-        """The objects as the book completed them."""
+        """Add the objects and return them as the model completed them."""
         made = []
         for item in items:
             self.networks, completed = self.networks.put(item)
@@ -61,7 +61,7 @@ class Site:
         self.settle()
 
     def settle(self) -> int:
-        """Makes OVN what the book says; returns when northd and all hosts have it: how many rows it took."""
+        """Make OVN equal to the networks; return the number of changed rows when northd and all hosts have them."""
         changes: list[Change] = []
         vpcs = {vpc.name for vpc in self.networks.all(Vpc)}
         for vpc in sorted(vpcs | (self.northbound.owners() - {PLATFORM})):
@@ -78,7 +78,7 @@ class Site:
         return found
 
     def station(self, host: str, name: str) -> Station:
-        """A station that is the port, bound when this returns."""
+        """Return a station for the port, bound when this returns."""
         port = self.port(name)
         subnet = self.networks.find(Subnet, name.rsplit("/", 1)[0])
         assert subnet is not None

@@ -1,4 +1,4 @@
-"""A steady stream of numbered frames between two stations, and which of them came."""
+"""A steady stream of numbered frames between two stations, and which of them arrived."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MARK = b"calabash-stream:"
 
 
 class Stream(Background):
-    """Frames every five milliseconds, from when it is entered until it is left; ``lost`` and ``hole_s`` are of all of them."""
+    """Send a frame every five milliseconds while the context is entered; ``lost`` and ``hole_s`` cover all frames."""
 
     def __init__(self, one: Station, other: Station, *, last_s: float = 5.0) -> None:
-        """``last_s``: how long the last frame may take."""
+        """Prepare the stream. ``last_s``: seconds that the last frame may take to arrive."""
         super().__init__()
         self._one, self._other = one, other
         self._last_s = last_s
@@ -41,8 +41,8 @@ class Stream(Background):
         return len(self._sent)
 
     def flows(self) -> bool:
-        """Whether something has come already."""
-        return bool(self._sniffer.seen(_MARK))
+        """Return True if a frame has arrived."""
+        return bool(self._sniffer.frames_with(_MARK))
 
     def _longest(self, came: list[int]) -> float:
         times = [self._sent[0], *(self._sent[number] for number in came), self._sent[-1]]

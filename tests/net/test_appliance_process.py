@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.net import needs
-from tests.net.carried import Carried, eventually
-from tests.net.controller import write_book
-from tests.net.talking import Banner, asked
+from tests.net.controller import write_networks
+from tests.net.realized_lab import RealizedLab, eventually
+from tests.net.station_sockets import Banner, asked
 
 from calabash.controllers.lab import namespaces
 from calabash.controllers.lab.lab import Lab
@@ -30,9 +30,9 @@ HOSTS = ("h1",)
 
 
 @pytest.fixture
-def carried(lab: Lab) -> Iterator[Carried]:
+def realize(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
-    with Carried(lab) as made:
+    with RealizedLab(lab) as made:
         made.put(
             Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
             Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
@@ -40,7 +40,7 @@ def carried(lab: Lab) -> Iterator[Carried]:
             Port(name="red/a/web1"),
             NetworkGateway(name="red/out", kind=GatewayKind.NFV, snat=True),
         )
-        made.carry()
+        made.apply()
         yield made
 
 
@@ -74,15 +74,15 @@ def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
 
 
 def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
-    carried: Carried, lab: Lab, tmp_path: Path
+    realized: RealizedLab, lab: Lab, tmp_path: Path
 ) -> None:
     book = tmp_path / "book.json"
     objects = [
         {"kind": kind_of(item).value, "name": item.name, "generation": 1, "spec": encode(item)}
-        for item in carried.book.items()
+        for item in realized.networks.items()
     ]
     book.write_text(json.dumps({"revision": 1, "whole": True, "objects": objects, "removed": []}))
-    web = carried.station("h1", "red/a/web1")
+    web = realized.station("h1", "red/a/web1")
     first = started(tmp_path, book, lab)
     with Banner(lab.world, 8000, "world"):
 
@@ -109,7 +109,7 @@ def test_a_lab_that_ends_takes_its_appliances_with_it(lab_prefix: str, tmp_path:
     needs.need_appliances()
     own = "k" + lab_prefix[1:]
     book, said = tmp_path / "book.json", tmp_path / "said"
-    write_book(book, two_pairs())
+    write_networks(book, two_pairs())
     with Lab(prefix=own, directory=register() / own, hosts=("h1",), gateways=("g1",)) as lab:
         keeper = started(tmp_path, book, lab)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.daemons.world import until
-from tests.net.backends import BACKENDS, NUMBER, VIP, Balanced, Calling, tell
+from tests.net.backends import BACKENDS, NUMBER, VIP, Balanced, Calling, send_command
 from tests.net.networked import Networked
 
 from calabash.controllers.lab.lab import Lab
@@ -61,7 +61,7 @@ def test_a_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old
         with Calling(balanced.client) as calling:
             until(lambda: len(calling.outcomes) > 50, within_s=60)
             closed_s = time.monotonic()
-            tell(stopping, "close", "closed")
+            send_command(stopping, "close", "closed")
             until(lambda: calling.count_since(closed_s + _OVN_S / 2, "red/a/web2") > 50, within_s=60)
             failed = [begun_s for begun_s, outcome in calling.since(closed_s) if outcome not in BACKENDS]
             print(f"{len(failed)} connections refused, the last begun after {max(failed, default=0.0):.3f} s")
@@ -73,7 +73,7 @@ def test_a_backend_that_stops_listening_gets_no_new_connection_and_keeps_its_old
             )
             assert echoes(old)
             assert echoes(other)
-            tell(stopping, "open", "open")
+            send_command(stopping, "open", "open")
             opened_s = time.monotonic()
             until(
                 lambda: calling.count_since(opened_s, "red/a/web1") > 0, within_s=60, what="it gets connections again"
@@ -85,7 +85,7 @@ def test_a_controller_that_starts_again_and_doctor_know_a_closed_backend(balance
     networked, stopping = balanced.networked, balanced.servers["red/a/web1"]
     home = networked.world.home
     until(balanced.both_answer, within_s=60, what="both backends answer")
-    tell(stopping, "close", "closed")
+    send_command(stopping, "close", "closed")
     until(lambda: "web1" in ready(balanced.networked)[1], within_s=60, what="the backend is closed")
     with Calling(balanced.client) as calling:
         until(lambda: calling.count_since(time.monotonic() - 1, "red/a/web2") > 20, within_s=60)
@@ -98,7 +98,7 @@ def test_a_controller_that_starts_again_and_doctor_know_a_closed_backend(balance
         assert {outcome for _, outcome in calling.since(killed_s)} == {"red/a/web2"}
     (rows,) = [finding for finding in examine(home, networked.world.client) if finding.check == "rows"]
     assert rows.result == "ok", rows
-    tell(stopping, "open", "open")
+    send_command(stopping, "open", "open")
     until(balanced.both_answer, within_s=60, what="both backends answer again")
 
 

@@ -45,7 +45,7 @@ def controller(plane: Lab) -> Iterator[Controller]:
 
 def test_a_book_is_carried_out_and_every_object_is_told_so(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
-    controller.carried(networks, generation=3)
+    controller.realize(networks, generation=3)
     assert controller.differences(networks) == []
     assert controller.reconciler.northbound.revision("red") == networks.revision
     until(lambda: len(controller.reports) == len(list(networks.items())))
@@ -56,7 +56,7 @@ def test_a_book_is_carried_out_and_every_object_is_told_so(controller: Controlle
 
 def test_a_port_is_ready_when_a_host_has_it_and_says_which(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
-    controller.carried(networks)
+    controller.realize(networks)
     host = plane.host("h1")
     host.vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=red/a/p0")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
@@ -74,7 +74,7 @@ def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Co
         backends=(Backend(port="red/a/p0", number=8080), Backend(port="red/a/p1", number=8080)),
         check=HealthCheck(kind=CheckKind.TCP),
     )
-    controller.carried(vpc_with_ports(Networks(), "red").put(balancer)[0])
+    controller.realize(vpc_with_ports(Networks(), "red").put(balancer)[0])
     key = (NetworkKind.LOAD_BALANCER, "red/web", READY)
     until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have no health state yet"))
     plane.central.stop("northd")  # it takes backends for ill whose ports no host has bound, whatever is written
@@ -107,7 +107,7 @@ def edit(controller: Controller, plane: Lab, *words: str) -> None:
 
 def test_rows_that_are_edited_or_deleted_by_hand_are_repaired_at_once(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
-    controller.carried(networks)
+    controller.realize(networks)
     for words in (
         ("lsp-set-addresses", "red/a/p0", "unknown"),
         ("lsp-del", "red/a/p1"),
@@ -126,9 +126,9 @@ def test_rows_that_are_edited_or_deleted_by_hand_are_repaired_at_once(controller
 def test_rows_of_others_stay_whatever_is_done(controller: Controller, plane: Lab) -> None:
     plane.central.nbctl("ls-add", "theirs", "--", "lsp-add", "theirs", "their-port", "--", "lr-add", "their-router")
     networks = vpc_with_ports(Networks(), "red")
-    controller.carried(networks)
+    controller.realize(networks)
     networks = networks.remove(VPC, "red", cascade=True)
-    controller.carried(networks)
+    controller.realize(networks)
     assert controller.differences(networks) == []
     assert "their-port" in plane.central.nbctl("lsp-list", "theirs")
     assert "their-router" in plane.central.nbctl("lr-list")
@@ -138,17 +138,17 @@ def test_rows_of_others_stay_whatever_is_done(controller: Controller, plane: Lab
 def test_what_was_left_of_a_vpc_that_is_no_more_goes_when_a_controller_starts(plane: Lab) -> None:
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
     with Controller(plane.northbound, plane.southbound) as first:
-        first.carried(networks)
+        first.realize(networks)
     after = networks.remove(VPC, "red", cascade=True)
     with Controller(plane.northbound, plane.southbound) as second:
-        second.carried(after)
+        second.realize(after)
         assert second.differences(after) == []
         assert "red" not in second.reconciler.northbound.owners()
 
 
 def test_a_wiped_database_is_filled_again(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
-    controller.carried(networks)
+    controller.realize(networks)
     plane.central.kill("nb")
     (plane.central.directory / "nb.db").unlink()
     plane.central.up()
@@ -158,12 +158,12 @@ def test_a_wiped_database_is_filled_again(controller: Controller, plane: Lab) ->
 
 def test_a_database_of_an_old_backup_is_brought_up_to_date(controller: Controller, plane: Lab) -> None:
     old = vpc_with_ports(vpc_with_ports(Networks(), "red"), "gone")
-    controller.carried(old)
+    controller.realize(old)
     file = plane.central.directory / "nb.db"
     backup = file.read_bytes()
     networks = vpc_with_ports(old.remove(VPC, "gone", cascade=True), "blue", ports=3)
     networks = networks.remove(PORT, "red/a/p0")
-    controller.carried(networks)
+    controller.realize(networks)
     plane.central.kill("nb")
     file.write_bytes(backup)
     plane.central.start("nb")
@@ -176,7 +176,7 @@ def test_of_two_controllers_one_writes_and_the_other_takes_over(plane: Lab) -> N
     networks = vpc_with_ports(Networks(), "red")
     first = Controller(plane.northbound, plane.southbound)
     try:
-        first.carried(networks)
+        first.realize(networks)
         with Controller(plane.northbound, plane.southbound) as second:
             second.take(networks)
             edit(first, plane, "lsp-del", "red/a/p0")
@@ -229,14 +229,14 @@ def test_a_vpc_that_cannot_be_drawn_up_does_not_stop_the_others(
 
 def test_a_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
-    controller.carried(networks)
+    controller.realize(networks)
     host = plane.host("h1")
     host.vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=red/a/p0")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
     host.kill("ovn-controller")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[:2] == (False, "host_silent"))
     networks = networks.put(Port(name="red/a/p9"))[0]
-    controller.carried(networks, generation=2)
+    controller.realize(networks, generation=2)
     assert controller.condition(PORT, "red/a/p9", REALIZED) == (True, "realized", "without h1, which do not respond")
     host.start("ovn-controller")
     until(lambda: controller.condition(PORT, "red/a/p0", READY)[0] is True)
@@ -244,14 +244,14 @@ def test_a_dead_host_holds_nobody_up_and_its_ports_are_told(controller: Controll
 
 def test_changes_that_come_one_by_one_are_carried_out(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(Networks(), "red")
-    controller.carried(networks)
+    controller.realize(networks)
     for number in range(5):
         networks = networks.put(Port(name=f"red/a/q{number}"))[0]
-        controller.carried(networks)
+        controller.realize(networks)
     assert controller.differences(networks) == []
     vpc = networks.find(Vpc, "red")
     assert vpc is not None
     networks = networks.put(replace(vpc, mtu_bytes=1300))[0]
-    controller.carried(networks)
+    controller.realize(networks)
     assert controller.differences(networks) == []
     assert Ref("Logical_Switch_Port", "red/a/q4") in controller.reconciler.northbound.actual("red")

@@ -26,7 +26,7 @@ def networks() -> Networks:
 def pair(lab: Lab, networks: Networks) -> Iterator[tuple[Station, Station]]:
     """Two stations of one VPC on two hosts, between which packets pass."""
     with Controller(lab.northbound, lab.southbound) as controller:
-        controller.carried(networks)
+        controller.realize(networks)
     made = []
     for name, host in (("red/a/p0", "h1"), ("red/a/p1", "h2")):
         port = networks.find(Port, name)
@@ -52,7 +52,7 @@ def flowing(pair: tuple[Station, Station]) -> Stream:
 
 def test_central_dies_and_comes_back_without_a_lost_packet(lab: Lab, networks: Networks, flowing: Stream) -> None:
     with Controller(lab.northbound, lab.southbound) as controller:
-        controller.carried(networks)
+        controller.realize(networks)
         with flowing:
             for daemon in ("northd", "nb", "sb"):
                 lab.central.kill(daemon)
@@ -61,7 +61,7 @@ def test_central_dies_and_comes_back_without_a_lost_packet(lab: Lab, networks: N
             lab.central.up()
             until(lambda: controller.reconciler.northbound.session.ready)
             more = networks.put(Port(name="red/a/after"))[0]
-            controller.carried(more)
+            controller.realize(more)
             assert controller.differences(more) == []
         assert flowing.lost == 0, f"{flowing.lost} of {flowing.sent}, longest hole {flowing.hole_s:.3f} s"
 
@@ -71,7 +71,7 @@ def test_controllers_of_hosts_and_of_networks_die_without_a_lost_packet(
 ) -> None:
     with flowing:
         with Controller(lab.northbound, lab.southbound) as controller:
-            controller.carried(networks)
+            controller.realize(networks)
         for host in ("h1", "h2"):
             lab.host(host).kill("ovn-controller")
         sent = flowing.sent
@@ -79,7 +79,7 @@ def test_controllers_of_hosts_and_of_networks_die_without_a_lost_packet(
         for host in ("h1", "h2"):
             lab.host(host).start("ovn-controller")
         with Controller(lab.northbound, lab.southbound) as controller:
-            controller.carried(networks)
+            controller.realize(networks)
             beat = controller.reconciler.northbound.beat()
             until(lambda: all(one.nb_cfg >= beat for one in controller.reconciler.southbound.chassis()))
     assert flowing.lost == 0, f"{flowing.lost} of {flowing.sent}, longest hole {flowing.hole_s:.3f} s"

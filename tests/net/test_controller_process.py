@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import World, until
 from tests.net import needs
-from tests.net.controller import Controller, vpc_with_ports, write_book
+from tests.net.controller import Controller, vpc_with_ports, write_networks
 
 from calabash.adapters.pool.client import PoolClient
 from calabash.controllers.lab.lab import Lab
@@ -111,7 +111,7 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: La
     for number in range(8):
         for _ in range(chance.randrange(1, 6)):
             networks = changed(networks, chance)
-        write_book(book, networks)
+        write_networks(book, networks)
         process = subprocess.Popen(
             [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)],
             stderr=subprocess.DEVNULL,
@@ -122,7 +122,7 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: La
         process.kill()
         process.wait()
     with Controller(plane.northbound, plane.southbound) as controller:
-        controller.carried(networks)
+        controller.realize(networks)
         assert controller.differences(networks) == []
         assert controller.reconciler.northbound.owners() - {"-"} == {vpc for vpc in networks.vpcs if vpc}
 
@@ -172,7 +172,7 @@ def test_settings_are_read_as_they_were_written_and_refused_where_they_cannot_be
 
 def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None:
     book = tmp_path / "book.json"
-    write_book(book, Networks())
+    write_networks(book, Networks())
     write_connection(tmp_path, connection(plane))
     command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)]
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)

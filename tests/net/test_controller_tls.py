@@ -66,7 +66,7 @@ def test_a_controller_with_its_certificate_carries_networks_out_by_tls(
 ) -> None:
     networks = vpc_with_ports(Networks(), "red")
     with Controller(*central, credentials=issued(authority, tmp_path / "netd", "netd")) as controller:
-        controller.carried(networks)
+        controller.realize(networks)
         assert controller.differences(networks) == []
 
 

@@ -45,7 +45,7 @@ def controller(plane: Lab) -> Iterator[Controller]:
         )
     switch = LocalSwitch(plane.host("h2").ovs_socket)
     with Controller(plane.northbound, plane.southbound, own_switch=("h2", lambda: switch.session.ready)) as made:
-        made.carried(networks)
+        made.realize(networks)
         until(lambda: ready(made, "red") == ready(made, "blue") == (True, "active"), within_s=WITHIN_S)
         yield made
     switch.close()

@@ -15,10 +15,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from tests.daemons.world import until
-from tests.net.asking import bits_through, dhcp4, dhcp6, dns
+from tests.net.ovn_queries import bits_through, dhcp4, dhcp6, dns
 from tests.net.packets import IPV4, Sniffer, ethernet, ip, send, tcp
 from tests.net.site import Site
-from tests.net.talking import Banner, asked, pings
+from tests.net.station_sockets import Banner, asked, pings
 from tests.unit.net.network_builders import port, subnet, vpc
 
 from calabash.controllers.lab.lab import Lab
@@ -205,7 +205,7 @@ def test_nobody_outside_passes_for_a_member_of_a_group(stations: Stations, site:
         send(lab.world, syn("10.0.1.12", 9300, b"forged-one"))  # web2's address, of the same group
         send(lab.world, syn(WORLD, 8012, b"canary"))
         assert sniffer.wait(b"canary")
-        assert sniffer.seen(b"forged-one") == []
+        assert sniffer.frames_with(b"forged-one") == []
     site.remove(NetworkKind.NAT_RULE, "red/f4")
 
 

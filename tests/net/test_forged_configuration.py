@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.daemons.world import until
-from tests.net.asking import dhcp4, dhcp6
 from tests.net.attacks import Attack, new_mark
+from tests.net.ovn_queries import dhcp4, dhcp6
 from tests.net.packets import (
     ARP,
     BROADCAST,
@@ -120,7 +120,7 @@ def test_forged_configuration_of_a_port_reaches_no_other_port(stations: Stations
                 for _ in range(2):
                     send(rogue, *(attack.frame for attack in sent))
                     _canary(rogue, victim, sniffer)
-                arrived = [attack.what for attack in sent if sniffer.seen(attack.mark)]
+                arrived = [attack.what for attack in sent if sniffer.frames_with(attack.mark)]
             assert arrived == [], f"{victim.name} received them from {name}"
 
 
@@ -189,7 +189,7 @@ def test_a_dhcp_offer_is_not_routed_from_another_subnet_of_the_vpc(site: Site, s
         canary = new_mark()
         send(rogue, frame((67, 68), mark), frame((4000, 68), canary))
         assert sniffer.wait(canary)
-        assert sniffer.seen(mark) == []
+        assert sniffer.frames_with(mark) == []
 
 
 def test_ovns_own_dhcp_and_router_advertisements_reach_the_port(site: Site, stations: Stations) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.net.attacks import GENEVE, Attack, End, at_the_platform, attacks, new_mark
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.site import Site
-from tests.net.talking import Banner, asked, pings
+from tests.net.station_sockets import Banner, asked, pings
 
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.station import Station
@@ -94,7 +94,7 @@ def leaked(sent: Iterable[Attack], sniffers: Iterable[Sniffer]) -> list[str]:
     known = {attack.mark: attack.what for attack in sent}
     found = []
     for sniffer in sniffers:
-        sniffer.seen(b"")
+        sniffer.frames_with(b"")
         for frame in sniffer.frames:
             found += [f"{what} at {sniffer.station.name}" for mark, what in known.items() if mark in frame]
     return found
@@ -206,7 +206,9 @@ def test_nothing_of_a_tenant_comes_to_the_platforms_own_networks(site: Site, lab
         # Broadcasts of a tenant pass the underlay inside its own tunnels to its own ports: that is where they belong.
         clear = [each for each in leaked(sent, sniffers) if not each.endswith("h1-u0")]
         assert clear == []
-        assert [frame for attack in sent for frame in sniffers[1].seen(attack.mark) if not _tunnelled(frame)] == []
+        assert [
+            frame for attack in sent for frame in sniffers[1].frames_with(attack.mark) if not _tunnelled(frame)
+        ] == []
     assert asked(sender, "172.30.0.1", 6642, timeout_s=0.5).startswith("no: ")
     assert not pings(sender, "172.31.0.12", timeout_s=0.5)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.net.attacks import Attack, End, attacks, new_mark
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
 from tests.net.site import Site
-from tests.net.talking import Banner, asked, pings
+from tests.net.station_sockets import Banner, asked, pings
 
 from calabash.controllers.lab.lab import Lab
 from calabash.controllers.lab.links import INTERNET_ADDRESS
@@ -81,8 +81,8 @@ def test_who_routes_a_tenants_range_to_its_router_does_not_get_in(site: Site, la
                 sender.sendto(mark, (station.address(), 4001))
             # An answer is let in, and the sniffer sees it: the canary.
             assert asked(station, INTERNET_ADDRESS, 8000, timeout_s=60) == f"world {gateway(site, tenant).address}"
-            assert sniffer.seen(b"world ")
-            assert sniffer.seen(mark) == []
+            assert sniffer.frames_with(b"world ")
+            assert sniffer.frames_with(mark) == []
 
 
 def test_no_frame_from_outside_comes_to_a_tenant(site: Site, lab: Lab, stations: Stations) -> None:
@@ -101,9 +101,9 @@ def test_no_frame_from_outside_comes_to_a_tenant(site: Site, lab: Lab, stations:
             send(lab.world, *(attack.frame for attack in sent))
             for tenant, sniffer in zip(TENANTS, sniffers, strict=True):
                 assert asked(stations[tenant], INTERNET_ADDRESS, 8000, timeout_s=60).startswith("world ")
-                assert sniffer.seen(b"world ")
+                assert sniffer.frames_with(b"world ")
         marks = {attack.mark: attack.what for attack in sent}
-        leaked = [marks[mark] for sniffer in sniffers for mark in marks if sniffer.seen(mark)]
+        leaked = [marks[mark] for sniffer in sniffers for mark in marks if sniffer.frames_with(mark)]
     assert len(sent) > 400
     assert leaked == []
 
@@ -126,7 +126,7 @@ def test_nothing_leaves_with_an_address_of_inside_or_for_the_platform(site: Site
             send(station, ethernet(station.mac, router, IPV4, ip(station.address(), INTERNET_ADDRESS, UDP, body)))
             assert sniffer.wait(last)
         came = {
-            target: [f for mark, t in marks.items() if t == target for f in sniffer.seen(mark)]
+            target: [f for mark, t in marks.items() if t == target for f in sniffer.frames_with(mark)]
             for target in marks.values()
         }
     assert all(came[target] == [] for target in closed)

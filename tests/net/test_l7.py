@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.certificates import server_context
 from tests.net import needs
-from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Background, Calls
+from tests.net.realized_lab import RealizedLab, ReconciledHost, eventually, lose_host, restart_host
 from tests.net.web import Web
 
 from calabash.adapters.links import namespaces
@@ -92,16 +92,16 @@ def visited(station: Station, context: ssl.SSLContext) -> str:
 
 
 @pytest.fixture(scope="module")
-def carried(lab: Lab) -> Iterator[Carried]:
+def realize(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
-    with Carried(lab) as made:
+    with RealizedLab(lab) as made:
         made.put(
             Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"), ip_network("fd00::/48"))),
             Subnet(name="red/a", cidrs=(ip_network("10.0.1.0/24"),)),
             *(Port(name=f"red/a/{name}") for name in ("web1", "web2", "client")),
         )
         made.put(LB)
-        made.carry()
+        made.apply()
         yield made
 
 
@@ -115,25 +115,25 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, b
 
 
 @pytest.fixture(scope="module")
-def webs(carried: Carried) -> Iterator[dict[str, Web]]:
-    made = {name: Web(carried.station("h1", f"red/a/{name}"), name) for name in ("web1", "web2")}
+def webs(realized: RealizedLab) -> Iterator[dict[str, Web]]:
+    made = {name: Web(realized.station("h1", f"red/a/{name}"), name) for name in ("web1", "web2")}
     yield made
     for web in made.values():
         web.close()
 
 
 @pytest.fixture(scope="module")
-def client(carried: Carried) -> Station:
-    return carried.station("h1", "red/a/client")
+def client(realized: RealizedLab) -> Station:
+    return realized.station("h1", "red/a/client")
 
 
 @pytest.fixture(scope="module")
 def kept(
-    carried: Carried, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
-) -> Iterator[dict[str, KeptHost]]:
+    realized: RealizedLab, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
+) -> Iterator[dict[str, ReconciledHost]]:
     assert len(webs) == 2
     secrets = {"red/site": trusted[1], "blue/site": b"another tenant's"}
-    made = {host: KeptHost(carried, host, secrets) for host in carried.lab.record.gateways}
+    made = {host: ReconciledHost(realized, host, secrets) for host in realized.lab.record.gateways}
     try:
         both = {"a.web1-8080": True, "a.web2-8080": True}
         eventually(lambda: states(made) == both, "both backends are well", told=lambda: seen_by(made))
@@ -143,26 +143,26 @@ def kept(
             one.close()
 
 
-def seen_by(kept: dict[str, KeptHost]) -> str:
+def seen_by(kept: dict[str, ReconciledHost]) -> str:
     return "; ".join(f"{host}: {one.states} {one.logs()}" for host, one in kept.items())
 
 
-def active(kept: dict[str, KeptHost]) -> list[str]:
+def active(kept: dict[str, ReconciledHost]) -> list[str]:
     return [host for host, one in kept.items() if any(state.active for state in one.states)]
 
 
-def states(kept: dict[str, KeptHost]) -> dict[str, bool]:
+def states(kept: dict[str, ReconciledHost]) -> dict[str, bool]:
     """Backends as the active replica sees them."""
     found = [state.healthy for one in kept.values() for state in one.states if state.active]
     return dict(found[0]) if len(found) == 1 else {}
 
 
-def sees(kept: dict[str, KeptHost], backends: set[str]) -> bool:
+def sees(kept: dict[str, ReconciledHost], backends: set[str]) -> bool:
     return set(states(kept)) == backends
 
 
 def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
-    kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+    kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
 ) -> None:
     eventually(lambda: visited(client, trusted[0]).startswith("200"), "it answers")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
@@ -174,7 +174,7 @@ def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
 
 
 def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
-    kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
+    kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
 ) -> None:
     webs["web1"].well = False
     eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
@@ -196,12 +196,12 @@ def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
 
 
 def test_a_change_drops_no_connection_and_refuses_none(
-    carried: Carried, kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+    realized: RealizedLab, kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
 ) -> None:
     with contextlib.closing(Visit(client, trusted[0])) as long, Crowd(client, trusted[0]) as crowd:
         assert long.asked().startswith("200")
         for backends in (LB.backends[:1], LB.backends, LB.backends[1:], LB.backends):
-            carried.put(replace(LB, backends=backends))
+            realized.put(replace(LB, backends=backends))
             wanted = {f"a.{backend.port.rpartition('/')[2]}-8080" for backend in backends}
             eventually(functools.partial(sees, kept, wanted), "the change is in force")
         assert long.asked().startswith("200")  # by the HAProxy of before
@@ -211,22 +211,22 @@ def test_a_change_drops_no_connection_and_refuses_none(
 
 
 def test_the_address_moves_when_its_host_is_lost_and_not_back_when_it_returns(
-    carried: Carried,
-    kept: dict[str, KeptHost],
+    realized: RealizedLab,
+    kept: dict[str, ReconciledHost],
     client: Station,
     trusted: tuple[ssl.SSLContext, bytes],
 ) -> None:
-    lab = carried.lab
+    lab = realized.lab
     (first,) = active(kept)
     with Calls(client, VIP, 443, question=hello(), answer=SERVER_HELLO) as calls:
         eventually(lambda: calls.answered_s(0) < float("inf"), "calls are answered")
         lost_s = time.monotonic()
-        lose(lab, first, kept[first])
+        lose_host(lab, first, kept[first])
         eventually(lambda: calls.answered_s(lost_s + 0.2) < float("inf"), "the other replica answers")
         print(f"no call was answered for {calls.hole_s(lost_s):.3f} s")  # bench.net_gateways holds it to its goal
-    give_back(lab, first)
+    restart_host(lab, first)
     kept[first].close()
-    kept[first] = KeptHost(carried, first, {"red/site": trusted[1]})
+    kept[first] = ReconciledHost(realized, first, {"red/site": trusted[1]})
     eventually(lambda: runs(kept[first]), "the returned replica runs")
     assert visited(client, trusted[0]).startswith("200")
     assert active(kept) == [host for host in kept if host != first]
@@ -241,28 +241,28 @@ def hello() -> bytes:
     return outgoing.read()
 
 
-def runs(one: KeptHost) -> bool:
+def runs(one: ReconciledHost) -> bool:
     return bool(one.states) and all(not state.failure and state.healthy for state in one.states)
 
 
 def test_a_certificate_that_is_not_there_is_told_and_what_runs_goes_on(
-    carried: Carried, kept: dict[str, KeptHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
+    realized: RealizedLab, kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes]
 ) -> None:
-    carried.put(replace(LB, certificate="absent"))
+    realized.put(replace(LB, certificate="absent"))
     eventually(
         lambda: all(any("no certificate absent" in state.failure for state in one.states) for one in kept.values()),
         "each replica says what is missing",
     )
     assert visited(client, trusted[0]).startswith("200")
-    carried.put(LB)
+    realized.put(LB)
     eventually(lambda: all(runs(one) for one in kept.values()), "all is well again")
 
 
 def test_an_address_of_ipv6_is_served_by_a_pair_in_its_subnet_and_to_others(
-    carried: Carried, kept: dict[str, KeptHost]
+    realized: RealizedLab, kept: dict[str, ReconciledHost]
 ) -> None:
     address = "fd00:0:0:3::100"
-    carried.put(
+    realized.put(
         *(Subnet(name=f"red/{label}", cidrs=(ip_network(f"fd00:0:0:{n}::/64"),)) for n, label in ((3, "c"), (4, "d"))),
         *(Port(name=name) for name in ("red/c/web", "red/c/client", "red/d/client")),
         LoadBalancer(
@@ -273,20 +273,22 @@ def test_an_address_of_ipv6_is_served_by_a_pair_in_its_subnet_and_to_others(
             layer=Layer.L7,
         ),
     )
-    carried.carry()
-    with contextlib.closing(Web(carried.station("h1", "red/c/web"), "web", version=6)):
+    realized.apply()
+    with contextlib.closing(Web(realized.station("h1", "red/c/web"), "web", version=6)):
         for name in ("red/c/client", "red/d/client"):
-            with Calls(carried.station("h1", name), address, 80) as calls:
+            with Calls(realized.station("h1", name), address, 80) as calls:
                 eventually(functools.partial(answers, calls), f"{name} is answered", told=lambda: seen_by(kept))
-    carried.book = carried.book.remove(NetworkKind.LOAD_BALANCER, "red/six")
+    realized.networks = realized.networks.remove(NetworkKind.LOAD_BALANCER, "red/six")
 
 
 def answers(calls: Calls) -> bool:
     return calls.answered_s(0) < float("inf")
 
 
-def test_a_balancer_that_is_deleted_leaves_nothing_on_its_hosts(carried: Carried, kept: dict[str, KeptHost]) -> None:
+def test_a_balancer_that_is_deleted_leaves_nothing_on_its_hosts(
+    realized: RealizedLab, kept: dict[str, ReconciledHost]
+) -> None:
     assert all(namespaces.names(one.prefix) for one in kept.values())
-    carried.book = carried.book.remove(NetworkKind.LOAD_BALANCER, LB.name)
+    realized.networks = realized.networks.remove(NetworkKind.LOAD_BALANCER, LB.name)
     eventually(lambda: not any(namespaces.names(one.prefix) for one in kept.values()), "their namespaces are gone")
     eventually(lambda: not any(one.devices() for one in kept.values()), "no switch has a port of them")

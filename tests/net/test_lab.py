@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.daemons.world import until
 from tests.net.packets import IPV4, UDP, Sniffer, ethernet, ip, send, udp
-from tests.net.talking import Banner, asked, pings
+from tests.net.station_sockets import Banner, asked, pings
 
 from calabash.adapters.links import queues
 from calabash.controllers.lab import namespaces

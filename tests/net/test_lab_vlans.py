@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.net.talking import Banner, asked, pings
+from tests.net.station_sockets import Banner, asked, pings
 
 from calabash.controllers.lab.lab import Lab
 

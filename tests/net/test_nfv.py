@@ -8,9 +8,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 from tests.net import needs
-from tests.net.carried import Carried, KeptHost, eventually, give_back, lose
 from tests.net.flows import Echoes, Probe, Streams
-from tests.net.talking import Banner, asked, pings
+from tests.net.realized_lab import RealizedLab, ReconciledHost, eventually, lose_host, restart_host
+from tests.net.station_sockets import Banner, asked, pings
 
 from calabash.adapters.links import namespaces
 from calabash.controllers.appliances import processes
@@ -41,7 +41,7 @@ FIP, DNAT = "198.51.100.71", "198.51.100.72"
 
 
 @pytest.fixture(scope="module")
-def carried(lab: Lab) -> Iterator[Carried]:
+def realize(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
     tcp = SecurityRule(
         direction=Direction.INGRESS,
@@ -49,7 +49,7 @@ def carried(lab: Lab) -> Iterator[Carried]:
         ports=(8000, 8000),
         peer=ip_network("0.0.0.0/0"),
     )
-    with Carried(lab) as made:
+    with RealizedLab(lab) as made:
         made.put(
             Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
             Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),
@@ -71,14 +71,14 @@ def carried(lab: Lab) -> Iterator[Carried]:
             ),
             Port(name="red/a/web2"),
         )
-        made.carry()
+        made.apply()
         yield made
 
 
 @pytest.fixture(scope="module")
-def kept(carried: Carried) -> Iterator[dict[str, KeptHost]]:
+def kept(realized: RealizedLab) -> Iterator[dict[str, ReconciledHost]]:
     """The gateway hosts, with a replica each."""
-    made = {host: KeptHost(carried, host, {}) for host in carried.lab.record.gateways}
+    made = {host: ReconciledHost(realized, host, {}) for host in realized.lab.record.gateways}
     try:
         eventually(lambda: len(active(made)) == 1, "one replica has the address")
         yield made
@@ -88,42 +88,42 @@ def kept(carried: Carried) -> Iterator[dict[str, KeptHost]]:
 
 
 @pytest.fixture(scope="module")
-def web(carried: Carried) -> Station:
-    return carried.station("h1", "red/a/web1")
+def web(realized: RealizedLab) -> Station:
+    return realized.station("h1", "red/a/web1")
 
 
 @pytest.fixture(scope="module")
-def plain(carried: Carried) -> Station:
+def plain(realized: RealizedLab) -> Station:
     """Without a floating address."""
-    return carried.station("h1", "red/a/web2")
+    return realized.station("h1", "red/a/web2")
 
 
-def active(kept: dict[str, KeptHost]) -> list[str]:
+def active(kept: dict[str, ReconciledHost]) -> list[str]:
     """Hosts whose replica has the address."""
     return [host for host, one in kept.items() if any(state.active for state in one.states)]
 
 
 def test_what_leaves_has_the_gateways_address_or_its_own_floating_one(
-    carried: Carried, kept: dict[str, KeptHost], web: Station, plain: Station
+    realized: RealizedLab, kept: dict[str, ReconciledHost], web: Station, plain: Station
 ) -> None:
-    (gateway,) = carried.book.all(NetworkGateway)
+    (gateway,) = realized.networks.all(NetworkGateway)
     assert len(kept) == 2
-    with Banner(carried.lab.world, 8000, "world"):
+    with Banner(realized.lab.world, 8000, "world"):
         eventually(lambda: asked(plain, INTERNET_ADDRESS, 8000, timeout_s=2).startswith("world"), "the world answers")
         assert asked(plain, INTERNET_ADDRESS, 8000) == f"world {gateway.address}"
         assert asked(web, INTERNET_ADDRESS, 8000) == f"world {FIP}"
 
 
 def test_from_outside_comes_what_is_translated_and_let_in_and_nothing_else(
-    carried: Carried, kept: dict[str, KeptHost], web: Station
+    realized: RealizedLab, kept: dict[str, ReconciledHost], web: Station
 ) -> None:
-    world = carried.lab.world
+    world = realized.lab.world
     with Banner(web, 8000, "web1"), Banner(web, 8001, "closed"):
         eventually(lambda: asked(world, FIP, 8000, timeout_s=2).startswith("web1"), "the floating address answers")
         assert asked(world, DNAT, 80).startswith("web1")
         assert asked(world, FIP, 8001, timeout_s=1).startswith("no: ")  # no rule of its groups lets it in
         assert asked(world, DNAT, 8000, timeout_s=1).startswith("no: ")  # no translation
-        (gateway,) = carried.book.all(NetworkGateway)
+        (gateway,) = realized.networks.all(NetworkGateway)
         world.ip(("route", "add", "10.0.0.0/16", "via", gateway.address))
         try:
             assert asked(world, "10.0.1.2", 8000, timeout_s=1).startswith("no: ")  # not translated
@@ -134,23 +134,23 @@ def test_from_outside_comes_what_is_translated_and_let_in_and_nothing_else(
 
 
 def test_lost_gateway_host_costs_no_stream_and_does_not_take_the_address_back_when_it_returns(
-    carried: Carried, kept: dict[str, KeptHost], plain: Station
+    realized: RealizedLab, kept: dict[str, ReconciledHost], plain: Station
 ) -> None:
-    lab = carried.lab
+    lab = realized.lab
     (first,) = active(kept)
     with Echoes(lab.world, INTERNET_ADDRESS, 9000), Probe(plain, INTERNET_ADDRESS, 9000) as probe:
         eventually(lambda: probe.answered_since(0), "the probe is answered")
         with Streams(plain, INTERNET_ADDRESS, 9000, STREAMS) as streams:
             assert streams.lost() == 0
             lost_s = time.monotonic()
-            lose(lab, first, kept[first])
+            lose_host(lab, first, kept[first])
             eventually(lambda: probe.answered_since(lost_s + 0.2), "the other replica has taken over")
             hole_s = probe.hole_s(lost_s)  # bench.net_gateways holds it to its goal
             assert streams.lost() == 0
             back_s = time.monotonic()
-            give_back(lab, first)
+            restart_host(lab, first)
             kept[first].close()
-            kept[first] = KeptHost(carried, first, {})
+            kept[first] = ReconciledHost(realized, first, {})
             eventually(lambda: settled(kept, first), "the returned replica runs")
             settled_s = time.monotonic()
             eventually(lambda: probe.answered_since(settled_s + 1.0), "packets pass")
@@ -159,18 +159,18 @@ def test_lost_gateway_host_costs_no_stream_and_does_not_take_the_address_back_wh
             assert streams.lost() == 0
 
 
-def settled(kept: dict[str, KeptHost], host: str) -> bool:
+def settled(kept: dict[str, ReconciledHost], host: str) -> bool:
     states = kept[host].states
     return bool(states) and all(not state.failure for state in states)
 
 
 def test_a_killed_keeper_harms_nothing_and_the_next_mends_what_died_meanwhile(
-    carried: Carried, kept: dict[str, KeptHost], plain: Station
+    realized: RealizedLab, kept: dict[str, ReconciledHost], plain: Station
 ) -> None:
     eventually(lambda: len(active(kept)) == 1, "one replica has the address")
     (host,) = active(kept)
     kept[host].stop()
-    with Banner(carried.lab.world, 8000, "world"):
+    with Banner(realized.lab.world, 8000, "world"):
         assert asked(plain, INTERNET_ADDRESS, 8000).startswith("world")
         (name,) = namespaces.names(kept[host].prefix)
         before = {process: command(process) for process in lab_namespaces.processes(name)}
@@ -196,15 +196,15 @@ def command(process: int) -> str:
 
 
 def test_a_gateway_that_is_deleted_leaves_nothing_on_its_hosts(
-    carried: Carried, kept: dict[str, KeptHost], plain: Station
+    realized: RealizedLab, kept: dict[str, ReconciledHost], plain: Station
 ) -> None:
     assert all(namespaces.names(one.prefix) for one in kept.values())
     for rule in ("red/own", "red/http"):
-        carried.book = carried.book.remove(NetworkKind.NAT_RULE, rule)
+        realized.networks = realized.networks.remove(NetworkKind.NAT_RULE, rule)
     for eip in ("red/fip", "red/dnat"):
-        carried.book = carried.book.remove(NetworkKind.EIP, eip)
-    carried.book = carried.book.remove(NetworkKind.GATEWAY, "red/out")
-    carried.carry()
+        realized.networks = realized.networks.remove(NetworkKind.EIP, eip)
+    realized.networks = realized.networks.remove(NetworkKind.GATEWAY, "red/out")
+    realized.apply()
     eventually(lambda: not any(namespaces.names(one.prefix) for one in kept.values()), "their namespaces are gone")
     eventually(lambda: not any(one.devices() for one in kept.values()), "no switch has a port of them")
     assert not pings(plain, INTERNET_ADDRESS, timeout_s=1)

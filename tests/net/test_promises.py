@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 from tests.daemons.world import until
 from tests.net.site import Site
-from tests.net.talking import Banner
+from tests.net.station_sockets import Banner
 
 from calabash.adapters.links import namespaces
 from calabash.controllers.checks import external, probes

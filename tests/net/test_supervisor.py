@@ -9,7 +9,7 @@ import time
 import pytest
 from tests.daemons.world import until
 from tests.net.flows import Echoes, Probe
-from tests.net.talking import pings
+from tests.net.station_sockets import pings
 
 from calabash.controllers.lab import supervisor
 from calabash.controllers.lab.lab import Lab

@@ -6,7 +6,7 @@ import re
 from ipaddress import ip_address, ip_network
 
 import pytest
-from tests.net.carried import Carried, eventually
+from tests.net.realized_lab import RealizedLab, eventually
 
 from calabash.controllers.lab.lab import Lab
 from calabash.model.network import NetworkGateway, Port, Subnet, Uplink, Vpc
@@ -36,17 +36,17 @@ def full(lab: Lab) -> Lab:
     network = ip_network("198.51.100.0/24")
     up = Uplink(name="up", cidr=network, gateway=ip_address("198.51.100.1"))
     assert vpcs_limit(up) == VPCS_PER_UPLINK_MAX
-    with Carried(lab) as carried:
-        carried.put(up)
+    with RealizedLab(lab) as realized:
+        realized.put(up)
         for number in range(VPCS_PER_UPLINK_MAX):
             name = f"v{number}"
-            carried.put(
+            realized.put(
                 Vpc(name=name, cidrs=(ip_network("10.0.0.0/16"),)),
                 Subnet(name=f"{name}/a", cidrs=(ip_network("10.0.1.0/24"),)),
                 Port(name=f"{name}/a/web"),
                 NetworkGateway(name=f"{name}/out", snat=True),
             )
-        carried.carry()
+        realized.apply()
     eventually(lambda: _routers(lab) == VPCS_PER_UPLINK_MAX, "the gateway host floods to the routers of all VPCs")
     return lab
 

@@ -10,7 +10,7 @@ from calabash.controllers.lab.station import Station
 
 
 class Web:
-    """A web server in a station that says who it is, and whether it is well."""
+    """A web server in a station that returns its name, and whose health check can be made to fail."""
 
     def __init__(self, station: Station, name: str, number: int = 8080, *, version: int = 4) -> None:
         self.well = True

@@ -1,4 +1,4 @@
-"""OVN's control plane alone: both databases, northd, and ``ovn-trace`` as a daemon. No root, no packet."""
+"""OVN's control plane alone: both databases, northd, and ``ovn-trace`` as a daemon. Needs no root, moves no packet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH = 20  # VPCs in a transaction
 
 
 class ControlPlane:
-    """Databases in ``directory`` with what a book asks for; ``close`` ends all of it."""
+    """OVN databases in ``directory`` for the objects of ``networks``; ``close`` ends all processes."""
 
     def __init__(self, directory: Path) -> None:
         self.programs = ovn_programs()
@@ -49,23 +49,23 @@ class ControlPlane:
         kill_all(self.central.directory)
 
     def put(self, networks: Networks) -> None:
-        """Writes what differs, as the controller does, and waits until northd has carried it on."""
+        """Write the differences, as the controller does, and wait until northd has processed them."""
         put(self.northbound, networks)
         asked_for, _ = self.northbound.counts()
         until(lambda: self.northbound.counts()[1] >= asked_for, within_s=WITHIN_S)
 
     def trace(self) -> None:
-        """Has ``ovn-trace`` read the database, which it does once; ``outputs`` answers for what was there then."""
+        """Have ``ovn-trace`` read the database, once; ``outputs`` answers for the content of that time."""
         self._tracer.kill()
         self._tracer.start()
 
-    def told(self, switch: str, flow: str, *words: str) -> str:
-        """All that ``ovn-trace`` says of a packet that enters ``switch`` as ``flow`` describes."""
+    def trace_text(self, switch: str, flow: str, *words: str) -> str:
+        """Return the text of ``ovn-trace`` for a packet that enters ``switch`` as ``flow`` describes."""
         return ask(self._tracer.control, "trace", [*words, switch, flow], timeout_s=WITHIN_S)
 
     def outputs(self, switch: str, flow: str) -> list[str]:
-        """The ports at which the packet leaves."""
-        return _OUTPUT.findall(self.told(switch, flow, "--minimal"))
+        """Return the ports at which the packet leaves."""
+        return _OUTPUT.findall(self.trace_text(switch, flow, "--minimal"))
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class ControlPlane:
 
 
 def put(northbound: Northbound, networks: Networks, hosts: NetworkHosts = HOSTS) -> None:
-    """Makes the database like the book, VPCs that are gone included."""
+    """Make the database equal to the networks, including the removal of deleted VPCs."""
     wanted = {vpc: vpc_rows(networks, vpc, hosts=hosts) for vpc in networks.vpcs if vpc}
     wanted[PLATFORM] = platform_rows(networks)
     for owner in northbound.owners() - wanted.keys():

@@ -1,4 +1,4 @@
-"""Ordinary sockets of tests, opened inside stations: who answers, and with what."""
+"""TCP clients and servers of tests with ordinary sockets inside stations, and ping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.controllers.lab.station import Station
 
 
 class Banner:
-    """A TCP server that tells everybody who connects its text and the caller's address, ``web1 10.0.1.12``."""
+    """A TCP server that answers each connection with its text and the caller's address, such as ``web1 10.0.1.12``."""
 
     def __init__(self, station: Station, number: int, text: str, *, version: int = 4) -> None:
         self._listener = station.socket(_family(version), socket.SOCK_STREAM)
@@ -54,7 +54,7 @@ class Banner:
 
 
 def asked(station: Station, address: str, number: int, *, timeout_s: float = 60) -> str:
-    """What a server tells, or ``no: `` and why."""
+    """Return the answer of a server, or ``no: `` and the reason."""
     try:
         with station.socket(_family(6 if ":" in address else 4), socket.SOCK_STREAM) as client:
             client.settimeout(timeout_s)
@@ -65,7 +65,7 @@ def asked(station: Station, address: str, number: int, *, timeout_s: float = 60)
 
 
 def pings(station: Station, address: str, *, timeout_s: float = 60, payload: bytes = b"calabash") -> bool:
-    """Whether the address answers a ping within that time, asked again every half second."""
+    """Return True if the address answers a ping within that time; a ping is sent every half second."""
     version = 6 if ":" in address else 4
     protocol, answer = (ICMP6, b"\x81") if version == 6 else (ICMP, b"\0")
     end = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Questions to what OVN answers by itself, DHCP of both versions and DNS, byte by byte; and how much goes through."""
+"""Clients for what OVN itself answers: DHCPv4, DHCPv6 and DNS, byte by byte; and a measurement of throughput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER = b"\x12\x34\x56\x78"
 
 
 def dhcp4(station: Station, *, within_s: float = 60) -> tuple[str, dict[int, bytes]]:
-    """The address that is offered, and the options with it; ("", {}) when none is."""
+    """Return the offered address and its options; ("", {}) if there is no offer."""
     head = struct.pack("!BBBB4sHHIIII", 1, 1, 6, 0, _NUMBER, 0, 0x8000, 0, 0, 0, 0)
     options = b"\x35\x01\x01" + b"\x37\x06\x01\x03\x06\x0f\x1a\x33" + b"\xff"  # DISCOVER, with what it wants to know
     ask = head + mac_bytes(station.mac).ljust(16, b"\0") + bytes(192) + _COOKIE + options
@@ -45,7 +45,7 @@ def _options(data: bytes) -> dict[int, bytes]:
 
 
 def dhcp6(station: Station, *, within_s: float = 60) -> str:
-    """The address that is advertised, "" when none is."""
+    """Return the advertised address; "" if there is none."""
     identity = b"\x00\x03\x00\x01" + mac_bytes(station.mac)
     wanted = struct.pack("!HHIII", 3, 12, 1, 0, 0)
     ask = b"\x01\x12\x34\x56" + struct.pack("!HH", 1, len(identity)) + identity + wanted
@@ -58,7 +58,7 @@ def dhcp6(station: Station, *, within_s: float = 60) -> str:
 
 
 def dns(station: Station, server: str, name: str, *, kind: int = 1, within_s: float = 60) -> list[str]:
-    """The addresses that DNS answers; [] when it knows the name not or does not answer. ``kind`` 1 is A, 28 AAAA."""
+    """Return the addresses of a DNS answer; [] if the name is unknown or there is no answer. ``kind`` 1 is A, 28 AAAA."""
     labels = b"".join(bytes((len(part),)) + part.encode() for part in name.split(".")) + b"\0"
     ask = struct.pack("!HHHHHH", 0x1234, 0x0100, 1, 0, 0, 0) + labels + struct.pack("!HH", kind, 1)
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
@@ -78,7 +78,7 @@ def dns(station: Station, server: str, name: str, *, kind: int = 1, within_s: fl
 
 
 def _answer(client: socket.socket, ask: bytes, to: tuple[str, int], within_s: float) -> bytes:
-    """The first answer, asked again until there is one; b"" when there is none in time."""
+    """Return the first answer, repeating the question until there is one; b"" if there is none in time."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         client.settimeout(_ASK_S)
@@ -91,7 +91,7 @@ def _answer(client: socket.socket, ask: bytes, to: tuple[str, int], within_s: fl
 
 
 def bits_through(sender: Station, receiver: Station, number: int, *, for_s: float) -> tuple[float, float]:
-    """Bits that came through one TCP stream, and the seconds from its first byte to its last."""
+    """Return the bits that one TCP stream transferred, and the seconds from its first byte to its last."""
     with receiver.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("0.0.0.0", number))
         listener.listen(1)

@@ -12,7 +12,7 @@ from bench._lab import KERNELS
 from bench._report import ROOT
 from bench._virtual import VirtualLab, VirtualTenant
 from tests.compiled import compiled
-from tests.native.truth_auditor import AUDITED_FILE, Audited, Program
+from tests.native.misreport_auditor import AUDITED_FILE, Audited, Program
 
 from calabash.model.request import AllocationId, ComputePolicy
 
@@ -25,7 +25,7 @@ def forger() -> Path:
     return compiled("page_forger", [*command, HERE / "page_forger.c"])
 
 
-class TruthLab(VirtualLab):
+class MisreportLab(VirtualLab):
     """Slots on one simulated card, the arbiter, and an auditor. Use as a context manager."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class TruthLab(VirtualLab):
         super().__enter__()
         assert self.node is not None
         self._publish(self._audited)
-        command = [sys.executable, str(HERE / "truth_auditor.py"), str(self.home), str(self.node.state)]
+        command = [sys.executable, str(HERE / "misreport_auditor.py"), str(self.home), str(self.node.state)]
         self._auditor = self.start_command(command, os.environ | {"PYTHONPATH": str(ROOT)})
         return self
 
@@ -47,7 +47,7 @@ class TruthLab(VirtualLab):
         coming.rename(self.home / AUDITED_FILE)
 
     @property
-    def told(self) -> list[str]:
+    def reported_slots(self) -> list[str]:
         """Return the slots whose programs were found to report too little time, in order."""
         return self._reported("told")
 

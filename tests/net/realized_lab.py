@@ -1,4 +1,4 @@
-"""A configuration of networks that the product carries out in a lab: rows by the northbound adapter, and appliances."""
+"""Networks realized in a lab by the product's parts: rows by the northbound adapter, appliances by their reconcilers."""
 
 from __future__ import annotations
 
@@ -36,19 +36,23 @@ WITHIN_S = 60.0
 def eventually(
     found: Callable[[], object], what: str, within_s: float = WITHIN_S, *, told: Callable[[], str] = lambda: ""
 ) -> None:
-    """Looks again and again, with pauses that leave the processors to what is tested; ``told`` explains a failure."""
+    """Poll until the condition is true, with pauses that leave the processors to the tested programs.
+
+    Args:
+        told: return further text for the message of a failure.
+    """
     end_s = time.monotonic() + within_s
     while not found():
         assert time.monotonic() < end_s, f"not within {within_s:g} s: {what} {told()}"
         time.sleep(0.02)
 
 
-class Carried:
-    """A lab with a book of networks."""
+class RealizedLab:
+    """A lab in which ``networks`` are realized."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.book = Networks()
+        self.networks = Networks()
         self.resting: tuple[str, ...] = ()
         self.north = Northbound(lab.northbound)
         self.north.session.wait_ready(WITHIN_S)
@@ -63,28 +67,30 @@ class Carried:
         self.north.close()
 
     def put(self, *items: NetworkObject) -> list[NetworkObject]:
-        """Into the book; what they have become."""
+        """Add the objects to ``networks`` and return the completed objects."""
         completed = []
         for item in items:
-            self.book, made = self.book.put(item)
+            self.networks, made = self.networks.put(item)
             completed.append(made)
         return completed
 
-    def carry(self) -> None:
-        """Rows of all, and wait until northd has them."""
+    def apply(self) -> None:
+        """Write the rows of all networks to the northbound database, and wait until northd has processed them."""
         hosts = NetworkHosts(gateways=tuple(self.lab.record.gateways), resting=self.resting)
-        for owner in (PLATFORM, *(vpc.name for vpc in self.book.all(Vpc))):
+        for owner in (PLATFORM, *(vpc.name for vpc in self.networks.all(Vpc))):
             platform = owner == PLATFORM
-            rows = platform_rows(self.book, hosts=hosts) if platform else vpc_rows(self.book, owner, hosts=hosts)
+            rows = (
+                platform_rows(self.networks, hosts=hosts) if platform else vpc_rows(self.networks, owner, hosts=hosts)
+            )
             if changes := diff(rows, self.north.actual(owner)):
                 self.north.apply(changes)
         asked = self.north.beat()
         eventually(lambda: self.north.counts()[1] >= asked, "northd has carried the rows out")
 
     def station(self, host: str, port: str) -> Station:
-        """A port of the book as a station on a host, once it is bound."""
-        found = self.book.find(Port, port)
-        subnet = self.book.find(Subnet, port.rpartition("/")[0])
+        """Create a station on a host for a port of ``networks``, and wait until the port is bound."""
+        found = self.networks.find(Port, port)
+        subnet = self.networks.find(Subnet, port.rpartition("/")[0])
         assert found is not None
         assert subnet is not None
         lengths = {cidr.version: cidr.prefixlen for cidr in subnet.cidrs}
@@ -94,20 +100,22 @@ class Carried:
         return made
 
 
-class KeptHost:
-    """The appliances of one host of the lab, kept by a thread until it is closed; then they stay."""
+class ReconciledHost:
+    """The appliances of one host of the lab, reconciled by a thread until it is closed; the appliances then stay."""
 
-    def __init__(self, carried: Carried, host: str, secrets: dict[str, bytes], directory: Path | None = None) -> None:
-        self._carried = carried
+    def __init__(
+        self, realized: RealizedLab, host: str, secrets: dict[str, bytes], directory: Path | None = None
+    ) -> None:
+        self._realized = realized
         self._host = host
         self._secrets = secrets
-        lab_host = carried.lab.host(host)
+        lab_host = realized.lab.host(host)
         self.namespace = lab_host.namespace
         self.directory = directory or lab_host.directory / "x"
         self._switch = HostSwitch(lab_host.ovs_socket)
         place = ApplianceHost(
             name=host,
-            prefix=f"{carried.lab.record.prefix}-{host}x",
+            prefix=f"{realized.lab.record.prefix}-{host}x",
             namespace=namespaces.path_of(lab_host.namespace),
             directory=self.directory / "a",
         )
@@ -126,31 +134,31 @@ class KeptHost:
     def _keep(self) -> None:
         while not self._stop.wait(0.05):
             try:
-                self.states = self._appliances.reconcile(self._carried.book, self._carried.lab.record.gateways)
+                self.states = self._appliances.reconcile(self._realized.networks, self._realized.lab.record.gateways)
             except CalabashError as error:
                 self.states = [ReplicaState(item="", kind="", replica="", failure=str(error))]
 
     def stop_soon(self) -> None:
-        """After the round that it is in."""
+        """Let the thread end after its present round, without waiting for it."""
         self._stop.set()
 
     def stop(self) -> None:
-        """As a kill of its process would: everything stays."""
+        """End the thread and leave all appliances running, as if its process were killed."""
         self._stop.set()
         self._thread.join()
         self._switch.close()
 
-    def again(self) -> KeptHost:
-        """The next keeper of the host, which finds what this one left."""
-        return KeptHost(self._carried, self._host, self._secrets, self.directory)
+    def again(self) -> ReconciledHost:
+        """Return a new reconciler of the host, which finds what this one left."""
+        return ReconciledHost(self._realized, self._host, self._secrets, self.directory)
 
     def devices(self) -> list[str]:
-        """Ports of the host's switch that are of appliances."""
-        ports = self._carried.lab.host(self._host).vsctl("list-ports", "br-int").split()
+        """Return the ports of the host's switch that belong to appliances."""
+        ports = self._realized.lab.host(self._host).vsctl("list-ports", "br-int").split()
         return [port for port in ports if port.startswith("cx")]
 
     def logs(self) -> str:
-        """The end of what its programs said."""
+        """Return the last lines of the logs of the host's programs."""
         return " ".join(f"{log.name}: {log.read_text()[-500:]}" for log in self.directory.rglob("*.log"))
 
     def close(self) -> None:
@@ -158,8 +166,8 @@ class KeptHost:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def lose(lab: Lab, host: str, kept: KeptHost | None = None) -> None:
-    """The host is gone at once: its cables first, then everything that ran there."""
+def lose_host(lab: Lab, host: str, kept: ReconciledHost | None = None) -> None:
+    """Take a host away at once: first its cables, then all processes that run there."""
     cables(lab, host, "down")
     if kept is not None:
         kept.stop_soon()
@@ -172,8 +180,8 @@ def lose(lab: Lab, host: str, kept: KeptHost | None = None) -> None:
             namespaces.remove(name)
 
 
-def give_back(lab: Lab, host: str) -> None:
-    """It starts again; its appliances are their keeper's to make."""
+def restart_host(lab: Lab, host: str) -> None:
+    """Start a lost host again; its appliances are restored by its reconciler."""
     cables(lab, host, "up")
     lab.host(host).up_switch()
     lab.host(host).start("ovn-controller")

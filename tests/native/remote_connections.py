@@ -1,6 +1,4 @@
-"""Stand-ins for the network between a program and a host of workers: a minimal broker, and a connection that can be
-cut.
-"""
+"""Stand-ins for the network between a program and a host of workers: a minimal broker, and a proxy that can cut connections."""
 
 from __future__ import annotations
 
@@ -20,11 +18,12 @@ IDENTITY = re.compile(rb"([0-9a-f]{1,64})\.([0-9a-f]{32})")
 def lease_file(
     path: Path, port: int, *, host: str = "127.0.0.1", lease: str = LEASE, key: bytes = KEY, grace_s: int = 60
 ) -> Path:
+    """Write a lease file for a program that uses the broker at ``port``."""
     path.write_text(f"server={host}:{port}\nlease={lease}\nkey={key.hex()}\ngrace_s={grace_s}\n")
     return path
 
 
-class Door:
+class MinimalBroker:
     """A minimal broker: accepts TCP connections, reads the identity and hands them to the host."""
 
     def __init__(self, workers: Path, *, host: str = "127.0.0.1") -> None:
@@ -59,13 +58,13 @@ class Door:
             self.handed.append(found[2].decode())
             with hello.connect(self._host) as host:
                 session = bytes.fromhex(found[2].decode())
-                hello.say(host, hello.greeting(hello.HANDOVER, session=session, key=KEY), connection.fileno())
+                hello.send(host, hello.greeting(hello.HANDOVER, session=session, key=KEY), connection.fileno())
                 hello.answer(host)
         except OSError:
             return  # the host is gone, or the client
 
 
-class Line:
+class CuttableProxy:
     """A proxy whose connections can be cut, and which accepts none while it is down."""
 
     def __init__(self, port: int, delay_s: float = 0.0) -> None:

@@ -20,8 +20,8 @@ from tests.kube.claiming import (
     wait_for_reason,
 )
 from tests.kube.cluster import Cluster
-from tests.kube.moving import NAMESPACE, check_moved
 from tests.kube.planned import Planned, planned_pod
+from tests.kube.relocation import NAMESPACE, check_moved
 
 from calabash.kubernetes.objects.names import DOOR
 from calabash.model.request import GpuRequest

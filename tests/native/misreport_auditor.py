@@ -1,7 +1,7 @@
-"""The agent's audit of the slots of a ``TruthLab``, as a member of its virtual time.
+"""The agent's audit of the slots of a ``MisreportLab``, as a process in the lab's virtual time.
 
-``truth_auditor.py HOME STATE`` reads the slots and their programs from ``HOME/audited`` and prints ``told NAME`` and
-``frozen NAME`` as they happen.
+``misreport_auditor.py HOME STATE`` reads the slots and their programs from ``HOME/audited`` and prints ``told NAME`` when it
+reports a program and ``frozen NAME`` when it stops one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SlotAuditor:
         self._open_slots: dict[AllocationId, OpenSlot] = {}
         self._members = MemberControl(Path(os.environ["VIRTUAL_TIME"]))
         inventory = Inventory([open_driver(DriverOptions(sim_state=state))])
-        self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, report=self._tell)
+        self._auditor = Auditor(inventory, self._owner, freeze=self._freeze, report=self._print_report)
 
     def run(self) -> None:
         """Audit until the lab kills this process."""
@@ -88,7 +88,7 @@ class SlotAuditor:
             if program.slot == name:
                 self._members.set_stopped(program.place, frozen)
 
-    def _tell(self, name: AllocationId, device: DeviceUuid, owed_ns: int) -> None:
+    def _print_report(self, name: AllocationId, device: DeviceUuid, owed_ns: int) -> None:
         assert device
         assert owed_ns > 0
         print("told", name, flush=True)
