@@ -302,7 +302,7 @@ def test_small_tenants_share_a_gpu_instance_by_its_compute_slices(world: World) 
     assert refused(world, "d", "3g.40gb", 0).reason is Reason.NO_CAPACITY
     world.leave("a")
     world.leave("b")
-    assert "2 of 3 compute slices free, asked 1 at 2" in refused(world, "d", "1c.3g.40gb", 0, part=2).message
+    assert "2 of 3 compute slices free, 1 requested at 2" in refused(world, "d", "1c.3g.40gb", 0, part=2).message
     assert world.grant("e", "2c.3g.40gb", 0, part=0) not in uuids
     world.leave("e")
     world.leave("c")
@@ -351,7 +351,9 @@ def test_held_instances_are_created_again_at_the_same_placement_after_a_reboot(w
     assert simctl("reboot", world.node.state).returncode == 0
     world.start()
     assert world.places() == []
-    assert world.verify() == ["the 3g.40gb at 4 of device 0 of allocation a was gone and stands again"]
+    assert world.verify() == [
+        "the 3g.40gb at 4 of device 0 of allocation a did not exist any more and was created again"
+    ]
     assert world.places() == [("3g.40gb", 4)]
     (again,) = world.slots["a"].uuids
     assert again != uuid
@@ -374,10 +376,10 @@ def test_changes_made_without_the_pool_are_reported(world: World) -> None:
     world.grant("a", "1g.10gb", 0)
     card = world.cards[0].uuid
     made = world.cut.create(card, "2g.20gb", 4)
-    assert world.verify() == ["somebody has made a 2g.20gb at 4 on device 0"]
+    assert world.verify() == ["a 2g.20gb at 4 on device 0 was created from outside the pool"]
     assert [(i.place, i.fixed) for i in world.cards[0].mig_instances][1] == (("2g.20gb", 4), True)
     world.cut.destroy(card, made.id)
-    assert world.verify() == ["somebody has destroyed a 2g.20gb at 4 on device 0"]
+    assert world.verify() == ["a 2g.20gb at 4 on device 0 was destroyed from outside the pool"]
     assert world.verify() == []
 
 

@@ -308,7 +308,7 @@ def test_instances_made_past_the_pool_are_reported_and_kept(make_world: MakeWorl
     }
     subprocess.run([sys.executable, "-c", cut], env=beside, check=True)
     told = until(lambda: world.events("mended"), what="the instance to be told of")
-    assert told[0]["message"] == "somebody has made a 2g.20gb at 0 on device 0"
+    assert told[0]["message"] == "a 2g.20gb at 0 on device 0 was created from outside the pool"
     _, seen = reporting(world, memory_mib=15_000)
     assert seen["mib"] == 19968
     assert (0, 2) in standing(world)[0]

@@ -51,7 +51,7 @@ def test_killed_pool_restores_allocations_at_little_more_than_the_cost_of_an_emp
         costs[count] = min(found)
     assert costs[ALLOCATIONS] < 2 * costs[0], costs
     log = (world.home / "pool.log").read_text()
-    assert log.count("tried a card") == 1, "what a context costs is tried out once in a boot"
+    assert log.count("probed a device") == 1, "what a context costs is tried out once in a boot"
 
 
 def test_a_pool_writes_the_stacks_of_its_threads_into_its_log_and_goes_on(make_world: Callable[..., World]) -> None:

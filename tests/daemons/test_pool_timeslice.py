@@ -93,7 +93,7 @@ def test_who_asks_for_memory_is_held_to_it_and_who_does_not_is_not(pool: World, 
     assert allocation["slices"][0]["memory_mib"] == 8 * GIB
     assert other["slices"][0]["memory_mib"] == 0
     granted = pool.client.post("/v1/allocations", {**TURNS, "memory_mib": 4 * GIB, "command": ["x"]})
-    assert any("a cap and no promise" in warning for warning in granted["warnings"])
+    assert any("a limit and not guaranteed" in warning for warning in granted["warnings"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the driver lets root alone set the length of turns")

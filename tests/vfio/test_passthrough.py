@@ -59,7 +59,7 @@ def test_an_unbind_that_blocks_is_given_up_in_time_and_the_card_comes_back_later
     assert "qemu-system-x86" in blocked["message"]
     waiting = emulated["on its way back"]
     assert waiting["health"] == ["draining"]
-    assert "is not back yet: its group is still open: pid" in waiting["news"][0]
+    assert "is not detached yet: its IOMMU group is still open: pid" in waiting["news"][0]
     assert (emulated["back"]["back"], emulated["back"]["driver"]) == (True, "")
 
 

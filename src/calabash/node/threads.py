@@ -113,7 +113,7 @@ class AgentThreads:
         parts.audit.thaw_for_driver()
         for executor in parts.modes.values():
             if isinstance(executor, HostingExecutor):
-                executor.tend()
+                executor.poll_processes()
         began = parts.usage_tracker.meters.now()
         parts.usage_tracker.meters.note_living(parts.lives)
         self._sweep()
@@ -159,7 +159,7 @@ class AgentThreads:
         if parts.occupancy.poll():
             self._loops.wake("watch")
         for executor in parts.modes.values():
-            executor.look()
+            executor.poll()
         now_ns = parts.clock.monotonic_ns()
         if now_ns < self._next_round_ns:
             return

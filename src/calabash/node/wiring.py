@@ -182,7 +182,7 @@ def build_parts(
         part_happened=health_notifier.part_happened,
         own=own,
         allocation_of=membership.allocation_of,
-        tell=hooks.emit,
+        record_event=hooks.emit,
         changed=events.changed,
         slot_of=slots.path,
         join=join,

@@ -1,4 +1,4 @@
-"""A multi-process service that is only pretended: the control daemon answers from memory, its processes sleep."""
+"""Simulated MPS: a control daemon that answers from memory, and sleeping processes for daemon, server and clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOUND_S = 60.0
 
 
 class Sleepers:
-    """Processes that do nothing, for those of a service and for programs."""
+    """Sleeping processes that stand for the processes of a service and for programs."""
 
     def __init__(self) -> None:
         self._all: list[subprocess.Popen[bytes]] = []
@@ -41,7 +41,7 @@ class Sleepers:
 
 
 class Pretended(MpsControl):
-    """The control program and daemon of one directory."""
+    """Simulated control program and daemon of one directory."""
 
     def __init__(self, directory: Path, sleepers: Sleepers) -> None:
         super().__init__(directory, CARD, {})
@@ -129,7 +129,7 @@ class Pretended(MpsControl):
 
 
 class Told:
-    """What a service has told."""
+    """Recorder of the events, notes and health events of a service."""
 
     def __init__(self, rules: MpsRules | None = None) -> None:
         self.events: list[tuple[str, str, str]] = []
@@ -139,16 +139,16 @@ class Told:
         self.tools = ServiceTools(
             name="device 0",
             allocation_of=self.owners.get,
-            tell=lambda kind, reason, allocation, message: self.events.append((kind, allocation, message)),
+            record_event=lambda kind, reason, allocation, message: self.events.append((kind, allocation, message)),
             environment={},
             files=OWN_FILES,
-            notes=self.notes.__setitem__,
-            happened=self._happened,
+            set_note=self.notes.__setitem__,
+            health_event=self._happened,
             rules=rules or MpsRules(),
         )
 
-    def of(self, kind: str) -> list[tuple[str, str]]:
-        """The allocations and messages of a kind."""
+    def events_of(self, kind: str) -> list[tuple[str, str]]:
+        """Return the allocations and messages of the events of a kind."""
         return [(allocation, message) for found, allocation, message in self.events if found == kind]
 
     def _happened(self, event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:

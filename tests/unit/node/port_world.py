@@ -1,4 +1,4 @@
-"""A host for ports, with a switch in memory whose ports answer as their gateways."""
+"""Simulated host for ports: a real namespace, and a switch in memory whose ports answer as their gateways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calabash.node.ports.protocol import PortFacts
 
 
 def may() -> bool:
-    """Whether this process may make namespaces."""
+    """Return True if this process may create network namespaces."""
     if os.geteuid() != 0:
         return False
     name = f"cbpw{os.getpid()}"
@@ -33,7 +33,7 @@ def may() -> bool:
 
 @dataclass
 class MemorySwitch:
-    """A switch whose ports outlive whoever plugs them in, as those of a real one do."""
+    """Switch in memory, whose ports outlive the process that plugged them in, as those of a real switch do."""
 
     namespace: Path | None
     ports: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -60,15 +60,15 @@ class MemorySwitch:
         return interface in self.ports
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def _check(self) -> None:
         if self.broken:
             raise CalabashError("the switch does not answer", reason=Reason.UNREACHABLE)
 
 
-class Book:
-    """Ports ``VPC/a/NAME`` of tenant VPC, ``10.7.0.x`` by the length of NAME; only those of ``names``."""
+class KnownPorts:
+    """Source of facts about the ports ``VPC/a/NAME`` in ``names``; addresses are 10.7.0.x by the length of NAME."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -91,7 +91,7 @@ class Book:
 
 
 def held(name: str, *ports: str, tenant: str = "red") -> AllocationRecord:
-    """An allocation with these ports."""
+    """Return the record of an allocation with these ports."""
     return AllocationRecord(
         id=AllocationId(name),
         state=AllocationState.GRANTED,
@@ -105,7 +105,7 @@ def held(name: str, *ports: str, tenant: str = "red") -> AllocationRecord:
 
 
 class PortHost:
-    """A host in a namespace of its own; agents on it come and go."""
+    """Host in a separate namespace, on which agents are started and stopped."""
 
     def __init__(self, home: Path, tag: str) -> None:
         self.home = home
@@ -113,14 +113,14 @@ class PortHost:
         self.name = f"{self.pool}-host"
         namespaces.create(self.name)
         self.switch = MemorySwitch(namespaces.path_of(self.name))
-        self.port_source = Book("red/a/web1", "red/a/web2", "blue/a/web1", "red/a/x-gate")
+        self.port_source = KnownPorts("red/a/web1", "red/a/web2", "blue/a/web1", "red/a/x-gate")
         self.agent = self.new_agent()
 
     def new_agent(self) -> HostNetwork:
         return HostNetwork(home=self.home, pool=self.pool, switch=lambda: self.switch, source=self.port_source)
 
     def left(self) -> list[str]:
-        """All that is here of any allocation."""
+        """Return the names of all parts of ports on the host."""
         links = namespaces.inside(namespaces.path_of(self.name), _links)
         files = [p.name for p in (self.home / "net").iterdir()] if (self.home / "net").is_dir() else []
         return [*namespaces.names(f"{self.pool}."), *self.switch.ports, *links, *files]

@@ -78,7 +78,7 @@ def _shown(world: World) -> dict[str, object]:
         "types": types,
         "mediated": sorted(p.name for p in (root / "sys/bus/mdev/devices").glob("*")),
         "groups": sorted(p.name for p in (root / "sys/kernel/iommu_groups").iterdir()),
-        "book": world.executor._book.all(),
+        "book": world.executor._attachments.all(),
     }
 
 
@@ -116,7 +116,7 @@ def test_whichever_write_was_the_last_all_is_as_before(
 
 def _ended(world: World) -> None:
     """The killed pool's thread is gone too."""
-    fetching: threading.Thread | None = world.executor._fetching._thread
+    fetching: threading.Thread | None = world.executor._detaching._thread
     if fetching is not None:
         fetching.join(60)
         assert not fetching.is_alive()

@@ -47,7 +47,7 @@ class Moody(SimulatedKernel):
 
 def _agree(world: World, held: dict[str, AllocationRecord]) -> None:
     """What is written down, what the kernel shows and what is lent say the same."""
-    given = world.executor._book.all()
+    given = world.executor._attachments.all()
     assert {entry.allocation for entry in given} == set(held)
     tree = world.executor.machine.tree
     bound = {address for address in tree.addresses() if tree.get(address).driver == "vfio-pci"}

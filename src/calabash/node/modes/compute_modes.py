@@ -1,4 +1,4 @@
-"""Compute modes of cards that one sharing mode makes exclusive: what was before is remembered on disk first, and put back."""
+"""Exclusive-process compute mode of devices, with the previous mode recorded on disk and restored afterwards."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ log = structlog.get_logger(__name__)
 
 
 class ComputeModes:
-    """All cards of one sharing mode. Methods may be called from any thread; of a card one at a time, so that what was before is
-    never read from a card that is just being put back."""
+    """Compute modes of the devices of one sharing mode.
+
+    Methods may be called from any thread. Changes of one device are serialised, so that its previous mode is never read while
+    it is being restored.
+    """
 
     def __init__(self, file: Path, driver_of: Callable[[DeviceUuid], GpuDriver]) -> None:
         self._file = file
@@ -29,7 +32,10 @@ class ComputeModes:
         self._before = self._read()
 
     def make_exclusive(self, uuid: DeviceUuid) -> bool:
-        """One process at a time; whether somebody had undone it. Raises CalabashError where that cannot be set."""
+        """Allow one process at a time on a device. Return True if this had been set before and was changed since.
+
+        Raises CalabashError if the mode cannot be set or the previous one cannot be recorded.
+        """
         driver = self._driver_of(uuid)
         with self._cards.setdefault(uuid, threading.Lock()):
             now = driver.compute_mode(uuid)
@@ -43,7 +49,7 @@ class ComputeModes:
             return known
 
     def restore(self, uuid: DeviceUuid) -> None:
-        """What it was before; tried again by ``keep_only`` where the driver does not take it now."""
+        """Restore the previous mode of a device. If the driver refuses, ``keep_only`` tries again later."""
         with self._cards.setdefault(uuid, threading.Lock()):
             before = self._before.get(uuid)
             if before is None:
@@ -53,10 +59,10 @@ class ComputeModes:
                 with self._lock:
                     self._write({card: mode for card, mode in self._before.items() if card != uuid})
             except (CalabashError, KeyError) as error:
-                log.debug("the compute mode is not put back yet", device=uuid, error=str(error))
+                log.debug("the compute mode is not restored yet", device=uuid, error=str(error))
 
     def keep_only(self, uuids: Collection[DeviceUuid]) -> None:
-        """Put back what was before on all others."""
+        """Restore the previous mode of all devices except these."""
         for uuid in self._before.keys() - set(uuids):
             self.restore(uuid)
 
@@ -66,7 +72,7 @@ class ComputeModes:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
-            log.error("what the compute modes were is not known", file=str(self._file), error=str(error))
+            log.error("the file of previous compute modes cannot be read", file=str(self._file), error=str(error))
             return {}
 
     def _write(self, before: dict[DeviceUuid, ComputeMode]) -> None:

@@ -1,5 +1,7 @@
-"""What an empty context costs on cards of each model, in a file: a pool that starts while no card can be tried out (all of
-them are full, or do not answer) holds its slices to their size all the same."""
+"""File with the memory of an empty CUDA context per device model.
+
+A pool that starts while no device can be probed, because all are full or do not answer, enforces its slices with these values.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 
 class KnownContexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes by model, and ``learned_under``: the boot of the machine and the driver with which they were measured."""
+    """Content of the file: bytes by model, and the boot ID and driver versions of the measurement (``learned_under``)."""
 
     contexts: dict[str, int] = {}
     learned_under: str = ""
 
 
-class ContextBook:
-    """The file. What is damaged there is as if it were not."""
+class ContextCostFile:
+    """The file of context costs. A damaged file is treated as empty."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -34,12 +36,12 @@ class ContextBook:
             content = self._file.read_bytes()
             try:
                 return msgspec.json.decode(content, type=KnownContexts)
-            except msgspec.ValidationError:  # of a version that kept the bytes by model alone
+            except msgspec.ValidationError:  # written by a version that stored only the bytes by model
                 return KnownContexts(contexts=msgspec.json.decode(content, type=dict[str, int]))
         except FileNotFoundError:
             return KnownContexts()
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("what contexts cost was not read", file=str(self._file), error=str(error))
+            log.warning("the file of context costs cannot be read", file=str(self._file), error=str(error))
             return KnownContexts()
 
     def write(self, contexts: Mapping[str, int], *, learned_under: str) -> None:
@@ -47,4 +49,4 @@ class ContextBook:
         try:
             write_durably(self._file, msgspec.json.encode(known))
         except OSError as error:
-            log.warning("what contexts cost was not kept", file=str(self._file), error=str(error))
+            log.warning("the file of context costs cannot be written", file=str(self._file), error=str(error))

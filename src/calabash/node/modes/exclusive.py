@@ -1,8 +1,8 @@
-"""Exclusive on this node: the tenant sees its cards only, and nobody else may open their device nodes.
+"""Executor of mode exclusive: the tenant sees only its devices, and no other user may open their device nodes.
 
-The device node is guarded where the pool is root's and the card has one: owner root, one more user in the access
-list, nobody else. What was there before is written to ``guards.json`` in the home first, so that it is put back when
-the allocation ends, or by the next pool when this one dies.
+If the pool runs as root, the device node of each device is guarded: owner root, the tenant in the access
+list, no other user. The previous access is written to ``guards.json`` in the pool's home first, so that it is restored when
+the allocation ends, or by the next pool if this one dies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class ExclusiveExecutor(ViewOnly):
-    """A view-only slot, and guarded device nodes."""
+    """Executor of whole devices: a view-only slot, guarded device nodes, and optionally exclusive-process compute mode."""
 
     name = exclusive.MODE.name
 
@@ -52,10 +52,10 @@ class ExclusiveExecutor(ViewOnly):
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         self._guards.keep_only({record.id for record in held})
         self._compute.keep_only({part.device for record in held for part in record.placement.slices})
-        self._guards.renew()  # the pool before may have died when it had written one down and not yet set it
+        self._guards.renew()  # the previous pool may have died after it recorded a guard and before it set it
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """The driver's own helper gives a node its usual mode back when a program asks it to."""
+        """Guard device nodes again whose access was changed, which the driver's own helper does for any program."""
         del held
         return [f"access to {path} had been changed and is guarded again" for path in self._guards.renew()]
 
@@ -65,9 +65,7 @@ class ExclusiveExecutor(ViewOnly):
         except CalabashError as error:
             if not self._tools.environment:
                 raise
-            log.warning(
-                "a simulated card's node is not guarded", path=path, error=error.message
-            )  # no card is behind it
+            log.warning("the device node of a simulated device is not guarded", path=path, error=error.message)
 
     def _node(self, uuid: str) -> str | None:
         root = self._tools.device_root
@@ -88,5 +86,5 @@ class ExclusiveExecutor(ViewOnly):
 
 
 def open_mode(tools: NodeTools) -> ExclusiveExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode exclusive."""
     return ExclusiveExecutor(tools)

@@ -1,4 +1,4 @@
-"""Guarded files: what access was before is remembered on disk first, and put back in the end."""
+"""Restriction of files to one user, with the previous access recorded on disk and restored afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: for whom it is guarded, and what its access was."""
+    """A guarded file: the user and allocation that may use it, and the previous access."""
 
     allocation: str
     path: str
@@ -27,20 +27,20 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guards:
-    """All guarded files of a pool. Used under the agent's lock; ``renew`` from one thread beside it."""
+    """All guarded files of a pool. Methods are called under the agent's lock, except ``renew``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._guards = self._read()
-        self._lock = threading.Lock()  # what is just put back is not guarded again
+        self._lock = threading.Lock()  # so that ``renew`` does not guard a file that is being restored
 
     def set(self, allocation: AllocationId, path: str, *, uid: int) -> None:
-        """Let this user and root alone open the file. Raises CalabashError and then nothing has changed."""
+        """Allow only this user and root to open the file. Raises CalabashError if that fails."""
         try:
             with self._lock:
                 self._set(allocation, path, uid)
         except OSError as error:
-            raise failure(error, f"cannot keep others from {path}") from error
+            raise failure(error, f"cannot restrict access to {path}") from error
 
     def _set(self, allocation: AllocationId, path: str, uid: int) -> None:
         known = next((g for g in self._guards if g.path == path), None)
@@ -50,11 +50,11 @@ class Guards:
         set_access(path, access_for(uid, before))
 
     def restore(self, allocation: AllocationId) -> None:
-        """Put back what was there before the allocation."""
+        """Restore the previous access of the allocation's files."""
         self.keep_only({g.allocation for g in self._guards} - {allocation})
 
     def keep_only(self, allocations: Collection[str]) -> None:
-        """Put back what was there before all others."""
+        """Restore the previous access of files of all allocations except these. A file that fails is tried again later."""
         with self._lock:
             for guard in [g for g in self._guards if g.allocation not in allocations]:
                 try:
@@ -62,12 +62,12 @@ class Guards:
                 except FileNotFoundError:
                     pass
                 except OSError as error:
-                    log.error("access could not be put back", path=guard.path, error=error.strerror)
+                    log.error("the previous access cannot be restored", path=guard.path, error=error.strerror)
                     continue
                 self._write([g for g in self._guards if g is not guard])
 
     def renew(self) -> list[str]:
-        """Guard again what somebody has opened up; the paths."""
+        """Set the access of guarded files again if it was changed. Return their paths."""
         found = []
         for guard in list(self._guards):
             wanted = access_for(guard.uid, guard.before)
@@ -77,7 +77,7 @@ class Guards:
                         set_access(guard.path, wanted)
                         found.append(guard.path)
             except OSError as error:
-                log.debug("a guarded file cannot be looked at", path=guard.path, error=error.strerror)
+                log.debug("the access of a guarded file cannot be read", path=guard.path, error=error.strerror)
         return found
 
     def _read(self) -> list[Guard]:
@@ -86,7 +86,7 @@ class Guards:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.DecodeError) as error:
-            log.error("what guards were set is not known", file=str(self._file), error=str(error))
+            log.error("the file of guards cannot be read", file=str(self._file), error=str(error))
             return []
 
     def _write(self, guards: list[Guard]) -> None:

@@ -1,4 +1,4 @@
-"""The questions that the node side of every sharing mode answers, and what it may use to do so."""
+"""Interface of the executors of sharing modes, and the tools of the node that they use."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
 from calabash.sharing.protocol import Edits
 
-Tell = Callable[[str, str, str, str, str], None]
+RecordEvent = Callable[[str, str, str, str, str], None]
 
 
-def _nobodys(pid: int) -> AllocationId | None:
+def _no_allocation(pid: int) -> AllocationId | None:
     del pid
     return None
 
@@ -46,27 +46,27 @@ def _never_over(allocation: AllocationId) -> bool:
     return False
 
 
-def _told_nobody(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
+def _records_nothing(kind: str, reason: str, allocation: str, device: str, message: str) -> None:
     del kind, reason, allocation, device, message
 
 
 def _nothing_follows() -> None:
-    """Where executors stand alone."""
+    """Do nothing: default for executors without an agent."""
 
 
 def _ends_nothing(allocation: AllocationId, reason: str, explanation: str) -> None:
     del allocation, reason, explanation
 
 
-def _nobody_is_told(
+def _reports_nothing(
     device: DeviceUuid, part: str, event: HealthEvent, cause: str, tenants: Collection[AllocationId]
 ) -> None:
-    """Where executors stand alone."""
+    """Do nothing: default for executors without an agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUsers:
-    """Users that nobody else is, one for each worker at a time: from ``first`` to ``last``."""
+    """Range of user IDs for workers, from ``first`` to ``last``, of which no other process may run."""
 
     first: int
     last: int
@@ -74,34 +74,35 @@ class WorkerUsers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTools:
-    """What executors share.
+    """Settings and functions of the agent that the executors share.
 
     Args:
-        home: the pool's directory; an executor that must remember something keeps a file of its own there.
-        library: the shim.
-        environment: what leads a program to the simulated node; empty on a machine with cards.
-        open_slots: open pages of everything held, also of what only has a view of devices.
-        driver_files: where the driver's own programs are when they are not ours.
-        device_root: below which /dev and /proc describe the cards; None: device nodes are left alone.
-        one_process: cards that are given out exclusively take one process only.
-        end: ends an allocation that cannot go on: id, reason, explanation. Never called with a lock of an executor's that
-            ``leave`` takes.
-        part_happened: something happened to a part of a card that the executor looks after, such as a MIG device (by its
-            UUID) or a daemon (by a name): card, part, event, cause, and the allocations that it concerns. People and those
-            tenants are told; ``inventory.health.of_part`` then says whether the part may be given out. It is well again after
-            RESET_DONE (where it needed a reset) and TEST_PASSED, both the executor's to say.
-        own: processes of an earlier pool that an executor takes over.
-        allocation_of: whose a process is, by the kernel's word or by its lease.
-        tell: an event: kind, reason, allocation, device, message.
-        contexts: what an empty context costs in bytes, by model of card, as it is learned.
-        changed: room may have appeared; not to be called under a lock.
-        slot_of: where the slot of an allocation is.
-        join: makes a process of ours a member of an allocation, which then runs. Not to be called under a lock. Raises
-            CalabashError.
-        ending: whether the end of an allocation has been asked for.
-        over: whether the tenant of an allocation cannot use it again
-            (``node.allocations.retention``), though nobody has asked for its end.
-        workers: as whom workers run that use slices in their tenants' stead; None: this node has none.
+        home: the pool's directory; an executor keeps its own file there if it must remember something.
+        inventory: the node's devices.
+        library: path of the shim.
+        environment: environment that leads a program to the simulated node; empty on a machine with GPUs.
+        driver_files: location of the driver's programs if they are mounted from the host.
+        open_slots: returns the open pages of all slots, including those that only narrow the view of devices.
+        device_root: root of the /dev and /proc that describe the devices; None: device nodes are not changed.
+        one_process: True if exclusive devices accept only one process.
+        end: ends an allocation that cannot continue: ID, reason, explanation. Must not be called with a lock that ``leave``
+            takes.
+        part_happened: reports an event of a part of a device that the executor manages, such as a MIG device (by its
+            UUID) or a daemon (by a name): device, part, event, cause, and the affected allocations. Operators and these
+            tenants are notified; ``inventory.health.of_part`` then tells if the part may be used. The executor makes the part
+            healthy again by RESET_DONE (if it needed a reset) and TEST_PASSED.
+        own: processes of an earlier pool that an executor has adopted.
+        allocation_of: returns the allocation of a process, by its cgroup or its lease.
+        record_event: records an event: kind, reason, allocation, device, message.
+        contexts: bytes of an empty CUDA context by device model, as far as they are known.
+        changed: announces that capacity may have been freed; must not be called with a lock held.
+        slot_of: returns the directory of an allocation's slot.
+        join: makes a process of the pool a member of an allocation, which then is running. Must not be called with a lock
+            held. Raises CalabashError.
+        ending: returns True if the end of an allocation has been requested.
+        over: returns True if the tenant of an allocation cannot use it again (``node.allocations.retention``), although its
+            end has not been requested.
+        workers: user IDs for workers; None: this node starts no workers.
     """
 
     home: Path
@@ -113,10 +114,10 @@ class NodeTools:
     device_root: Path | None = None
     one_process: bool = False
     end: Callable[[AllocationId, str, str], None] = _ends_nothing
-    part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _nobody_is_told
+    part_happened: Callable[[DeviceUuid, str, HealthEvent, str, Collection[AllocationId]], None] = _reports_nothing
     own: PoolProcesses = field(default_factory=PoolProcesses)
-    allocation_of: Callable[[int], AllocationId | None] = _nobodys
-    tell: Tell = _told_nobody
+    allocation_of: Callable[[int], AllocationId | None] = _no_allocation
+    record_event: RecordEvent = _records_nothing
     contexts: dict[str, int] = field(default_factory=dict)
     changed: Callable[[], None] = _nothing_follows
     slot_of: Callable[[AllocationId], Path] = _no_slot
@@ -127,99 +128,108 @@ class NodeTools:
 
 
 class ModeExecutor(Protocol):
-    """One mode on this node. ``enter``, ``leave``, ``edits`` and ``recover`` are called under the agent's lock and never
-    wait; ``start``, ``prepare``, ``vacate``, ``provide``, ``look`` and ``verify`` are called without it and may ask drivers."""
+    """Executor of one sharing mode on this node.
+
+    ``enter``, ``leave``, ``edits`` and ``recover`` are called with the agent's lock held and never wait. ``start``,
+    ``prepare``, ``vacate``, ``provide``, ``poll`` and ``verify`` are called without it and may call drivers.
+    """
 
     @property
     def name(self) -> ModeName:
-        """The sharing mode that it serves."""
+        """The sharing mode that the executor serves."""
         ...
 
     @property
     def standing(self) -> bool:
-        """Whether its tenants need not be programs of this host, so that allocations may stand without one."""
+        """True if an allocation may exist without a program of this host."""
         ...
 
     def start(self) -> None:
-        """Once, before anything is adopted: learn what must be known of the cards."""
+        """Read the state of the devices. Called once, before allocations are adopted."""
         ...
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """What the slot says about each device. Changes nothing. Raises CalabashError when it cannot be enforced."""
+        """Return the limits of the slot for each device. Changes nothing. Raises CalabashError if they cannot be enforced."""
         ...
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """It is journalled and its room is held: make what it needs on the node, and what the slot then says.
+        """Make what a journalled allocation needs on the node, and return the limits of its slot.
 
-        May take seconds: partitions are cut here, daemons started, drivers bound. Asked again it answers the same. Raises
-        CalabashError; then the allocation is released and ``leave`` is called. After a crash in the middle ``recover``
-        is called without it.
+        May take seconds: MIG instances are created here, daemons started, drivers bound. Idempotent. Raises CalabashError;
+        the allocation is then released and ``leave`` is called. After a crash during this call, ``recover`` is called with the
+        allocation not held.
         """
         ...
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
-        """Its slot stands: do what depends on it. Raises CalabashError; then it is released."""
+        """Do the steps that need the slot, which exists now. Raises CalabashError; the allocation is then released."""
         ...
 
     def edits(self, record: AllocationRecord) -> Edits:
-        """What its program needs of this node, beside what the mode's rule says everywhere."""
+        """Return what a program needs on this node, in addition to the edits of the mode's rule in ``sharing``."""
         ...
 
     def vacate(self, record: AllocationRecord) -> None:
-        """The devices of this allocation are about to change to its mode, which is another one: undo what this mode keeps
-        on them although nobody has a slice. As ``provide`` it may take seconds; raises CalabashError when it cannot."""
+        """Remove what this mode keeps on idle devices that are about to be used by an allocation of another mode.
+
+        May take seconds. Raises CalabashError if that is impossible.
+        """
         ...
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
-        """What its user should know of what was granted, one line each."""
+        """Return warnings about the granted slices for the user, one line each."""
         ...
 
     def leave(self, record: AllocationRecord) -> None:
-        """It is over: undo ``provide`` and ``enter``; harmless when there is nothing to undo. What takes time is left to
-        ``verify``, or to the next ``provide``."""
+        """Undo ``provide`` and ``enter`` for an allocation that has ended. Does nothing if there is nothing to undo.
+
+        Slow steps are left to ``verify`` or the next ``provide``.
+        """
         ...
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
-        """After a start: take up what is held in this mode, and undo what a crash left of all others."""
+        """Adopt the held allocations of this mode after a start, and undo the remains of all others."""
         ...
 
-    def look(self) -> None:
-        """Several times a second: keep true what tenants see."""
+    def poll(self) -> None:
+        """Update the state that tenants see. Called several times a second."""
         ...
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """Once a second: mend what somebody has changed behind our back; what it was, one line each."""
+        """Correct changes that were made from outside, once a second. Return one line for each correction."""
         ...
 
     def stop(self) -> None:
-        """The agent stops, and whoever runs keeps running: end what nobody needs. Nothing else is called afterwards."""
+        """End what no allocation needs when the agent stops. Programs keep running. This is the last call."""
         ...
 
 
 @runtime_checkable
 class HostingExecutor(Protocol):
-    """A mode in whose slots processes of ours run, and none of the tenant's. All but ``slot_user`` are called without the
-    agent's lock."""
+    """Executor of a mode in whose slots processes of the pool run instead of the tenant's.
+
+    All methods except ``slot_user`` are called without the agent's lock.
+    """
 
     def slot_user(self, record: AllocationRecord) -> int:
-        """The user whose processes run in its slot; -1: ours."""
+        """Return the user whose processes run in the slot; -1: the pool's user."""
         ...
 
     def launch(self, record: AllocationRecord) -> None:
-        """Its slot stands: start what runs in it. Raises CalabashError; then it is released."""
+        """Start the processes of the slot, which exists now. Raises CalabashError; the allocation is then released."""
         ...
 
-    def tend(self) -> None:
-        """Ten times a second: see to what runs. Never asks a driver."""
+    def poll_processes(self) -> None:
+        """Check the running processes, ten times a second. Never calls a driver."""
         ...
 
     def needs(self, allocation: AllocationId) -> bool:
-        """Whether what runs in its slot serves anybody; true where nothing of it is known."""
+        """Return True if the processes of a slot are still needed, or nothing is known about them."""
         ...
 
 
 class ViewOnly:
-    """A mode that promises no amounts: its slots narrow the view of devices and limit nothing."""
+    """Base class of executors. Its slots narrow the view of devices and limit nothing; nothing is made or changed."""
 
     name: ModeName
     standing: bool = False
@@ -228,41 +238,41 @@ class ViewOnly:
         self._tools = tools
 
     def start(self) -> None:
-        """Nothing is to be learned."""
+        """Do nothing."""
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         return tuple(SlotDevice(uuid=part.device) for part in record.placement.slices)
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Nothing is to be made."""
+        """Return the limits of ``prepare``; nothing is made."""
         return self.prepare(record)
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
-        """The slot is all there is."""
+        """Do nothing."""
 
     def edits(self, record: AllocationRecord) -> Edits:
         del record
         return Edits()
 
     def vacate(self, record: AllocationRecord) -> None:
-        """Nothing is kept on idle devices."""
+        """Do nothing."""
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
         del record
         return ()
 
     def leave(self, record: AllocationRecord) -> None:
-        """The slot is all there was."""
+        """Do nothing."""
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
-        """Slots are adopted by themselves."""
+        """Do nothing: the agent adopts the slots."""
 
-    def look(self) -> None:
-        """Nothing changes in them."""
+    def poll(self) -> None:
+        """Do nothing."""
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         del held
         return []
 
     def stop(self) -> None:
-        """Nothing runs for it."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""All executors by mode, found by looking through this package: a module that defines ``open_mode`` is one."""
+"""Registry of the executors: finds every module of this package that defines ``open_mode``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calabash.node.modes.protocol import ModeExecutor, NodeTools
 
 
 def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
-    """Every executor there is, for one node."""
+    """Create the executors of all modes for one node."""
     found: dict[ModeName, ModeExecutor] = {}
     for info in sorted(pkgutil.walk_packages(modes.__path__, modes.__name__ + "."), key=lambda i: i.name):
         if info.ispkg or info.name == __name__:
@@ -28,12 +28,12 @@ def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
 
 
 def executor_of(name: str, executors: Mapping[ModeName, ModeExecutor]) -> ModeExecutor:
-    """The node side of a mode. Raises CalabashError(UNKNOWN_MODE)."""
+    """Return the executor of a mode. Raises UNKNOWN_MODE."""
     executor = executors.get(ModeName(name))
     if executor is None:
         raise CalabashError(
             f"this node cannot serve sharing mode {name!r}",
             reason=Reason.UNKNOWN_MODE,
-            hint=f"it serves: {', '.join(sorted(executors))}",
+            hint=f"modes of this node: {', '.join(sorted(executors))}",
         )
     return executor

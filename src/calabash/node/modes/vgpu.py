@@ -1,4 +1,4 @@
-"""vGPU on this node: limits in the pages, what contexts cost, and the ledgers kept true by what the drivers say."""
+"""Executor of mode vgpu: limits that the shim enforces, the cost of contexts, and correction of ledgers by the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.device import Device, DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
 from calabash.node.devices.probe import probe_card
-from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextBook
+from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextCostFile
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.processes.reaper import Reaper
 from calabash.node.slots.content import SlotDevice
@@ -21,26 +21,27 @@ from calabash.node.slots.native import PageLibrary
 from calabash.node.slots.open_pages import Pages
 from calabash.sharing import vgpu
 
-TRIES = 2  # cards of a model that are tried out at a start, which waits for it
+TRIES = 2  # devices of a model that are probed at a start, which waits for the probes
 
 log = structlog.get_logger(__name__)
 
 
 class VgpuExecutor(ViewOnly):
-    """Slices that the shim holds to their size."""
+    """Executor of slices whose memory and compute limits the shim enforces."""
 
     name = vgpu.MODE.name
 
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
         self._reaper = _reaper(tools)
-        self._known = ContextBook(tools.home / CONTEXTS_FILE)
+        self._known = ContextCostFile(tools.home / CONTEXTS_FILE)
 
     def start(self) -> None:
-        """Healthy cards of each model are tried out until one tells: what an empty context costs is charged before it is seen.
+        """Learn the cost of an empty CUDA context for each device model, which is charged before the driver reports it.
 
-        Where none does just now, it is what an earlier pool has learned. What a pool has learned since the machine was started,
-        with the same driver, is not tried out again: a pool that starts after a crash serves sooner.
+        Healthy devices of each model are probed, at most ``TRIES``, until one gives the value. Otherwise the value of an
+        earlier pool is used. Values measured since the last boot with the same driver are not measured again, so that a pool
+        starts faster after a crash.
         """
         reaper = self._reaper
         if reaper is None:
@@ -52,9 +53,7 @@ class VgpuExecutor(ViewOnly):
         under = " ".join((boot_id(), *versions))
         tries: Counter[str] = Counter()
         told: set[str] = set(before.contexts) if boot_id() and before.learned_under == under else set()
-        for device in sorted(
-            self._tools.inventory.devices(), key=lambda d: d.mig_enabled
-        ):  # rather one that is not cut
+        for device in sorted(self._tools.inventory.devices(), key=lambda d: d.mig_enabled):  # devices without MIG first
             model = device.model
             if device.health is Health.HEALTHY and model not in told and tries[model] < TRIES:
                 tries[model] += 1
@@ -64,19 +63,19 @@ class VgpuExecutor(ViewOnly):
             self._known.write(self._tools.contexts, learned_under=under)
 
     def _try(self, reaper: Reaper, device: Device) -> bool:
-        """Whether this card told what a context costs."""
+        """Probe a device. Return True if the probe measured the cost of a context."""
         inventory = self._tools.inventory
         probed = probe_card(inventory.driver_of(device.uuid), device, self._tools.environment)
         reaper.learn_context(device.model, probed.context_bytes)
         unknown = probed.figures and not inventory.health.entry(device.uuid).figures
         if unknown and not _busy(inventory.reading(device.uuid)):
-            inventory.health.note(device.uuid, figures=dict(probed.figures))  # later tests are held against it
-        log.info("tried a card", model=device.model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
+            inventory.health.note(device.uuid, figures=dict(probed.figures))  # reference values for later tests
+        log.info("probed a device", model=device.model, passed=probed.passed, context_mib=probed.context_bytes // MIB)
         return probed.context_bytes > 0
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Return the limits of the slot. Raises BAD_FILE if the shim, which enforces them, has not been built."""
         if self._reaper is None or not self._tools.library.is_file():
-            # Without the library the limits would be words: rather no slice than one that nobody keeps to.
             raise CalabashError(
                 f"{self._tools.library.name} has not been built, so mode {self.name} cannot be enforced",
                 reason=Reason.BAD_FILE,
@@ -100,12 +99,12 @@ class VgpuExecutor(ViewOnly):
             self._reaper.publish_context(pages.limits)
 
     def warnings(self, record: AllocationRecord) -> tuple[str, ...]:
-        """Slices in which not even an empty context has room: programs that do not ask how much they have fail oddly."""
+        """Return warnings for slices that spill, and for slices that are smaller than an empty CUDA context."""
         if self._reaper is None:
             return ()
         smaller = [
-            f"{format_mib(part.spill_mib)} of {format_mib(part.memory_mib)} need not lie on the card: what does not fit is"
-            " paged from the host, many times slower"
+            f"{format_mib(part.spill_mib)} of {format_mib(part.memory_mib)} may be paged to the host, which is many times"
+            " slower than device memory"
             for part in record.placement.slices
             if part.spill_mib
         ]
@@ -114,16 +113,16 @@ class VgpuExecutor(ViewOnly):
             if part.resident_mib < context_mib:
                 smaller.append(
                     f"the slice of {format_mib(part.resident_mib)} is smaller than an empty CUDA context"
-                    f" on {self._tools.inventory.model_of(part.device)}, {format_mib(context_mib)}: ask for more"
+                    f" on {self._tools.inventory.model_of(part.device)}, {format_mib(context_mib)}: request more"
                 )
         return tuple(smaller)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self._reaper is not None:
             self._reaper.tick(self._tools.open_slots())
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
-        """Pages are adopted with their slots, and what contexts cost is published at the next look."""
+        """Do nothing: the agent adopts the slots, and the cost of contexts is published at the next poll."""
 
 
 def _busy(reading: DeviceReading | None) -> bool:
@@ -134,10 +133,10 @@ def _reaper(tools: NodeTools) -> Reaper | None:
     try:
         return Reaper(tools.inventory, PageLibrary(), tools.contexts)
     except CalabashError as error:
-        log.warning("capped slices cannot be granted", error=error.message)
+        log.warning("slices with limits cannot be granted", error=error.message)
         return None
 
 
 def open_mode(tools: NodeTools) -> VgpuExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode vgpu."""
     return VgpuExecutor(tools)

@@ -31,7 +31,7 @@ BURST_NS = 20 * MS
 
 @dataclass(slots=True, kw_only=True)
 class Tenant:
-    """One container. ``wants(now)`` says whether it has another kernel to launch."""
+    """One container. ``wants(now)`` returns True if it has another kernel to launch."""
 
     kernel_ns: int
     core_percent: int
@@ -46,7 +46,7 @@ class Tenant:
     bucket_ns: int = 0
     busy_until_ns: int = 0
     busy_at: list[tuple[int, int]] = field(default_factory=list)
-    hides: bool = False  # its page tells nothing
+    conceals: bool = False  # its page tells nothing
     rich: bool = False  # its bucket is never empty
     ungated: bool = False  # no library in front of the driver: no gate, no page
     depth_ns: int = INFLIGHT_NS
@@ -172,9 +172,9 @@ class World:
             tenant.audit, owed_ns = check(tenant.audit, window)
             tenant.seen_ns, tenant.told_ns = tenant.busy_ns, charged_ns
             tenant.unreported_ns += owed_ns
-            self._hold(name, seen_ns, hides=owed_ns > 0)
+            self._hold(name, seen_ns, conceals=owed_ns > 0)
 
-    def _hold(self, name: AllocationId, seen_ns: int | None, *, hides: bool = False) -> None:
+    def _hold(self, name: AllocationId, seen_ns: int | None, *, conceals: bool = False) -> None:
         order, tenant = self.orders[name], self.tenants[name]
         suspended = order.gate is Gate.TURN and order.window == EMPTY_WINDOW
         tenant.throttle = throttle(
@@ -184,7 +184,7 @@ class World:
             now_ns=self.now_ns,
             share=tenant.core_percent / 100 if tenant.policy is not PagePolicy.BEST_EFFORT else 1.0,
             seen_ns=seen_ns,
-            under_reports=hides,
+            under_reports=conceals,
         )
 
     def _launch(self, tenant: Tenant, order: Order) -> None:
@@ -207,7 +207,7 @@ class World:
             tenant.corrections.append(delta_ns)
             tenant.busy_until_ns = max(tenant.busy_until_ns, self.now_ns) + tenant.kernel_ns
             tenant.charged_ns += tenant.kernel_ns
-            if tenant.hides or tenant.ungated:
+            if tenant.conceals or tenant.ungated:
                 tenant.hidden_ns += tenant.kernel_ns
             if order.gate is Gate.RATE:
                 tenant.bucket_ns -= tenant.kernel_ns

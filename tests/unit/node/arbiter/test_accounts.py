@@ -1,4 +1,4 @@
-"""What containers earn and pay: unused time, first kernels of unknown length, and rounds that nobody has earned."""
+"""Accounts of the arbiter: unused time, first kernels of unknown length, and rounds in which no window was earned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calabash.node.slots.layout import PagePolicy
 A, B = AllocationId("a"), AllocationId("b")
 SECOND = 1_000 * MS
 BEGIN_NS = SECOND
-LOOK_NS = 2 * MS
+STEP_NS = 2 * MS
 UNKNOWN_NS = 50_000  # what the library charges for a launch that was never measured, before it runs
 
 
@@ -49,7 +49,7 @@ def test_work_that_was_charged_before_covers_later_time_windows() -> None:
 
 
 def _first_kernel(charge: Callable[[int], int], beside: Callable[[int], int]) -> tuple[Account, bool]:
-    """Return the account of a container whose first kernel runs for 3 s, and whether its demand was ever not believed.
+    """Return the account of a container whose first kernel runs for 3 s, and True if its demand was ignored at any time.
 
     Args:
         charge: GPU time that its page has charged when the kernel has run for so many ns.
@@ -57,7 +57,7 @@ def _first_kernel(charge: Callable[[int], int], beside: Callable[[int], int]) ->
     """
     believed, steps, state = ClampedCounter(), LargestStep(), SharedDevice()
     was_phantom = False
-    for passed_ns in range(0, 3 * SECOND, LOOK_NS):
+    for passed_ns in range(0, 3 * SECOND, STEP_NS):
         now_ns = BEGIN_NS + passed_ns
         told_ns, launches = charge(passed_ns), int(passed_ns > 0)
         charged_ns = believed.read(told_ns, now_ns, burst_ns=40 * MS, inflight_ns=UNKNOWN_NS)
@@ -93,7 +93,7 @@ def test_short_kernels_beside_four_first_kernels_are_charged_the_time_that_they_
     # The device divides its time among five containers, and the kernels of B take five times as long as they would alone.
     first = [AllocationId(f"first{i}") for i in range(4)]
     state, seconds = SharedDevice(), 4
-    for passed_ns in range(0, seconds * SECOND, LOOK_NS):
+    for passed_ns in range(0, seconds * SECOND, STEP_NS):
         now_ns = BEGIN_NS + passed_ns
         common = {"waiting_count": 1, "demand_ns": now_ns}
         told_ns = passed_ns // (20 * MS) * 4 * MS

@@ -42,7 +42,7 @@ def _wants(usage: UsagePage, now_ns: int) -> None:
     device.waiting_count = 1
 
 
-def test_two_that_want_the_card_get_turns_and_one_alone_gets_its_rate(tmp_path: Path) -> None:
+def test_two_active_containers_get_time_windows_and_a_single_one_its_rate(tmp_path: Path) -> None:
     (first, first_usage), (second, second_usage) = _slot(tmp_path, "a", 30), _slot(tmp_path, "b", 70)
     arbiter = Arbiter(tmp_path)
     now = 10_000 * MS
@@ -63,7 +63,7 @@ def test_two_that_want_the_card_get_turns_and_one_alone_gets_its_rate(tmp_path: 
     assert {first.device(0).gate, second.device(0).gate} == {Gate.RATE}
 
 
-def test_tenants_see_a_heartbeat_and_slots_may_come_and_go(tmp_path: Path) -> None:
+def test_heartbeat_is_written_and_slots_may_be_added_and_removed(tmp_path: Path) -> None:
     limits, _ = _slot(tmp_path, "a", 30)
     arbiter = Arbiter(tmp_path)
     arbiter.step(5_000 * MS)
@@ -79,7 +79,7 @@ def test_tenants_see_a_heartbeat_and_slots_may_come_and_go(tmp_path: Path) -> No
     assert late.device(0).gate == Gate.OPEN  # alone on the card now: nothing to hold it to
 
 
-def test_a_damaged_or_half_made_slot_stops_nobody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_or_incomplete_slot_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits, _ = _slot(tmp_path, "good", 30)
     _slot(tmp_path, "bad", 30)
     (tmp_path / "alloc" / "bad" / "usage").write_bytes(b"short")
@@ -102,7 +102,7 @@ def _beats(limits: LimitsPage, since_ns: int) -> bool:
     return limits.heartbeat_ns > since_ns
 
 
-def test_a_successor_waits_for_its_predecessor_and_takes_over(tmp_path: Path) -> None:
+def test_second_arbiter_waits_for_the_first_and_takes_over(tmp_path: Path) -> None:
     limits, _ = _slot(tmp_path, "a", 30)
     first = _started(tmp_path)
     assert _beats(limits, 0)
@@ -114,7 +114,7 @@ def test_a_successor_waits_for_its_predecessor_and_takes_over(tmp_path: Path) ->
     assert second.wait(timeout=60) == 0
 
 
-def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+def test_arbiter_exits_with_its_parent(tmp_path: Path) -> None:
     limits, _ = _slot(tmp_path, "a", 30)
     program = (
         "import os, subprocess, sys, time\n"
@@ -139,7 +139,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_a_share_that_is_lowered_gives_way_to_others_and_comes_back(tmp_path: Path) -> None:
+def test_lowered_share_leaves_time_to_others_until_it_is_raised(tmp_path: Path) -> None:
     (first, first_usage), (second, second_usage) = (
         _slot(tmp_path, "a", 50),
         _slot(tmp_path, "b", 50, ComputePolicy.BURST),
@@ -197,9 +197,7 @@ def _rested(arbiter: Arbiter, now_ns: int, *, for_ns: int) -> int:
     return now_ns
 
 
-def test_device_that_nobody_uses_costs_no_decision_and_few_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_device_costs_no_decision_and_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [_slot(tmp_path, name, 30) for name in "abc"]
     arbiter, decisions = Arbiter(tmp_path), Decisions(monkeypatch)
     now = _rested(arbiter, 10_000 * MS, for_ns=10_000 * MS)
@@ -213,7 +211,7 @@ def test_device_that_nobody_uses_costs_no_decision_and_few_rounds(
     assert before_ns < now
 
 
-def test_demand_ends_the_rest_of_a_device_at_the_next_round(tmp_path: Path) -> None:
+def test_demand_ends_the_rest_of_a_device_at_the_next_step(tmp_path: Path) -> None:
     (first, first_usage), (second, second_usage) = _slot(tmp_path, "a", 30), _slot(tmp_path, "b", 70)
     arbiter = Arbiter(tmp_path)
     now = _rested(arbiter, 10_000 * MS, for_ns=20_000 * MS)
@@ -224,7 +222,7 @@ def test_demand_ends_the_rest_of_a_device_at_the_next_round(tmp_path: Path) -> N
     assert {first.heartbeat_ns, second.heartbeat_ns} == {now}, "or the order would be taken for an old one"
 
 
-def test_accounts_after_a_rest_are_those_of_a_device_that_was_always_looked_at(
+def test_accounts_after_a_rest_are_those_of_a_device_that_never_rested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = []
@@ -249,7 +247,7 @@ def test_accounts_after_a_rest_are_those_of_a_device_that_was_always_looked_at(
     assert plans[0] == plans[1]
 
 
-def test_use_that_only_the_driver_saw_ends_the_rest_of_a_device(
+def test_use_measured_only_by_the_driver_ends_the_rest_of_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits, _ = _slot(tmp_path, "a", 30)

@@ -49,7 +49,7 @@ def _of(on_ms: int, period_ms: int) -> Callable[[int], bool]:
         (10, 100, ALL, _of(5, 50)),
     ],
 )
-def test_real_kernels_behind_a_forged_page_cost_the_neighbour_two_points_at_most(
+def test_real_kernels_behind_a_forged_page_cost_the_other_tenant_two_points_at_most(
     percent: int, kernel_ms: int, forged: Mapping[str, Any], wants: Callable[[int], bool]
 ) -> None:
     liar = Tenant(kernel_ns=kernel_ms * MS, core_percent=percent, wants=wants, forged=forged)
@@ -62,7 +62,7 @@ def test_real_kernels_behind_a_forged_page_cost_the_neighbour_two_points_at_most
 
 @pytest.mark.parametrize("percent", [30, 50, 80])
 @pytest.mark.parametrize(("duty", "slow_us"), [(0.4, 0), (0.4, 200), (0.4, 400), (0.6, 200), (0.6, 400)])
-def test_an_honest_neighbour_whose_launches_are_late_loses_nothing_to_turns_that_are_asked_for_and_left_unused(
+def test_honest_tenant_with_late_launches_loses_nothing_to_requested_and_unused_windows(
     duty: float, slow_us: int, percent: int
 ) -> None:
     def wants(now_ns: int) -> bool:
@@ -100,7 +100,7 @@ def test_first_kernel_that_two_tenants_pretend_takes_nothing_from_a_third(runs: 
 
 @pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
 @pytest.mark.parametrize("kernel_ms", [0.1, 1, 10, 100])
-def test_launches_that_are_late_now_and_then_do_not_change_the_ratio(shares: tuple[int, int], kernel_ms: float) -> None:
+def test_occasional_late_launches_do_not_change_the_ratio(shares: tuple[int, int], kernel_ms: float) -> None:
     tenants = {
         name: Tenant(
             kernel_ns=int(kernel_ms * MS),

@@ -58,7 +58,7 @@ def test_time_lost_to_unknown_two_second_kernels_is_paid_back() -> None:
     assert all(abs(account.credit_ns) <= LAG_NS_MAX for account in world.state.accounts.values())
 
 
-def test_kernels_of_two_seconds_are_no_offence() -> None:
+def test_tenant_of_two_second_kernels_is_not_held_strictly() -> None:
     world = _world(50)
     for _ in range(25):
         world.run(SECOND)

@@ -28,7 +28,7 @@ def _demand(percent: int, policy: PagePolicy = FIXED, priority: int = 0, demand_
 
 @pytest.mark.parametrize("kernel_ms", [0.2, 1, 10, 100])
 @pytest.mark.parametrize("shares", [(30, 70), (10, 90), (50, 50)])
-def test_two_busy_tenants_share_as_asked_whatever_their_kernels(shares: tuple[int, int], kernel_ms: float) -> None:
+def test_two_busy_tenants_get_their_shares_for_any_kernel_length(shares: tuple[int, int], kernel_ms: float) -> None:
     kernel_ns = int(kernel_ms * MS)
     world = World(
         {
@@ -46,7 +46,7 @@ def test_two_busy_tenants_share_as_asked_whatever_their_kernels(shares: tuple[in
 
 @pytest.mark.parametrize("shares", [(30, 70), (10, 90)])
 @pytest.mark.parametrize("believed", [1.0, 1.06])
-def test_kernels_that_vary_or_are_shorter_than_believed_do_not_change_the_ratio(
+def test_kernels_that_vary_or_are_shorter_than_assumed_do_not_change_the_ratio(
     shares: tuple[int, int], believed: float
 ) -> None:
     world = World(
@@ -101,9 +101,7 @@ def test_fixed_tenants_get_their_share_and_never_more(shares: list[int], kernels
     policies=st.lists(st.sampled_from([FIXED, BURST, BEST_EFFORT]), min_size=2, max_size=4),
     share=st.integers(5, 25),
 )
-def test_nobody_starves_and_the_card_is_not_wasted_when_a_burst_tenant_is_there(
-    policies: list[PagePolicy], share: int
-) -> None:
+def test_no_tenant_starves_and_a_burst_tenant_uses_idle_time(policies: list[PagePolicy], share: int) -> None:
     tenants = {str(i): Tenant(kernel_ns=MS, core_percent=share, policy=policy) for i, policy in enumerate(policies)}
     world = World(tenants)
     world.run(SECOND)
@@ -118,7 +116,7 @@ def test_nobody_starves_and_the_card_is_not_wasted_when_a_burst_tenant_is_there(
         assert sum(got.values()) > 0.95
 
 
-def test_an_idle_lender_gets_its_share_back_within_20_ms() -> None:
+def test_idle_tenant_gets_its_share_back_within_20_ms_of_demand() -> None:
     back_ns = 3 * SECOND
     lender = Tenant(kernel_ns=MS, core_percent=70, policy=BURST, wants=lambda now: now >= back_ns)
     world = World({"lender": lender, "borrower": Tenant(kernel_ns=MS, core_percent=30, policy=BURST)}, tick_ns=3 * MS)
@@ -131,7 +129,7 @@ def test_an_idle_lender_gets_its_share_back_within_20_ms() -> None:
     assert world.share("lender", start) == pytest.approx(0.7, abs=0.06)
 
 
-def test_a_repeating_round_keeps_shares_while_the_arbiter_is_late() -> None:
+def test_repeating_round_keeps_shares_while_the_arbiter_is_late() -> None:
     world = World({"a": Tenant(kernel_ns=200_000, core_percent=30), "b": Tenant(kernel_ns=200_000, core_percent=70)})
     world.run(SECOND)
     world.tick_ns = 100 * MS
@@ -141,7 +139,7 @@ def test_a_repeating_round_keeps_shares_while_the_arbiter_is_late() -> None:
     assert world.share("a", start) + world.share("b", start) > 0.95
 
 
-def test_a_lone_fixed_tenant_is_held_to_its_rate_and_a_lone_burst_tenant_is_not() -> None:
+def test_single_fixed_tenant_is_limited_to_its_rate_and_a_burst_tenant_is_not() -> None:
     for policy, share in ((FIXED, 0.3), (BURST, 1.0), (BEST_EFFORT, 1.0)):
         world = World(
             {
@@ -155,7 +153,7 @@ def test_a_lone_fixed_tenant_is_held_to_its_rate_and_a_lone_burst_tenant_is_not(
         assert world.share("a", start) == pytest.approx(share, abs=0.03)
 
 
-def test_weights_lend_what_is_left_to_burst_by_share_and_a_trickle_to_best_effort() -> None:
+def test_unclaimed_time_goes_to_burst_by_share_and_a_trickle_to_best_effort() -> None:
     got = weights({A: _demand(20, FIXED), B: _demand(30, BURST), C: _demand(10, BURST)})
     assert got == pytest.approx({A: 0.2, B: 0.3 + 0.4 * 0.75, C: 0.1 + 0.4 * 0.25})
     got = weights({A: _demand(50, BURST), B: _demand(50, BEST_EFFORT)})
@@ -177,7 +175,7 @@ def test_best_effort_of_higher_priority_goes_first() -> None:
         min_size=1,
     )
 )
-def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, ComputeDemand]) -> None:
+def test_sum_of_weights_is_at_most_one(demands: dict[str, ComputeDemand]) -> None:
     got = weights({AllocationId(name): demand for name, demand in demands.items()})
     assert sum(got.values()) <= 1 + 1e-9
     assert all(part >= 0 for part in got.values())
@@ -189,7 +187,7 @@ def test_weights_never_add_up_to_more_than_the_device(demands: dict[str, Compute
             assert got[AllocationId(name)] >= demand.core_percent / 100 - 1e-9
 
 
-def test_turns_of_one_round_never_overlap() -> None:
+def test_time_windows_of_one_round_do_not_overlap() -> None:
     demands = {A: _demand(30), B: _demand(20, BURST), C: _demand(40)}
     _, decision = decide(SharedDevice(), demands, 100 * MS)
     windows = sorted((o.window.start_ns, o.window.end_ns) for o in decision.orders.values() if o.window is not None)
@@ -198,7 +196,7 @@ def test_turns_of_one_round_never_overlap() -> None:
     assert windows[0][0] > 100 * MS
 
 
-def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight_is_not() -> None:
+def test_container_without_demand_is_idle_unless_a_long_kernel_is_in_flight() -> None:
     quiet = ComputeDemand(core_percent=50, policy=FIXED, demand_ns=100 * MS)
     assert is_active(quiet, 105 * MS)
     assert not is_active(quiet, 120 * MS)
@@ -209,7 +207,7 @@ def test_a_container_without_demand_is_idle_and_one_with_a_long_kernel_in_flight
     assert not is_active(dead_waiter, 100 * MS + SECOND)
 
 
-def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> None:
+def test_tenant_that_reports_more_time_than_has_passed_harms_only_itself() -> None:
     believed, forged_ns = ClampedCounter(), 0
     for step in range(100):
         forged_ns = believed.read(2**64 - 1 if step else 0, step * 10 * MS, burst_ns=40 * MS)
@@ -223,7 +221,7 @@ def test_a_tenant_that_claims_more_than_the_clock_allows_harms_only_itself() -> 
     assert window.end_ns == window.start_ns
 
 
-def test_a_whole_card_is_not_watched_and_a_shared_one_is() -> None:
+def test_gate_of_a_whole_card_is_open_and_of_a_shared_one_is_not() -> None:
     _, alone = decide(SharedDevice(), {A: _demand(100)}, 100 * MS)
     assert alone.orders[A].gate is Gate.OPEN
     _, shared = decide(SharedDevice(), {A: _demand(100), B: _demand(10, BEST_EFFORT, demand_ns=0)}, 100 * MS)
@@ -241,43 +239,43 @@ def _liar_beside(liar: Tenant, honest: Tenant, seconds: int = 5) -> tuple[float,
 
 @pytest.mark.parametrize("policy", [FIXED, BURST, BEST_EFFORT])
 @pytest.mark.parametrize("percent", [20, 50])
-def test_beside_a_tenant_that_hides_its_charges_one_has_ones_share(percent: int, policy: PagePolicy) -> None:
-    liar = Tenant(kernel_ns=MS, core_percent=percent, policy=policy, hides=True)
+def test_tenant_has_its_share_beside_one_that_hides_its_charges(percent: int, policy: PagePolicy) -> None:
+    liar = Tenant(kernel_ns=MS, core_percent=percent, policy=policy, conceals=True)
     got, honest = _liar_beside(liar, Tenant(kernel_ns=MS, core_percent=100 - percent))
     assert honest == pytest.approx(1 - percent / 100, abs=0.02)
     assert got < percent / 100 + 0.02
 
 
-def test_beside_a_tenant_that_hides_its_charges_and_queues_deeply_one_has_ones_share() -> None:
-    liar = Tenant(kernel_ns=MS, core_percent=50, hides=True, rich=True, depth_ns=200 * MS)
+def test_tenant_has_its_share_beside_one_that_hides_its_charges_and_queues_deeply() -> None:
+    liar = Tenant(kernel_ns=MS, core_percent=50, conceals=True, rich=True, depth_ns=200 * MS)
     got, honest = _liar_beside(liar, Tenant(kernel_ns=MS, core_percent=50), seconds=10)
     assert honest > 0.48
     assert got < 0.52
 
 
 @pytest.mark.parametrize("percent", [10, 50])
-def test_beside_a_tenant_without_the_library_one_has_ones_share(percent: int) -> None:
+def test_tenant_has_its_share_beside_one_without_the_library(percent: int) -> None:
     liar = Tenant(kernel_ns=MS, core_percent=percent, ungated=True)
     got, honest = _liar_beside(liar, Tenant(kernel_ns=MS, core_percent=100 - percent), seconds=10)
     assert honest > 0.98 - percent / 100
     assert got < percent / 100 + 0.02
 
 
-@pytest.mark.parametrize("hides", [False, True])
-def test_a_fixed_share_is_no_more_when_its_bucket_is_forged_and_nobody_else_is_there(hides: bool) -> None:
-    world = World({"liar": Tenant(kernel_ns=MS, core_percent=50, rich=True, hides=hides)})
+@pytest.mark.parametrize("conceals", [False, True])
+def test_fixed_share_is_not_exceeded_with_a_forged_bucket_on_an_otherwise_idle_device(conceals: bool) -> None:
+    world = World({"liar": Tenant(kernel_ns=MS, core_percent=50, rich=True, conceals=conceals)})
     world.run(2 * SECOND)
     start = world.now_ns
     world.run(5 * SECOND)
     assert 0.42 < world.share("liar", start) < 0.52
 
 
-def test_who_tells_the_truth_again_is_held_strictly_no_longer() -> None:
-    liar = Tenant(kernel_ns=MS, core_percent=50, hides=True)
+def test_tenant_that_reports_correctly_again_is_not_held_strictly_any_more() -> None:
+    liar = Tenant(kernel_ns=MS, core_percent=50, conceals=True)
     world = World({"liar": liar, "honest": Tenant(kernel_ns=MS, core_percent=50)})
     world.run(4 * SECOND)
     assert any(account.is_strict(world.now_ns) for account in world.state.accounts.values())
-    liar.hides = False
+    liar.conceals = False
     world.run(5 * SECOND)
     assert not any(account.is_strict(world.now_ns) for account in world.state.accounts.values())
 
@@ -289,7 +287,7 @@ def test_who_tells_the_truth_again_is_held_strictly_no_longer() -> None:
     policy=st.sampled_from([FIXED, BURST, BEST_EFFORT]),
     pause_ms=st.sampled_from([0, 30, 300]),
 )
-def test_the_honest_are_never_held_strictly(
+def test_honest_tenant_is_never_held_strictly(
     shares: list[int], kernels: list[int], policy: PagePolicy, pause_ms: int
 ) -> None:
     # Kernels of 100 ms with shorter pauses than that do overdraw their accounts, and are held until they have repaid.
@@ -323,7 +321,7 @@ FORGED = {
 @pytest.mark.parametrize("percent", [10, 50, 80])
 @pytest.mark.parametrize("runs", [True, False])
 @pytest.mark.parametrize("fields", [*((name,) for name in FORGED), tuple(FORGED)], ids="+".join)
-def test_demand_that_is_only_written_takes_nothing_from_the_neighbour(
+def test_demand_without_use_takes_nothing_from_the_other_tenant(
     fields: tuple[str, ...], runs: bool, percent: int
 ) -> None:
     liar = Tenant(kernel_ns=MS, core_percent=percent, wants=lambda _now: runs, forged={n: FORGED[n] for n in fields})

@@ -46,14 +46,14 @@ def _run(seconds: float, demands: Mapping[AllocationId, ComputeDemand]) -> tuple
     return held, changes
 
 
-def test_those_who_spill_have_the_device_one_after_the_other_each_for_its_share() -> None:
+def test_spilling_containers_have_the_device_in_shifts_by_their_shares() -> None:
     held, changes = _run(300, {A: _demand(0, percent=25), B: _demand(0, percent=75)})
     assert held[A] / held[B] == pytest.approx(1 / 3, rel=0.15)
     assert held[A] + held[B] == pytest.approx(300 * SECOND, rel=0.01)
     assert changes < 60, "pages are moved at every change"
 
 
-def test_a_shift_is_long_beside_the_time_that_pages_take_and_never_without_end() -> None:
+def test_shift_is_much_longer_than_paging_and_bounded() -> None:
     small = present(None, {A: _demand(1, paged_gib=0.1), B: _demand(1, paged_gib=0.1)}, 1).shift
     large = present(None, {A: _demand(1, paged_gib=4), B: _demand(1, paged_gib=4)}, 1).shift
     huge = present(None, {A: _demand(1, paged_gib=4000), B: _demand(1, paged_gib=4000)}, 1).shift
@@ -71,27 +71,27 @@ def _aside(shown: Present) -> set[AllocationId]:
     return set(shown.aside)
 
 
-def test_nobody_stands_aside_for_one_alone_or_for_memory_that_fits() -> None:
+def test_no_container_is_suspended_for_a_single_spilling_one_or_for_memory_that_fits() -> None:
     demands = {A: _demand(1), B: _demand(1, paged_gib=0), C: replace(_demand(1), demand_ns=0, waiting_count=0)}
     shown = present(None, demands, 1)
     assert (shown.shift, shown.demands, _aside(shown)) == (None, demands, set())
 
 
-def test_the_holder_is_shown_with_the_share_of_all_who_spill_and_others_take_turns_with_it() -> None:
+def test_holder_has_the_share_of_all_spilling_containers_and_alternates_with_others() -> None:
     shown = present(None, {A: _demand(1, percent=20), B: _demand(1, percent=30), C: _demand(1, paged_gib=0)}, 1)
     assert set(shown.demands) == {A, C}
     assert (shown.demands[A].core_percent, shown.demands[A].policy) == (50, PagePolicy.BURST)
     assert _aside(shown) == {B}
 
 
-def test_fixed_shares_that_leave_something_leave_it_in_shifts_too() -> None:
+def test_unused_rest_of_fixed_shares_stays_unused_in_shifts() -> None:
     fixed = {n: replace(_demand(0, percent=30), policy=PagePolicy.FIXED) for n in (A, B)}
     held, _ = _run(120, fixed)
     assert held[A] == pytest.approx(0.3 * 120 * SECOND, rel=0.2)
     assert held[B] == pytest.approx(0.3 * 120 * SECOND, rel=0.2)
 
 
-def test_a_holder_that_wants_nothing_gives_its_shift_up() -> None:
+def test_holder_without_demand_loses_its_shift() -> None:
     first = present(None, {A: _demand(1), B: _demand(1)}, 1)
     assert first.shift is not None
     assert first.shift.holder == A
@@ -102,7 +102,7 @@ def test_a_holder_that_wants_nothing_gives_its_shift_up() -> None:
     assert present(first.shift, {A: idle, B: _demand(later)}, later).shift is None
 
 
-def test_what_the_last_holder_has_in_flight_is_let_finish_and_not_for_ever() -> None:
+def test_work_in_flight_of_the_last_holder_may_finish_within_a_limit() -> None:
     shift = present(None, {A: _demand(1), B: _demand(1)}, 1).shift
     assert shift is not None
     over = shift.until_ns + 1
@@ -121,14 +121,14 @@ def _best_effort(now_ns: int, *, percent: int) -> ComputeDemand:
     return replace(_demand(now_ns, percent=percent), policy=PagePolicy.BEST_EFFORT)
 
 
-def test_a_best_effort_holder_is_shown_as_best_effort_and_takes_nothing_that_is_promised() -> None:
+def test_best_effort_holder_stays_best_effort() -> None:
     fixed = replace(_demand(1, percent=80, paged_gib=0), policy=PagePolicy.FIXED)
     shown = present(None, {A: _best_effort(1, percent=40), B: _best_effort(1, percent=20), C: fixed}, 1)
     assert (shown.demands[A].core_percent, shown.demands[A].policy) == (60, PagePolicy.BEST_EFFORT)
     assert shown.demands[C] == fixed
 
 
-def test_best_effort_beside_a_promised_share_divides_only_what_all_promises_leave() -> None:
+def test_best_effort_members_divide_only_the_rest_of_promised_shares() -> None:
     demands = {
         A: replace(_demand(1, percent=50), policy=PagePolicy.FIXED),
         B: _best_effort(1, percent=90),

@@ -1,4 +1,4 @@
-"""The node side of sharing modes: every mode has one, slots say what the mode means, device nodes are guarded."""
+"""Executors of the sharing modes: limits of slots, guarded device nodes, compute modes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calabash.node.modes.registry import executor_of, open_modes
 from calabash.sharing.registry import SHARING_MODES
 
 CARD = DeviceUuid("GPU-1")
-TENANT_UID, STRANGER_UID = 65534, 65533
+TENANT_UID, OTHER_UID = 65534, 65533
 BUS_ID = "00000000:65:00.0"
 
 
@@ -68,11 +68,11 @@ def _tools(home: Path, *, cards: Cards | None = None, library: Path | None = Non
     return NodeTools(home=home, inventory=inventory, library=library or home / "none.so", **more)
 
 
-def test_every_sharing_mode_has_a_node_side(tmp_path: Path) -> None:
+def test_every_sharing_mode_has_an_executor(tmp_path: Path) -> None:
     assert set(open_modes(_tools(tmp_path))) == set(SHARING_MODES)
 
 
-def test_a_mode_that_this_node_cannot_serve_is_refused_with_those_it_can(tmp_path: Path) -> None:
+def test_unknown_mode_is_refused_with_a_list_of_the_modes_of_the_node(tmp_path: Path) -> None:
     with pytest.raises(CalabashError) as caught:
         executor_of("warp", open_modes(_tools(tmp_path)))
     assert caught.value.reason is Reason.UNKNOWN_MODE
@@ -80,12 +80,12 @@ def test_a_mode_that_this_node_cannot_serve_is_refused_with_those_it_can(tmp_pat
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "timeslice"])
-def test_modes_without_amounts_narrow_the_view_and_limit_nothing(tmp_path: Path, mode: str) -> None:
+def test_slot_of_a_mode_without_amounts_has_no_limits(tmp_path: Path, mode: str) -> None:
     (device,) = executor_of(mode, open_modes(_tools(tmp_path))).prepare(_record(mode, memory_mib=0))
     assert (device.uuid, device.memory_limit_bytes, device.policy) == (CARD, 0, None)
 
 
-def test_who_takes_turns_and_asks_for_memory_is_capped_where_the_library_can_do_it(tmp_path: Path) -> None:
+def test_timeslice_slot_with_requested_memory_has_a_limit_if_the_library_is_built(tmp_path: Path) -> None:
     with pytest.raises(CalabashError) as caught:
         executor_of("timeslice", open_modes(_tools(tmp_path))).prepare(_record("timeslice"))
     assert "make native" in caught.value.hint
@@ -95,7 +95,7 @@ def test_who_takes_turns_and_asks_for_memory_is_capped_where_the_library_can_do_
     assert (device.memory_limit_bytes, device.core_percent, device.policy) == (1024 * MIB, 100, None)
 
 
-def test_a_vgpu_slot_says_memory_share_policy_and_priority(tmp_path: Path) -> None:
+def test_vgpu_slot_has_memory_share_policy_and_priority(tmp_path: Path) -> None:
     library = tmp_path / "libcalabash.so"
     library.touch()
     (device,) = executor_of("vgpu", open_modes(_tools(tmp_path, library=library))).prepare(_record("vgpu"))
@@ -103,7 +103,7 @@ def test_a_vgpu_slot_says_memory_share_policy_and_priority(tmp_path: Path) -> No
     assert (device.core_percent, device.policy, device.priority) == (30, ComputePolicy.BURST, 3)
 
 
-def test_without_the_library_no_vgpu_slice_is_promised(tmp_path: Path) -> None:
+def test_vgpu_slice_is_refused_without_the_library(tmp_path: Path) -> None:
     with pytest.raises(CalabashError) as caught:
         executor_of("vgpu", open_modes(_tools(tmp_path))).prepare(_record("vgpu"))
     assert "make native" in caught.value.hint
@@ -114,7 +114,7 @@ def test_without_the_library_no_vgpu_slice_is_promised(tmp_path: Path) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Path]:
-    """A root directory with the files by which the driver shows one card."""
+    """Make a root directory with the driver's files of one card."""
     if os.geteuid() != 0:
         pytest.skip("device nodes are guarded by root")
     root = tmp_path / "machine"
@@ -152,19 +152,21 @@ def _exclusive(home: Path, machine: Path, **more: Any) -> Any:
     return executor_of("exclusive", open_modes(_tools(home, device_root=machine, **more)))
 
 
-def test_only_the_tenant_opens_the_node_of_its_card_until_it_ends(tmp_path: Path, machine: Path) -> None:
+def test_device_node_of_an_exclusive_card_is_open_to_its_tenant_only_until_the_end(
+    tmp_path: Path, machine: Path
+) -> None:
     node = machine / "dev/nvidia3"
     executor = _exclusive(tmp_path, machine)
     executor.enter(_record("exclusive"), None)
-    assert (_opens(node, TENANT_UID), _opens(node, STRANGER_UID)) == (True, False)
+    assert (_opens(node, TENANT_UID), _opens(node, OTHER_UID)) == (True, False)
     assert (tmp_path / "guards.json").stat().st_mode & 0o777 == 0o600
     executor.leave(_record("exclusive"))
-    assert (_opens(node, TENANT_UID), _opens(node, STRANGER_UID)) == (True, True)
+    assert (_opens(node, TENANT_UID), _opens(node, OTHER_UID)) == (True, True)
     assert access_of(node).mode == 0o666
     assert access_of(node).acl == b""
 
 
-def test_what_root_owns_exclusively_nobody_else_opens(tmp_path: Path, machine: Path) -> None:
+def test_device_node_of_an_allocation_of_root_is_open_to_root_only(tmp_path: Path, machine: Path) -> None:
     executor = _exclusive(tmp_path, machine)
     executor.enter(_record("exclusive", uid=0), None)
     assert not _opens(machine / "dev/nvidia3", TENANT_UID)
@@ -172,45 +174,47 @@ def test_what_root_owns_exclusively_nobody_else_opens(tmp_path: Path, machine: P
     assert _opens(machine / "dev/nvidia3", TENANT_UID)
 
 
-def test_a_guard_that_a_crash_left_is_taken_away_by_the_next_pool(tmp_path: Path, machine: Path) -> None:
+def test_guard_left_by_a_crash_is_removed_by_the_next_pool(tmp_path: Path, machine: Path) -> None:
     _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
     _exclusive(tmp_path, machine).recover([_record("exclusive")])
-    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert not _opens(machine / "dev/nvidia3", OTHER_UID)
     _exclusive(tmp_path, machine).recover([])
-    assert _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert _opens(machine / "dev/nvidia3", OTHER_UID)
 
 
-def test_a_guard_that_was_only_written_down_is_set_when_the_next_pool_starts(tmp_path: Path, machine: Path) -> None:
+def test_recorded_guard_that_was_not_set_is_set_by_the_next_pool(tmp_path: Path, machine: Path) -> None:
     _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
     (machine / "dev/nvidia3").chmod(0o666)
     _exclusive(tmp_path, machine).recover([_record("exclusive")])
-    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert not _opens(machine / "dev/nvidia3", OTHER_UID)
 
 
-def test_a_pool_that_died_between_two_tenants_remembers_what_access_was_at_first(tmp_path: Path, machine: Path) -> None:
+def test_first_access_of_a_guarded_file_is_kept_after_a_crash_between_two_tenants(
+    tmp_path: Path, machine: Path
+) -> None:
     _exclusive(tmp_path, machine).enter(_record("exclusive"), None)
-    _exclusive(tmp_path, machine).enter(_record("exclusive", name="b2", uid=STRANGER_UID), None)
+    _exclusive(tmp_path, machine).enter(_record("exclusive", name="b2", uid=OTHER_UID), None)
     assert not _opens(machine / "dev/nvidia3", TENANT_UID)
     _exclusive(tmp_path, machine).leave(_record("exclusive", name="b2"))
     assert access_of(machine / "dev/nvidia3").mode == 0o666
 
 
-def test_a_node_that_somebody_opened_up_is_guarded_again_and_told(tmp_path: Path, machine: Path) -> None:
+def test_device_node_whose_access_was_changed_is_guarded_again_and_reported(tmp_path: Path, machine: Path) -> None:
     executor = _exclusive(tmp_path, machine)
     executor.enter(_record("exclusive"), None)
     assert executor.verify([]) == []
     (machine / "dev/nvidia3").chmod(0o666)  # what the driver's helper does
-    assert _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert _opens(machine / "dev/nvidia3", OTHER_UID)
     assert executor.verify([]) == [f"access to {machine}/dev/nvidia3 had been changed and is guarded again"]
-    assert not _opens(machine / "dev/nvidia3", STRANGER_UID)
+    assert not _opens(machine / "dev/nvidia3", OTHER_UID)
 
 
-def test_no_node_is_touched_where_none_is_known(tmp_path: Path, machine: Path) -> None:
+def test_no_device_node_is_changed_without_a_device_root(tmp_path: Path, machine: Path) -> None:
     executor_of("exclusive", open_modes(_tools(tmp_path))).enter(_record("exclusive"), cast("Any", None))
     assert access_of(machine / "dev/nvidia3").mode == 0o666
 
 
-def test_a_node_that_cannot_be_guarded_is_no_exclusive_card(
+def test_exclusive_card_is_refused_if_its_device_node_cannot_be_guarded(
     tmp_path: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -224,7 +228,7 @@ def test_a_node_that_cannot_be_guarded_is_no_exclusive_card(
     simulated.enter(_record("exclusive"), None)  # no card is behind that node
 
 
-def test_a_damaged_list_of_guards_guards_nothing_and_is_replaced(tmp_path: Path, machine: Path) -> None:
+def test_damaged_file_of_guards_is_treated_as_empty_and_replaced(tmp_path: Path, machine: Path) -> None:
     (tmp_path / "guards.json").write_text("{")
     guards = Guards(tmp_path / "guards.json")
     guards.set(AllocationId("a1"), str(machine / "dev/nvidia3"), uid=TENANT_UID)
@@ -233,7 +237,7 @@ def test_a_damaged_list_of_guards_guards_nothing_and_is_replaced(tmp_path: Path,
     assert access_of(machine / "dev/nvidia3").mode == 0o666
 
 
-def test_one_process_at_a_time_only_where_it_is_configured(tmp_path: Path) -> None:
+def test_compute_mode_is_exclusive_only_if_configured(tmp_path: Path) -> None:
     for configured, mode in ((False, ComputeMode.DEFAULT), (True, ComputeMode.EXCLUSIVE_PROCESS)):
         cards = Cards()
         executor = executor_of("exclusive", open_modes(_tools(tmp_path, cards=cards, one_process=configured)))
@@ -251,7 +255,7 @@ def _compute_modes(home: Path, cards: Cards) -> ComputeModes:
 
 
 @pytest.mark.parametrize("before", list(ComputeMode))
-def test_a_compute_mode_is_put_back_as_it_was(tmp_path: Path, before: ComputeMode) -> None:
+def test_compute_mode_is_restored_when_the_allocation_ends(tmp_path: Path, before: ComputeMode) -> None:
     cards = Cards()
     cards.mode = before
     modes = _compute_modes(tmp_path, cards)
@@ -260,12 +264,12 @@ def test_a_compute_mode_is_put_back_as_it_was(tmp_path: Path, before: ComputeMod
     modes.restore(CARD)
     assert cards.compute_mode(CARD) is before
     assert not (tmp_path / "modes.json").exists()
-    cards.mode = ComputeMode.PROHIBITED  # somebody else's from here on
+    cards.mode = ComputeMode.PROHIBITED  # another program else's from here on
     modes.restore(CARD)
     assert cards.compute_mode(CARD) is ComputeMode.PROHIBITED
 
 
-def test_a_pool_that_died_leaves_to_the_next_one_what_the_compute_mode_was(tmp_path: Path) -> None:
+def test_compute_mode_is_restored_by_the_next_pool_after_a_crash(tmp_path: Path) -> None:
     cards = Cards()
     cards.mode = ComputeMode.PROHIBITED
     _compute_modes(tmp_path, cards).make_exclusive(CARD)
@@ -277,14 +281,14 @@ def test_a_pool_that_died_leaves_to_the_next_one_what_the_compute_mode_was(tmp_p
     assert cards.compute_mode(CARD) is ComputeMode.PROHIBITED
 
 
-def test_a_card_that_is_put_back_while_it_is_looked_at_stays_as_it_was_before(tmp_path: Path) -> None:
+def test_compute_mode_restored_during_a_check_stays_restored(tmp_path: Path) -> None:
     cards = Cards()
     modes = _compute_modes(tmp_path, cards)
     modes.make_exclusive(CARD)
-    look, put_back = cards.compute_mode, threading.Thread(target=modes.restore, args=(CARD,))
+    check, put_back = cards.compute_mode, threading.Thread(target=modes.restore, args=(CARD,))
 
     def looked_at(uuid: Any) -> ComputeMode:
-        found = look(uuid)
+        found = check(uuid)
         put_back.start()
         put_back.join(timeout=0.2)  # nothing keeps it from going on here but what is tested
         return found
@@ -293,17 +297,17 @@ def test_a_card_that_is_put_back_while_it_is_looked_at_stays_as_it_was_before(tm
     modes.make_exclusive(CARD)
     put_back.join()
     modes.keep_only(())
-    assert look(CARD) is ComputeMode.DEFAULT
+    assert check(CARD) is ComputeMode.DEFAULT
 
 
-def test_what_is_not_written_down_is_not_changed(tmp_path: Path) -> None:
+def test_compute_mode_is_not_changed_if_it_cannot_be_recorded(tmp_path: Path) -> None:
     cards = Cards()
     with pytest.raises(CalabashError):
         _compute_modes(tmp_path / "nowhere", cards).make_exclusive(CARD)
     assert cards.compute_mode(CARD) is ComputeMode.DEFAULT
 
 
-def test_a_compute_mode_that_somebody_has_changed_is_set_again_and_that_is_noticed(tmp_path: Path) -> None:
+def test_compute_mode_that_was_changed_is_set_again_and_reported(tmp_path: Path) -> None:
     cards = Cards()
     modes = _compute_modes(tmp_path, cards)
     modes.make_exclusive(CARD)
@@ -313,7 +317,7 @@ def test_a_compute_mode_that_somebody_has_changed_is_set_again_and_that_is_notic
     assert cards.compute_mode(CARD) is ComputeMode.EXCLUSIVE_PROCESS
 
 
-def test_a_card_that_does_not_take_its_compute_mode_back_is_asked_again(tmp_path: Path) -> None:
+def test_compute_mode_that_cannot_be_restored_is_tried_again(tmp_path: Path) -> None:
     cards = Cards()
     modes = _compute_modes(tmp_path, cards)
     modes.make_exclusive(CARD)

@@ -1,4 +1,4 @@
-"""Programs in the namespace of their allocation, started by a keeper of the pool for whoever asks."""
+"""Programs that a keeper process of the pool starts in the namespace of their allocation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""  # one that every u
 
 
 class Behind:
-    """An allocation with a port, of a user, and the way in."""
+    """Allocation of a user with a port, and its entry socket."""
 
     def __init__(self, host: PortHost, user: User | None) -> None:
         self.host = host
@@ -36,11 +36,11 @@ class Behind:
         self.entry_sockets = EntrySockets(host.home)
 
     def start(self, *command: str, caller: User | None = None) -> ForkedCaller:
-        """``command`` for that caller."""
+        """Run ``command`` as that caller."""
         place = self.host.agent.place(self.record)
         assert place is not None
-        door = self.entry_sockets.open(self.record, place, lease="", member=False)
-        return behind(door, command, caller or self.user)
+        path = self.entry_sockets.open(self.record, place, lease="", member=False)
+        return behind(path, command, caller or self.user)
 
     def run(self, *command: str, caller: User | None = None) -> tuple[int, str]:
         return self.start(*command, caller=caller).end()
@@ -69,7 +69,7 @@ def of_ann(host: PortHost) -> Behind:
     return Behind(host, ANN)
 
 
-def test_a_program_has_its_ports_and_no_other_network_and_is_its_callers(placed: Behind) -> None:
+def test_program_runs_as_its_caller_with_its_ports_and_no_other_network(placed: Behind) -> None:
     asked = "os.getresuid(), os.getgid(), os.getgroups(), socket.if_nameindex()"
     source = f"import os, socket, json; print(json.dumps([{asked}]))"
     uids, gid, groups, interfaces = json.loads(placed.python(source))
@@ -83,7 +83,7 @@ def test_a_program_has_its_ports_and_no_other_network_and_is_its_callers(placed:
     ]
 
 
-def test_names_are_asked_for_where_its_vpc_answers_and_the_machine_keeps_its_own(of_ann: Behind) -> None:
+def test_program_uses_the_resolvers_of_its_vpc_and_the_host_keeps_its_own(of_ann: Behind) -> None:
     before = Path("/etc/resolv.conf").read_bytes() if Path("/etc/resolv.conf").exists() else None
     if before is None:
         pytest.skip("the machine has no /etc/resolv.conf to be hidden")
@@ -91,7 +91,7 @@ def test_names_are_asked_for_where_its_vpc_answers_and_the_machine_keeps_its_own
     assert Path("/etc/resolv.conf").read_bytes() == before
 
 
-def test_its_exit_code_its_signals_and_its_words_are_those_of_the_program(of_ann: Behind) -> None:
+def test_exit_code_signals_and_output_of_the_program_reach_the_caller(of_ann: Behind) -> None:
     assert of_ann.run("sh", "-c", "exit 7")[0] == 7
     assert of_ann.run("sh", "-c", "kill -9 $$")[0] == 128 + 9
     code, said = of_ann.run("no-such-program")
@@ -102,14 +102,14 @@ def test_its_exit_code_its_signals_and_its_words_are_those_of_the_program(of_ann
     assert echo.end() == (0, "")
 
 
-def test_a_signal_to_the_caller_is_one_to_the_program(of_ann: Behind) -> None:
+def test_signal_to_the_caller_is_forwarded_to_the_program(of_ann: Behind) -> None:
     started = of_ann.start("sh", "-c", "trap 'exit 42' TERM; echo ready; while :; do read line; done")
     assert started.says() == "ready"
     os.kill(started.pid, signal.SIGTERM)
     assert started.end()[0] == 42
 
 
-def test_a_caller_that_is_killed_takes_its_program_along(of_ann: Behind) -> None:
+def test_program_ends_when_its_caller_is_killed(of_ann: Behind) -> None:
     started = of_ann.start("sh", "-c", "echo $$; exec sleep 600")
     program = int(started.says())
     os.kill(started.pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_a_caller_that_is_killed_takes_its_program_along(of_ann: Behind) -> None
     started.end()
 
 
-def test_a_keeper_that_is_killed_takes_its_program_along(of_ann: Behind) -> None:
+def test_program_ends_when_its_keeper_is_killed(of_ann: Behind) -> None:
     started = of_ann.start("sh", "-c", "echo $$; exec sleep 600")
     program = int(started.says())
     keeper = int(Path(f"/proc/{program}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -127,19 +127,19 @@ def test_a_keeper_that_is_killed_takes_its_program_along(of_ann: Behind) -> None
     assert started.end()[0] != 0
 
 
-def test_another_user_is_not_let_in(of_ann: Behind) -> None:
+def test_connection_of_another_user_is_closed(of_ann: Behind) -> None:
     code, said = of_ann.run("id", "-u", caller=BOB)
     assert code != 0
     assert "could not be started" in said
 
 
-def test_whoever_comes_without_input_and_output_is_told_so(of_ann: Behind) -> None:
+def test_caller_without_descriptors_gets_an_error(of_ann: Behind) -> None:
     place = of_ann.host.agent.place(of_ann.record)
     assert place is not None
     record = replace(of_ann.record, uid=0)
-    door = of_ann.entry_sockets.open(record, place, lease="", member=False)
+    path = of_ann.entry_sockets.open(record, place, lease="", member=False)
     with socket.socket(socket.AF_UNIX) as caller:
-        caller.connect(door)
+        caller.connect(path)
         caller.sendall(b"\0" + b"x" * 100)
         caller.settimeout(60)
         said = json.loads(caller.recv(4096))
@@ -227,7 +227,7 @@ print(json.dumps(done))
 """
 
 
-def test_no_program_finds_a_way_to_the_hosts_network(placed: Behind) -> None:
+def test_program_cannot_reach_the_hosts_network(placed: Behind) -> None:
     name = f"calabash-test-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
         abstract.bind(f"\0{name}")
@@ -237,14 +237,14 @@ def test_no_program_finds_a_way_to_the_hosts_network(placed: Behind) -> None:
         assert json.loads(placed.python(source)) == []
 
 
-def test_a_program_that_starts_a_set_uid_one_gets_nothing_by_it(of_ann: Behind, tmp_path: Path) -> None:
+def test_set_uid_program_gives_no_way_to_the_hosts_network(of_ann: Behind, tmp_path: Path) -> None:
     own = tmp_path / "id"
     own.write_bytes(Path("/usr/bin/id").read_bytes())
     own.chmod(0o4755)
     assert of_ann.run(str(own), "-u")[1].strip() == str(ANN.uid)
 
 
-def test_what_a_program_leaves_in_the_namespace_has_no_network_after_the_end(of_ann: Behind) -> None:
+def test_process_left_in_the_namespace_has_no_network_after_the_end(of_ann: Behind) -> None:
     host = of_ann.host
     started = of_ann.start("sh", "-c", "echo $$; exec sleep 600")
     program = int(started.says())

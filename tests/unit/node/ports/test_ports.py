@@ -34,7 +34,7 @@ def host(tmp_path: Path) -> Iterator[PortHost]:
 # -- what is asked for ---------------------------------------------------------------------------------------------
 
 
-def test_a_port_is_named_by_its_path_at_most_eight_and_each_once() -> None:
+def test_request_names_ports_by_path_at_most_eight_without_duplicates() -> None:
     assert GpuRequest(ports=("red/a/web1",)).ports == ("red/a/web1",)
     for ports in (("red/a",), ("red/a/web1", "red/a/web1"), tuple(f"red/a/p{i}" for i in range(9)), ("../../x",)):
         with pytest.raises(CalabashError) as refused:
@@ -42,12 +42,12 @@ def test_a_port_is_named_by_its_path_at_most_eight_and_each_once() -> None:
         assert refused.value.hint
 
 
-def test_what_stands_without_a_program_has_no_ports() -> None:
+def test_standing_allocation_with_ports_is_refused() -> None:
     with pytest.raises(CalabashError, match="needs a program"):
         GpuRequest(ports=("red/a/web1",), standing=True)
 
 
-def test_a_pool_without_networks_says_so() -> None:
+def test_pool_without_networks_refuses_ports() -> None:
     NoPorts().require(GpuRequest())
     with pytest.raises(CalabashError) as refused:
         NoPorts().require(GpuRequest(ports=("red/a/web1",)))
@@ -64,7 +64,7 @@ def test_a_port_has_one_holder_at_a_time() -> None:
 
 
 @needs_root
-def test_ports_of_other_tenants_of_nobody_and_of_the_platform_are_all_the_same_to_whoever_asks(host: PortHost) -> None:
+def test_missing_ports_and_ports_of_others_give_the_same_error(host: PortHost) -> None:
     host.agent.require(GpuRequest(ports=("red/a/web1",), tenant="red"))
     said = []
     for port in ("blue/a/web1", "red/a/none", "red/a/x-gate"):
@@ -75,10 +75,10 @@ def test_ports_of_other_tenants_of_nobody_and_of_the_platform_are_all_the_same_t
     assert len(set(said)) == 1
 
 
-def test_the_first_port_has_the_way_out_and_others_reach_their_vpc(tmp_path: Path) -> None:
-    from tests.unit.node.port_world import Book
+def test_first_port_has_the_default_route_and_others_routes_to_their_vpc(tmp_path: Path) -> None:
+    from tests.unit.node.port_world import KnownPorts
 
-    facts = Book("red/a/web1").port_facts("red/a/web1")
+    facts = KnownPorts("red/a/web1").port_facts("red/a/web1")
     first, second = (link_settings(facts, first=which) for which in (True, False))
     assert first.routes == (("0.0.0.0/0", "10.7.0.1"),)
     assert second.routes == (("10.7.0.0/16", "10.7.0.1"),)
@@ -91,7 +91,7 @@ def test_the_first_port_has_the_way_out_and_others_reach_their_vpc(tmp_path: Pat
 
 
 @needs_root
-def test_an_allocation_has_its_ports_in_a_namespace_of_its_own_until_it_is_over(host: PortHost) -> None:
+def test_allocation_has_its_ports_in_a_namespace_until_it_ends(host: PortHost) -> None:
     record = held("one", "red/a/web1", "red/a/web2")
     host.agent.attach(record)
     place = host.agent.place(record)
@@ -109,7 +109,7 @@ def test_an_allocation_has_its_ports_in_a_namespace_of_its_own_until_it_is_over(
 
 
 @needs_root
-def test_what_holds_a_namespace_open_has_no_network_once_the_allocation_is_over(host: PortHost) -> None:
+def test_process_in_the_namespace_of_an_ended_allocation_has_no_network(host: PortHost) -> None:
     record = held("one", "red/a/web1")
     host.agent.attach(record)
     place = host.agent.place(record)
@@ -127,7 +127,7 @@ def test_what_holds_a_namespace_open_has_no_network_once_the_allocation_is_over(
 
 
 @needs_root
-def test_what_does_not_work_of_a_port_is_said_until_it_works(host: PortHost) -> None:
+def test_lacks_describes_what_does_not_work_until_it_works(host: PortHost) -> None:
     host.switch.answering = False
     record = held("one", "red/a/web1")
     host.agent.attach(record)
@@ -141,7 +141,7 @@ def test_what_does_not_work_of_a_port_is_said_until_it_works(host: PortHost) -> 
 
 
 @needs_root
-def test_a_switch_that_is_away_keeps_nobody_from_losing_the_network_and_is_cleared_up_later(host: PortHost) -> None:
+def test_interfaces_are_removed_while_the_switch_does_not_answer_and_switch_ports_later(host: PortHost) -> None:
     record = held("one", "red/a/web1")
     host.agent.attach(record)
     host.switch.broken = True
@@ -156,7 +156,7 @@ def test_a_switch_that_is_away_keeps_nobody_from_losing_the_network_and_is_clear
 
 
 @needs_root
-def test_a_host_whose_switch_was_taken_down_keeps_nothing_of_what_was_over(host: PortHost) -> None:
+def test_host_without_a_switch_keeps_no_parts_of_ended_allocations(host: PortHost) -> None:
     over, before = held("one", "red/a/web1"), held("before", "red/a/web2")
     host.agent.attach(over)
     host.agent.attach(before)
@@ -170,7 +170,7 @@ def test_a_host_whose_switch_was_taken_down_keeps_nothing_of_what_was_over(host:
 
 
 @needs_root
-def test_the_next_holder_of_a_port_does_not_wait_for_a_round(host: PortHost) -> None:
+def test_next_holder_of_a_port_does_not_wait_for_a_round(host: PortHost) -> None:
     host.agent.attach(held("one", "red/a/web1"))
     host.agent.leave(held("one", "red/a/web1"))
     host.agent.attach(held("two", "red/a/web1"))
@@ -181,7 +181,7 @@ def test_the_next_holder_of_a_port_does_not_wait_for_a_round(host: PortHost) -> 
 
 
 @needs_root
-def test_the_next_agent_adopts_what_is_held_without_touching_it_and_removes_the_rest(host: PortHost) -> None:
+def test_next_agent_keeps_ports_of_held_allocations_and_removes_the_rest(host: PortHost) -> None:
     kept, over = held("kept", "red/a/web1"), held("over", "red/a/web2")
     host.agent.attach(kept)
     host.agent.attach(over)
@@ -199,7 +199,7 @@ def test_the_next_agent_adopts_what_is_held_without_touching_it_and_removes_the_
 
 
 @needs_root
-def test_a_switch_that_was_made_anew_gets_its_ports_again(host: PortHost) -> None:
+def test_ports_are_plugged_into_a_new_switch_again(host: PortHost) -> None:
     record = held("one", "red/a/web1")
     host.agent.attach(record)
     ports = dict(host.switch.ports)
@@ -209,7 +209,7 @@ def test_a_switch_that_was_made_anew_gets_its_ports_again(host: PortHost) -> Non
 
 
 @needs_root
-def test_ports_of_another_pool_are_never_touched(host: PortHost, tmp_path: Path) -> None:
+def test_ports_of_another_pool_are_not_changed(host: PortHost, tmp_path: Path) -> None:
     record = held("one", "red/a/web1")
     host.agent.attach(record)
     other = PortHost(tmp_path / "other", "o")
@@ -224,11 +224,11 @@ def test_ports_of_another_pool_are_never_touched(host: PortHost, tmp_path: Path)
 
 
 class _KilledError(BaseException):
-    """The agent is killed here: nothing else of it runs."""
+    """The agent is killed at this point."""
 
 
 class Killer:
-    """Ends whoever calls anything that changes the host, at the call of that number."""
+    """Kills the agent at the n-th call that changes the host."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, host: PortHost) -> None:
         self.calls, self.at = 0, -1
@@ -260,7 +260,7 @@ class Killer:
 
 @needs_root
 @pytest.mark.parametrize("still_held", [False, True], ids=["over", "held"])
-def test_killed_at_every_point_nothing_is_left_over_and_what_is_held_works(
+def test_agent_killed_at_any_step_leaves_no_parts_and_held_ports_work(
     host: PortHost, monkeypatch: pytest.MonkeyPatch, still_held: bool
 ) -> None:
     record = held("one", "red/a/web1")

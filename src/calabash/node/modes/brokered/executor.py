@@ -1,9 +1,11 @@
-"""Brokered slices on this node: for each allocation a host in its slot, started by us, that has a worker for every program
-of the tenant. The worker is what uses the card: under the library, the limits and the books of any other slice.
+"""Executor of mode brokered: starts a worker host in the slot of each allocation.
 
-A host lives as long as the process that asked for the allocation, or a program that it serves, or until the allocation is
-given back where it stands by itself. In a cluster whoever asked is the sandbox of the pod, and the pod's end is its end. A host
-that dies ends its allocation: its programs have lost what they computed.
+The worker host starts a worker for every program of the tenant. The worker uses the device, under the same library, limits and
+accounting as the programs of any other slice.
+
+A worker host lives as long as its client (the process that asked for the allocation) or a program that it serves; for a
+standing allocation until the allocation is released. In a cluster the client is the sandbox of the pod. If a worker host
+dies, its allocation is ended, because its programs have lost their state.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from calabash.model.request import AllocationId
 from calabash.node.modes.brokered.host import SOCKET_FILE, WorkerHost
 from calabash.node.modes.brokered.images import ImageFiles
 from calabash.node.modes.brokered.isolation import directory_of, enclosure_of, program_edits
-from calabash.node.modes.brokered.records import HostBook, RunningHost
+from calabash.node.modes.brokered.records import RunningHost, WorkerHostFile
 from calabash.node.modes.brokered.users import FreeUsers, WorkerUser
 from calabash.node.modes.protocol import NodeTools
 from calabash.node.modes.vgpu import VgpuExecutor
@@ -33,15 +35,15 @@ from calabash.node.slots.names import LEASE_FILE, WORKERS_FILE
 from calabash.sharing import brokered
 from calabash.sharing.protocol import Edits
 
-UNUSED_NS = 10_000_000_000  # how long a host waits for the first program of an asker that cannot be seen
-BOUND_NS = 5_000_000_000  # how often what workers keep is looked at
+UNUSED_NS = 10_000_000_000  # how long a host without a known client waits for its first program
+BOUND_NS = 5_000_000_000  # interval at which the size of the code image files is limited
 WORKER_DIED = "worker_died"
 
 log = structlog.get_logger(__name__)
 
 
 class BrokeredExecutor(VgpuExecutor):
-    """Slices of the same library, in which workers run."""
+    """Executor of slices that workers use for the tenant's programs, limited by the same library as vGPU slices."""
 
     name = brokered.MODE.name
     standing = True
@@ -50,25 +52,26 @@ class BrokeredExecutor(VgpuExecutor):
         super().__init__(tools)
         self._lock = threading.Lock()
         self._hosts: dict[AllocationId, WorkerHost] = {}
-        self._over: list[WorkerHost] = []  # ended, and still to be cleared away
+        self._ended_hosts: list[WorkerHost] = []  # ended, but their directories and zombies are not removed yet
         self._endings = Endings()
-        self._book = HostBook(tools.home / WORKERS_FILE)
+        self._records = WorkerHostFile(tools.home / WORKERS_FILE)
         self._users = FreeUsers(tools.workers, fallback=tools.home / "worker-users")
         self._images = ImageFiles(tools.home / "images")
         self._bounded_ns = 0
 
     def start(self) -> None:
-        """What contexts cost is learned by the mode beside which this one serves."""
+        """Do nothing: the executor of mode vgpu learns the cost of contexts."""
 
-    def look(self) -> None:
-        """Ledgers are kept true by the same."""
+    def poll(self) -> None:
+        """Do nothing: the executor of mode vgpu corrects the ledgers of all slots."""
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Return the limits of the slot. Raises MODE_CONFLICT if the node starts no workers, BAD_FILE without the programs."""
         if self._tools.workers is None:
             raise CalabashError(
-                f"this node starts no workers, so mode {self.name} cannot be served",
+                f"this node starts no workers, so it cannot serve mode {self.name}",
                 reason=Reason.MODE_CONFLICT,
-                hint="ask a pool of this machine: calabash run --isolation brokered",
+                hint="use a pool of this machine: calabash run --isolation brokered",
             )
         if not (remote_library_dir() / "calabash-worker").is_file():
             raise CalabashError(
@@ -79,10 +82,14 @@ class BrokeredExecutor(VgpuExecutor):
         return super().prepare(record)
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """A place and a user for its host."""
+        """Assign a directory and a user to the allocation's worker host, which ``launch`` starts.
+
+        Raises:
+            CalabashError: as ``prepare``; NO_CAPACITY: all users for workers are taken.
+        """
         devices = self.prepare(record)
         with self._lock:
-            taken = {host.user for host in (*self._hosts.values(), *self._over)}
+            taken = {host.user for host in (*self._hosts.values(), *self._ended_hosts)}
             self._hosts[record.id] = self._host(record, self._users.one(taken))
         return devices
 
@@ -93,7 +100,7 @@ class BrokeredExecutor(VgpuExecutor):
     def launch(self, record: AllocationRecord) -> None:
         host = self._hosts.get(record.id)
         if host is None or host.process is not None:
-            return  # granted again, or given up meanwhile
+            return  # the host runs already, or the allocation has been released
         slot = self._tools.slot_of(record.id)
         lease = slot / LEASE_FILE
         host.used_ns = time.monotonic_ns()
@@ -109,58 +116,58 @@ class BrokeredExecutor(VgpuExecutor):
         finally:
             if images is not None:
                 images.close()
-        self._write_book()
+        self._write_records()
 
     def edits(self, record: AllocationRecord) -> Edits:
         return program_edits(self._directory(record.id) / SOCKET_FILE, record.placement.slices)
 
     def leave(self, record: AllocationRecord) -> None:
-        """Its directory and its zombie are seen to by ``tend``."""
+        """End the allocation's worker host. ``poll_processes`` removes its directory and reaps the process."""
         with self._lock:
             host = self._hosts.pop(record.id, None)
             if host is None:
                 return
             died = host.found_dead()
             host.end()
-            self._over.append(host)
+            self._ended_hosts.append(host)
         if died:
-            self._tell_death(host)
+            self._report_death(host)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         records = {record.id: record for record in held}
-        for running in self._book.read():
+        for running in self._records.read():
             process = Process(pid=running.pid, start_time=running.start_time)
             record = records.get(AllocationId(running.allocation))
             host = WorkerHost(
                 AllocationId(running.allocation),
                 directory_of(self._tools.home, running.name or running.allocation),
                 client=_client_of(record) if record is not None else None,
-                user=WorkerUser(uid=running.user),  # the host itself holds its lock
+                user=WorkerUser(uid=running.user),  # the host process holds the lock of its user
                 name=running.name,
                 standing=record is not None and record.request.standing,
             )
             host.adopt(process)
             if record is None or not alive(process):
                 host.end()
-                self._over.append(host)
+                self._ended_hosts.append(host)
             else:
                 host.used_ns = time.monotonic_ns()
                 self._hosts[record.id] = host
         for record in held:
             if record.id not in self._hosts:
-                self._tools.end(record.id, WORKER_DIED, "its worker ended while no pool ran")
+                self._tools.end(record.id, WORKER_DIED, "the worker host exited while no pool ran")
 
-    def tend(self) -> None:
+    def poll_processes(self) -> None:
         with self._lock:
-            hosts, over = list(self._hosts.values()), list(self._over)
+            hosts, ended = list(self._hosts.values()), list(self._ended_hosts)
         for host in hosts:
-            self._watch(host)
+            self._watch_processes(host)
         self._endings.poll()
         for host in hosts:
             if host.process is not None:
                 host.listen_to()
-                self._look_at(host)
-        for host in over:
+                self._check_host(host)
+        for host in ended:
             self._clear(host)
         if hosts and time.monotonic_ns() - self._bounded_ns > BOUND_NS:
             self._images.bound()
@@ -171,25 +178,25 @@ class BrokeredExecutor(VgpuExecutor):
         return host is None or host.standing or host.client is None or alive(host.client) or host.serves()
 
     def stop(self) -> None:
-        """Hosts go on; the next pool takes them over."""
+        """Release the worker hosts, which keep running; the next pool adopts them."""
         for host in list(self._hosts.values()):
             host.release()
         self._endings.close()
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _watch(self, host: WorkerHost) -> None:
+    def _watch_processes(self, host: WorkerHost) -> None:
         for process in (host.process, host.client):
             if process is not None:
                 self._endings.watch(process)
 
-    def _look_at(self, host: WorkerHost) -> None:
+    def _check_host(self, host: WorkerHost) -> None:
         assert host.process is not None
         if self._endings.ended(host.process):
             with self._lock:
                 died = host.found_dead()
-            if died:  # without the lock: ending takes that of the agent
-                self._tell_death(host)
+            if died:  # without the lock, because ending an allocation takes the agent's lock
+                self._report_death(host)
         elif not host.ended and not self._needed(host):
             host.end()
             self._end(host)
@@ -202,18 +209,18 @@ class BrokeredExecutor(VgpuExecutor):
             return True
         return host.client is None and time.monotonic_ns() - host.used_ns < UNUSED_NS
 
-    def _tell_death(self, host: WorkerHost) -> None:
-        """Of one that nobody here has ended; a kubelet ends whatever is left of a pod that is over."""
+    def _report_death(self, host: WorkerHost) -> None:
+        """End the allocation of a host that died. No event is emitted if the allocation was ending or its pod is over."""
         if self._tools.over(host.allocation):
             self._end(host)
         elif not self._tools.ending(host.allocation):
-            why = "the host of its workers has died"
-            self._tools.tell(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
+            why = "the worker host has died"
+            self._tools.record_event(WORKER_DIED, WORKER_DIED, host.allocation, "", why)
             self._tools.end(host.allocation, WORKER_DIED, why)
 
     def _end(self, host: WorkerHost) -> None:
-        """Also where somebody may come back: for whoever does another is started."""
-        self._tools.end(host.allocation, "ended", "nobody needs its worker any more")
+        """End the allocation of a host that no client or program needs."""
+        self._tools.end(host.allocation, "ended", "no client or program uses its workers any more")
 
     def _clear(self, host: WorkerHost) -> None:
         if not host.reap():
@@ -222,10 +229,10 @@ class BrokeredExecutor(VgpuExecutor):
             if process is not None:
                 self._endings.unwatch(process)
         with self._lock:
-            self._over.remove(host)
+            self._ended_hosts.remove(host)
             replaced = self._hosts.get(host.allocation)
-            host.close(keep_directory=replaced is not None and replaced.door == host.door)
-        self._write_book()
+            host.close(keep_directory=replaced is not None and replaced.socket_path == host.socket_path)
+        self._write_records()
 
     def _host(self, record: AllocationRecord, user: WorkerUser) -> WorkerHost:
         return WorkerHost(
@@ -240,8 +247,8 @@ class BrokeredExecutor(VgpuExecutor):
     def _directory(self, allocation: AllocationId) -> Path:
         return directory_of(self._tools.home, self._tools.slot_of(allocation).name)
 
-    def _write_book(self) -> None:
-        self._book.write(self._running)
+    def _write_records(self) -> None:
+        self._records.write(self._running)
 
     def _running(self) -> list[RunningHost]:
         with self._lock:
@@ -262,5 +269,5 @@ def _client_of(record: AllocationRecord) -> Process | None:
 
 
 def open_mode(tools: NodeTools) -> BrokeredExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode brokered."""
     return BrokeredExecutor(tools)

@@ -1,7 +1,7 @@
-"""The host of one allocation: the process that listens for its tenant's programs and starts a worker for each.
+"""Worker host of one allocation: the process that listens for the tenant's programs and starts a worker for each.
 
-It outlives its pool, as the programs of other slices do. Its directory has the socket, which only the tenant and ourselves
-may connect to, the pipe of its log, and an empty directory that becomes its root.
+The worker host outlives its pool, as the programs of other slices do. Its directory contains the socket, to which only the
+tenant and the pool's user may connect, the pipe of its log, and an empty directory that becomes its root.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ _BACKLOG = 256
 
 
 class WorkerHost:
-    """One host.
+    """The worker host of one allocation.
 
     Args:
-        client: the process that asked for the allocation, None where it is not known.
-        user: as whom it runs.
-        standing: it is needed until the allocation is given back.
-        name: that of its slot.
+        allocation: the allocation whose slice the workers use.
+        directory: directory of the socket, the log and the root.
+        client: the process that asked for the allocation; None if it is not known.
+        user: the user as which the host and its workers run.
+        standing: True if the host is needed until the allocation is released.
+        name: name of the allocation's slot.
     """
 
     def __init__(
@@ -58,15 +60,15 @@ class WorkerHost:
         self._taken = user
         self.standing = standing
         self.process: Process | None = None
-        self.used_ns = 0  # when it was last known to be needed
-        self.ended = False  # by us, or it has been told
+        self.used_ns = 0  # when the host was last known to be needed
+        self.ended = False  # ended by the pool, or its death has been reported
         self._directory = directory
         self._log = WorkerLog(directory / "log", allocation)
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
-    def door(self) -> Path:
-        """Where programs connect."""
+    def socket_path(self) -> Path:
+        """Path of the socket to which programs connect."""
         return self._directory / SOCKET_FILE
 
     def start(
@@ -78,13 +80,17 @@ class WorkerHost:
         images: ImageFile | None,
         join: Callable[[Process], None],
     ) -> None:
-        """Start it, a member of its allocation before it does anything. Raises CalabashError.
+        """Start the process. It becomes a member of its allocation before it does anything else.
 
         Args:
-            tenant: the user who may connect; -1: whoever is shown the socket, as in a container that it is mounted in.
-            lease: where members are known by a lock on this file, which it then holds.
-            images: where its workers keep images of code; None: nowhere.
-            join: makes it a member.
+            enclosure: files, devices and environment that the process sees.
+            tenant: the user who may connect; -1: every process that sees the socket, as in a container that mounts it.
+            lease: the file that the process locks as a member; None if members are known by their cgroup.
+            images: file in which workers keep images of code; None for none.
+            join: makes the process a member of the allocation.
+
+        Raises:
+            CalabashError: BAD_FILE: the worker cannot be started; CONFLICT: the worker exited at once.
         """
         worker, launcher = remote_library_dir() / "calabash-worker", remote_library_dir() / "calabash-enclose"
         with ExitStack() as stack:
@@ -108,7 +114,7 @@ class WorkerHost:
                 said = self._log.open()
                 program = [str(worker), "--listen", str(listener.fileno())]
                 if tenant >= 0:
-                    program += ["--broker-uid", str(tenant)]  # who may connect may also hand connections on
+                    program += ["--broker-uid", str(tenant)]  # the user who may connect may also pass connections on
                 self._child = start_program(
                     root.words(launcher, program, go=go),
                     environment=root.variables(),
@@ -119,58 +125,60 @@ class WorkerHost:
                 )
             except OSError as error:
                 raise CalabashError(
-                    f"the worker of {self.allocation} cannot be started: {error.strerror}",
+                    f"the worker host of allocation {self.allocation} cannot be started: {error.strerror}",
                     reason=Reason.BAD_FILE,
                     hint="build it with: make native",
                 ) from error
             self.process = identify(self._child.pid)
             if self.process is None:
-                raise CalabashError(f"the worker of {self.allocation} ended at once", reason=Reason.CONFLICT)
+                raise CalabashError(
+                    f"the worker host of allocation {self.allocation} exited at once", reason=Reason.CONFLICT
+                )
             join(self.process)
             os.write(begin, b".")
-            self._taken.close()  # the host holds the lock from now on
+            self._taken.close()  # the process has inherited the lock
 
     def adopt(self, process: Process) -> None:
-        """Take over what an earlier pool has started."""
+        """Take over the process that an earlier pool started."""
         self.process = process
         try:
             self._log.open()
         except OSError:
-            return  # it goes on without being heard
+            return  # the process keeps running, and its log is not read
 
     def serves(self) -> bool:
-        """Whether it has workers."""
+        """Return True if the host has workers."""
         return self.process is not None and bool(children_of(self.process.pid))
 
     def listen_to(self) -> None:
-        """Tell what it and its workers have said."""
+        """Copy new output of the host and its workers to the pool's log."""
         self._log.read()
 
     def found_dead(self) -> bool:
-        """Whether it has ended though nobody has ended it; true once."""
+        """Return True, once, if the process has exited and the pool did not end it."""
         if self.process is None or self.ended or alive(self.process):
             return False
         self.ended = True
         return True
 
     def end(self) -> None:
-        """End it; its workers end with it."""
+        """Kill the process; its workers end with it."""
         self.ended = True
         if self.process is not None:
             send_signal(self.process, signal.SIGKILL)
 
     def reap(self) -> bool:
-        """Whether nothing of it is left that waits for us."""
+        """Reap the process if it is a child of this one. Return False while it still runs."""
         return self._child is None or self._child.poll() is not None
 
     def close(self, *, keep_directory: bool = False) -> None:
-        """It is over: nothing of it remains on disk, unless its directory is already the next one's."""
+        """Close the log and the lock, and remove the directory unless a new host already uses it."""
         self.release()
         if not keep_directory:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def release(self) -> None:
-        """The pool stops and it goes on."""
+        """Close the log and the lock when the pool stops. The process keeps running."""
         self._taken.close()
         self._log.close()
 
@@ -180,13 +188,13 @@ class WorkerHost:
         (self._directory / "root").mkdir(mode=0o755)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            listener.bind(str(self.door))
-            self.door.chmod(0o600 if tenant >= 0 else 0o666)
+            listener.bind(str(self.socket_path))
+            self.socket_path.chmod(0o600 if tenant >= 0 else 0o666)
             if tenant >= 0 and tenant != os.geteuid():
-                os.chown(self.door, tenant, -1)
+                os.chown(self.socket_path, tenant, -1)
             listener.listen(_BACKLOG)
             if tenant >= 0:
-                self._directory.chmod(0o711)  # only now may anybody else come near
+                self._directory.chmod(0o711)  # other users may traverse the directory only after the socket is set up
         except BaseException:
             listener.close()
             raise

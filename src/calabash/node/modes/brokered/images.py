@@ -1,9 +1,9 @@
-"""Images of code that workers keep for their tenants, so that a program's second start sends none: a file for each tenant of
-each user, below the pool's home, where only the pool may go.
+"""Files in which workers cache images of GPU code, one for each tenant of each user, so that programs send their code once.
 
-A worker is somebody else each time and may open nothing there: its host is given the open file. What a file holds is never
-read by us, and a worker uses what has the hash that a program has named. So all there is to see to is size: a worker empties
-the file when it becomes too long, and one that does not finds it cut by us.
+The files are in a directory of the pool's home that only the pool may enter. Workers run as changing users and may open no
+file there; a worker host inherits the open file. The pool never reads the content, and a worker uses only an image whose hash
+a program has named, so the pool limits only the size: a worker empties a file that becomes too long, and the pool
+truncates it if the worker does not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """A tenant's file, open. ``bytes_max`` is how long its workers let it become."""
+    """Open file of one tenant. Its workers keep it below ``bytes_max``."""
 
     descriptor: int
     bytes_max: int
 
     def environment(self) -> dict[str, str]:
-        """What a host is told of it that has inherited the descriptor (native/remote/worker/image_store.h)."""
+        """Return the environment of a worker host that inherits the descriptor (native/remote/worker/image_store.h)."""
         return {"CALABASH_IMAGES": f"fd:{self.descriptor}", "CALABASH_IMAGES_MAX": str(self.bytes_max)}
 
     def close(self) -> None:
@@ -41,11 +41,12 @@ class ImageFile:
 
 
 class ImageFiles:
-    """The files of one pool.
+    """The image files of one pool.
 
     Args:
-        directory: made when the first file is.
-        each_bytes_max, all_bytes_max: how long a file may be, and all of them together; the one unused longest goes first.
+        directory: directory of the files, made with the first one.
+        each_bytes_max: largest size of a file.
+        all_bytes_max: largest size of all files together; the least recently used files are removed first.
     """
 
     def __init__(
@@ -56,35 +57,37 @@ class ImageFiles:
         self._all_bytes_max = all_bytes_max
 
     def open(self, *, uid: int, tenant: str) -> ImageFile | None:
-        """The tenant's file, which is made where there is none; the caller closes it. None: its programs send their code
-        each time, and why is in the log."""
+        """Open or create the tenant's file; the caller closes it.
+
+        Returns None if that fails, and logs the error; the tenant's programs then send their code each time.
+        """
         path = self._directory / f"{uid}-{hashlib.blake2b(tenant.encode(), digest_size=16).hexdigest()}"
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             self._directory.chmod(0o700)
             self.bound()
             descriptor = self._open(path)
-            os.utime(descriptor)  # when it was used last
+            os.utime(descriptor)  # records the last use
         except OSError as error:
-            log.warning("images of code are not kept", file=str(path), error=error.strerror)
+            log.warning("the file of code images cannot be opened", file=str(path), error=error.strerror)
             return None
         return ImageFile(descriptor, self._each_bytes_max)
 
     def bound(self) -> None:
-        """Cut what is too long, and remove what has been unused longest when all of it is too much."""
+        """Empty files that are too long, and remove the least recently used ones if all together are too long or too many."""
         left = self._all_bytes_max
         for number, (path, found) in enumerate(self._by_use()):
             size = found.st_size
             try:
                 if size > self._each_bytes_max:
-                    log.warning("a file of images is longer than it may be, and is emptied", file=str(path), bytes=size)
+                    log.warning("a file of code images is too long and is emptied", file=str(path), bytes=size)
                     os.truncate(path, 0)
                     size = 0
                 left -= size
                 if left < 0 or number >= FILES_MAX:
                     path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("a file of images cannot be bounded", file=str(path), error=error.strerror)
+                log.warning("the size of a file of code images cannot be limited", file=str(path), error=error.strerror)
 
     def _by_use(self) -> list[tuple[Path, os.stat_result]]:
         found = []
@@ -97,12 +100,12 @@ class ImageFiles:
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.warning("files of images cannot be looked at", error=error.strerror)
+            log.warning("the files of code images cannot be listed", error=error.strerror)
         return sorted(found, key=lambda file: file[1].st_mtime_ns, reverse=True)
 
     @staticmethod
     def _open(path: Path) -> int:
-        """Raises OSError; what is no plain file of ours is replaced."""
+        """Open or create a file. Replaces anything but a regular file with one link of the pool's user. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         for _ in range(2):
             try:

@@ -1,4 +1,4 @@
-"""What a host of workers sees of the machine, and what its tenant's programs are told instead."""
+"""Sandbox of a worker host, and the environment of the tenant's programs that use it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "CUDA_CACHE_D
 
 
 def directory_of(home: Path, name: str) -> Path:
-    """Return where the host of an allocation has its socket, given the name of its slot. Names of sockets are short, and
-    what another program mounts has to lie in the home. Raises CalabashError."""
+    """Return the directory of a worker host, given the name of its slot, and make its parent.
+
+    A name of more than 32 characters is hashed, because paths of sockets are short. Raises CalabashError.
+    """
     if len(name) > _DIRECTORY_CHARACTERS_MAX:
         name = hashlib.sha256(name.encode()).hexdigest()[:_DIRECTORY_CHARACTERS_MAX]
     base = socket_directory(home, "workers", longest=f"/{name}/{SOCKET_FILE}")
@@ -33,10 +35,17 @@ def directory_of(home: Path, name: str) -> Path:
 
 
 def enclosure_of(tools: NodeTools, record: AllocationRecord, slot: Path, *, user: int) -> Enclosure:
-    """The driver's libraries, the cards of the slice, and the slice itself; a root of its own where we may give one.
+    """Return the sandbox of a worker host: the driver's libraries, the devices of the slice, and its slot.
 
-    On a simulated node the driver is the simulated one, and its cards are the node's state. Where the driver is a host's whose
-    files we see elsewhere, its libraries are those of ``DriverFiles``.
+    The sandbox has its own root if the pool may change users. On a simulated node it contains the simulated driver and the
+    node's state file instead of devices. If the driver's files are mounted from the host (``DriverFiles``), its libraries are
+    taken from there.
+
+    Args:
+        tools: tools of the node.
+        record: the allocation.
+        slot: directory of the allocation's slot.
+        user: the user as which workers run; -1: the pool's own.
     """
     shim = shim_environment(record.placement.slices, library=str(tools.library), slot=str(slot))
     sees = [*SYSTEM_LIBRARIES, str(tools.library), str(remote_library_dir() / "calabash-worker")]
@@ -72,7 +81,7 @@ def _nodes(tools: NodeTools, record: AllocationRecord) -> list[str]:
 
 
 def program_edits(socket: Path, slices: Sequence[Slice]) -> Edits:
-    """A driver that has no card behind it but a worker, and nothing of the slice or of the node."""
+    """Return the edits of a tenant's program: the remote driver library and the worker socket, and no device."""
     environment = (
         ("LD_LIBRARY_PATH", str(remote_library_dir())),
         ("CALABASH_REMOTE", f"unix:{socket}"),

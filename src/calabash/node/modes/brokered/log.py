@@ -1,4 +1,4 @@
-"""What workers say, in the pool's log: from a pipe that never fills anybody's disk and never ends who writes to it."""
+"""Output of workers, copied from a named pipe to the pool's log in bounded amounts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import structlog
 
 LINE_CHARACTERS_MAX = 240
-LINES_MAX = 200  # of one host; whoever says more has nothing new to say
+LINES_MAX = 200  # of one worker host; further lines are dropped
 _READ_BYTES = 16 << 10
 
 log = structlog.get_logger(__name__)
 
 
 class WorkerLog:
-    """The named pipe of one host. Whoever writes has it open for reading as well, so it has no end without us."""
+    """The named pipe of one worker host. The host also has it open for reading, so it stays usable when the pool stops."""
 
     def __init__(self, path: Path, allocation: str) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class WorkerLog:
         self._rest = b""
 
     def open(self) -> int:
-        """Our end, and what the host is to write to."""
+        """Create the pipe if necessary, and open it. Return the descriptor, which the host inherits. Raises OSError."""
         with suppress(FileExistsError):
             os.mkfifo(self._path, 0o600)
         if self._descriptor < 0:
@@ -35,7 +35,7 @@ class WorkerLog:
         return self._descriptor
 
     def read(self) -> None:
-        """Tell what came since, a bounded part of it. Never waits."""
+        """Copy new lines to the log, at most 16 KiB per call. Never waits."""
         if self._descriptor < 0:
             return
         try:
@@ -51,7 +51,7 @@ class WorkerLog:
             said = "".join(c if c.isprintable() else "?" for c in line.decode(errors="replace"))
             log.info("worker", allocation=self._allocation, said=said[:LINE_CHARACTERS_MAX])
             if self._lines == LINES_MAX:
-                log.info("worker: what else it says is not kept", allocation=self._allocation)
+                log.info("worker: further output is dropped", allocation=self._allocation, lines_max=LINES_MAX)
 
     def close(self) -> None:
         if self._descriptor >= 0:

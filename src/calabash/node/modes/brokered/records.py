@@ -1,4 +1,4 @@
-"""Which hosts of workers run, in a file of the home: the next pool takes over those that are needed and ends the rest."""
+"""File of the running worker hosts, from which the next pool adopts the hosts that are needed and ends the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ log = structlog.get_logger(__name__)
 
 
 class RunningHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that was started; ``user`` -1: as the pool itself; ``name`` is that of its slot, "" as the allocation."""
+    """A running worker host.
+
+    ``user`` is -1 if it runs as the pool's user. ``name`` is the name of its slot; "" if that is the allocation's.
+    """
 
     allocation: str
     pid: int
@@ -24,8 +27,8 @@ class RunningHost(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class HostBook:
-    """The file. Methods may be called from any thread."""
+class WorkerHostFile:
+    """The file of running worker hosts. Methods may be called from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,7 +36,7 @@ class HostBook:
         self._written: tuple[RunningHost, ...] | None = None
 
     def write(self, running: Callable[[], Iterable[RunningHost]]) -> None:
-        """These and no others run, by what is found when it is this one's turn to write."""
+        """Replace the content by the hosts that ``running`` returns, which is called with the lock of the file held."""
         with self._lock:
             hosts = tuple(running())
             if hosts == self._written:
@@ -44,16 +47,16 @@ class HostBook:
                 else:
                     self._file.unlink(missing_ok=True)
             except OSError as error:
-                log.error("which hosts of workers run is not written down", error=error.strerror)
+                log.error("the file of worker hosts cannot be written", file=str(self._file), error=error.strerror)
                 return
             self._written = hosts
 
     def read(self) -> tuple[RunningHost, ...]:
-        """What an earlier pool has written."""
+        """Return the hosts that an earlier pool wrote; none if the file does not exist or is damaged."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=tuple[RunningHost, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError) as error:
-            log.error("what hosts of workers an earlier pool has left is not known", error=str(error))
+            log.error("the file of worker hosts cannot be read", file=str(self._file), error=str(error))
             return ()

@@ -1,8 +1,8 @@
-"""As which users workers run: users that nobody else is, so that a worker can do nothing to processes of others.
+"""Assignment of unused user IDs to workers, so that a worker cannot affect processes of other users.
 
-All pools of root on a machine take users from the same range by default. A pool locks a file for the user that it takes, in a
-directory of root's, and hands the open file to the host of the workers: the kernel drops the lock when the last process that
-has it is gone, however pools and hosts end.
+All pools of root on a machine take users from the same range by default. A pool locks a file per user ID in a
+directory of root and passes the open file to the worker host. The kernel releases the lock when the last process with that
+file has exited, so a crash leaves no stale lock.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ DIRECTORY = Path("/run/calabash-worker-users")
 
 @dataclass(slots=True, kw_only=True)
 class WorkerUser:
-    """A user that is taken; ``uid`` -1: the pool's own. ``descriptor`` holds the lock, -1: there is none."""
+    """An assigned user; ``uid`` -1: the pool's own. ``descriptor`` holds the lock; -1: no lock."""
 
     uid: int = OURSELVES
     descriptor: int = -1
 
     def close(self) -> None:
-        """Let go of the lock; a process that has inherited it still holds it."""
+        """Close the lock file; a process that has inherited it still holds the lock."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class FreeUsers:
-    """Users of a range, one after the other, so that a user is not soon taken again. None: there are no workers.
+    """Allocator of user IDs from a range. It goes round the range, so that a user is not soon reused.
 
     Args:
-        fallback: where the pool's own locks are if it may not write the directory of all pools, as in a container with a
-            file system that is read-only. Other pools are known by their processes there.
-        directory: where the locks of all pools of this machine are.
+        users: the range; None: workers run as the pool's user.
+        fallback: directory for the pool's locks if ``directory`` cannot be written, as in a container with a read-only
+            file system. Users of other pools are then recognised by their running processes.
+        directory: directory for the locks of all pools of this machine.
     """
 
     def __init__(self, users: WorkerUsers | None, *, fallback: Path, directory: Path = DIRECTORY) -> None:
@@ -55,8 +56,10 @@ class FreeUsers:
         self._last = users.first - 1 if users is not None else 0
 
     def one(self, taken: Collection[int]) -> WorkerUser:
-        """Take a user that is not in ``taken``, that no account has, that no other pool has taken and that no process of this
-        machine is. Raises NO_CAPACITY."""
+        """Take a user that is not in ``taken``, has no account and no running process, and is not taken by another pool.
+
+        Returns the pool's own user if there is no range or the pool is not root. Raises NO_CAPACITY.
+        """
         users = self._users
         if users is None or os.geteuid() != 0:
             return WorkerUser()
@@ -73,11 +76,11 @@ class FreeUsers:
         raise CalabashError(
             f"all {count} users for workers are taken",
             reason=Reason.NO_CAPACITY,
-            hint="give more of them in pool.toml, [workers]",
+            hint="enlarge the range in pool.toml, [workers]",
         )
 
     def _locked(self, user: int) -> int:
-        """Return a descriptor that holds the lock of a user; -1: another pool holds it. Raises CalabashError."""
+        """Return a descriptor that holds the lock of a user; -1 if another pool holds it. Raises CalabashError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             try:
@@ -89,7 +92,7 @@ class FreeUsers:
                 _make_private(self._directory)
             descriptor = os.open(self._directory / str(user), flags, 0o600)
         except OSError as error:
-            raise failure(error, f"user {user} for workers cannot be taken") from error
+            raise failure(error, f"user {user} for workers cannot be locked") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -105,7 +108,11 @@ def _make_private(directory: Path) -> None:
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise CalabashError(f"{directory} can be written by others", reason=Reason.NOT_PERMITTED, hint="remove it")
+        raise CalabashError(
+            f"{directory} is not a directory that only the pool's user can write",
+            reason=Reason.NOT_PERMITTED,
+            hint="remove it",
+        )
 
 
 def _has_a_name(user: int) -> bool:

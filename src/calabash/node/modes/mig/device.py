@@ -1,11 +1,11 @@
-"""One card that MIG cuts: what stands on it, whose it is, and how a place on it is come by.
+"""MIG instances of one GPU: their discovery, reuse, creation and destruction.
 
-Theory of operation. An instance is *taken* when a tenant holds one of its parts or a process is on one, else it is
-idle. A place is had in this order: the instance that stands there already; else the idle instances of ours that
-``model.mig_plan`` names are destroyed and a new one is made. What is taken, what is not ours and what a layout of an
-operator has is never destroyed. A tenant of some compute slices shares its GPU instance, and its memory, with others
-like it; whoever wants all of them gets a part as large as the instance. Where in there a part begins is decided when it is
-planned; idle parts of ours leave for it.
+Theory of operation. A GPU instance is *taken* if an allocation holds one of its compute instances or a process uses one;
+otherwise it is idle. To provide an instance at a place, an existing instance of that profile is reused; otherwise the
+idle instances that ``model.mig_plan`` names are destroyed and a new one is created. Instances that are taken, that the pool did
+not create, or that belong to an operator's layout are never destroyed. An allocation of some compute slices shares its GPU
+instance, and its memory, with others like it; an allocation of all of them gets a compute instance as large as the GPU
+instance. The first compute slice is decided by the plan; idle compute instances of the pool are destroyed to make room for it.
 """
 
 from __future__ import annotations
@@ -20,56 +20,76 @@ from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mig import MigInstance, MigPart, MigPlace, MigProfile, best_compute_slice, compute_mask, mig_state
 from calabash.model.mig_plan import instances_to_destroy
-from calabash.node.modes.mig.records import MigBook
+from calabash.node.modes.mig.records import CreatedInstances
 
-BUSY_S = 3.0  # whoever tries a card out has left it by then
-BUSY_LOOK_S = 0.1
+BUSY_S = 3.0  # a probe of a device ends within this time
+BUSY_RETRY_S = 0.1
 
 Parts = Collection[DeviceUuid]
 
 
 class MigCard:
-    """One card. Every method is called with ``lock`` held, for as long as the driver takes."""
+    """MIG instances of one GPU. Every method must be called with ``lock`` held; calls of the driver may take seconds."""
 
     def __init__(
-        self, device: Device, driver: Partitioning, book: MigBook, ill: Callable[[DeviceUuid], bool] = lambda _: False
+        self,
+        device: Device,
+        driver: Partitioning,
+        made: CreatedInstances,
+        has_failed: Callable[[DeviceUuid], bool] = lambda _: False,
     ) -> None:
-        self._ill = ill  # whether a fault has taken a part out of service
+        self._has_failed = has_failed  # True for a MIG device that a fault took out of service
         self.device = device
         self.lock = threading.RLock()
         self.layout = CardLayout(enabled=device.mig_enabled)
         self._driver = driver
-        self._book = book
+        self._made = made
         self._uuid = device.uuid
 
     def learn(self) -> None:
-        """What stands on it now, whoever made it."""
+        """Read the present instances from the driver into ``layout``. Raises CalabashError."""
         self.layout = self._driver.layout(self._uuid)
 
-    def look(self) -> list[str]:
-        """The same; what somebody else has changed since the last time, one line each."""
+    def poll(self) -> list[str]:
+        """Read the present instances, and return one line for each change since the last reading."""
         before = self.layout
         self.learn()
-        self._book.prune(self._uuid, self.layout)
+        self._made.prune(self._uuid, self.layout)
         return _differences(before, self.layout, self.device.index)
 
     def instances(self, held: Parts) -> tuple[MigInstance, ...]:
-        """What stands on it, for those who plan. ``held``: parts that tenants hold. One that has failed is as if strangers
-        were on it: nobody gets it."""
+        """Return the instances for the scheduler.
+
+        An instance with a failed MIG device, or with processes on one that no allocation holds, is marked ``foreign`` and is
+        not given out.
+
+        Args:
+            held: MIG devices that allocations hold.
+        """
         return tuple(
             MigInstance(
                 profile=instance.profile,
                 start=instance.start,
                 uuid=next((part.uuid for part in instance.parts), ""),
-                fixed=self._stays(instance),
-                parts=_parts(instance, kept=self._book.entry(self._uuid, instance) is None),
-                foreign=any((p.processes or self._ill(p.uuid)) and p.uuid not in held for p in instance.parts),
+                fixed=self._must_stay(instance),
+                parts=_parts(instance, kept=self._made.entry(self._uuid, instance) is None),
+                foreign=any((p.processes or self._has_failed(p.uuid)) and p.uuid not in held for p in instance.parts),
             )
             for instance in self.layout.instances
         )
 
     def provide(self, name: str, place: MigPlace, held: Parts) -> tuple[GpuInstance, ComputeInstance]:
-        """What has this name at this place, and nobody has. Raises CalabashError; what was made until then is idle."""
+        """Return an idle instance of a profile at a place, and create it if necessary.
+
+        Args:
+            name: the MIG profile.
+            place: first memory slice, and first compute slice of a shared instance.
+            held: MIG devices that allocations hold.
+
+        Raises:
+            CalabashError: there is no such profile, the instance has failed, there is no room, or the driver failed.
+                Instances created until then stay idle.
+        """
         known = self.device.mig.profile(name) if self.device.mig is not None else None
         if known is None:
             raise CalabashError(
@@ -79,7 +99,7 @@ class MigCard:
         self._enable()
         self.mend(held)
         instance = self.layout.at(profile, start)
-        if instance is not None and any(self._ill(part.uuid) for part in instance.parts):
+        if instance is not None and any(self._has_failed(part.uuid) for part in instance.parts):
             raise CalabashError(
                 f"the {profile} at {start} of device {self.device.index} has failed and is still in use",
                 reason=Reason.UNHEALTHY,
@@ -92,45 +112,56 @@ class MigCard:
         return instance, part
 
     def vacate(self, held: Parts) -> None:
-        """Be one card again, for another sharing mode. Raises CONFLICT while anything on it is taken or not ours."""
+        """Destroy all instances and disable MIG, for another sharing mode. Does nothing if MIG is disabled.
+
+        Raises:
+            CalabashError: MODE_CONFLICT: an instance is taken, belongs to a layout or was not created by the pool.
+        """
         if not self.layout.enabled:
             return
         self.learn()
         for instance in self.layout.instances:
-            if self._taken(instance, held) or self._stays(instance):
-                why = "is in use" if self._taken(instance, held) else "is to stay"
+            if self._taken(instance, held) or self._must_stay(instance):
+                why = "is in use" if self._taken(instance, held) else "must be kept"
                 raise CalabashError(
-                    f"device {self.device.index} is cut by MIG, and its {instance.profile} at {instance.start} {why}",
+                    f"device {self.device.index} is partitioned by MIG, and its {instance.profile} at {instance.start} {why}",
                     reason=Reason.MODE_CONFLICT,
-                    hint="destroy what you do not need of it: nvidia-smi mig -dci && nvidia-smi mig -dgi",
+                    hint="destroy the instances that are not needed: nvidia-smi mig -dci && nvidia-smi mig -dgi",
                 )
         for instance in self.layout.instances:
             self._destroy(instance)
         self._change(False)
 
     def arrange(self, places: Sequence[tuple[str, int]], held: Parts) -> None:
-        """Cut it as an operator wants it. Raises CONFLICT, and changes nothing, where what is taken or not ours is in the
-        way."""
+        """Set the operator's layout of the GPU: destroy other instances and create the missing ones.
+
+        Args:
+            places: profile and first memory slice of each instance.
+            held: MIG devices that allocations hold.
+
+        Raises:
+            CalabashError: CONFLICT: another instance is taken or was not created by the pool; nothing has been changed.
+        """
         self._enable()
         wanted = set(places)
         others = [i for i in self.layout.instances if (i.profile, i.start) not in wanted]
         for instance in others:
-            known = self._book.entry(self._uuid, instance)
+            known = self._made.entry(self._uuid, instance)
             if known is None or self._taken(instance, held):
                 raise CalabashError(
                     f"device {self.device.index}: the {instance.profile} at {instance.start}"
-                    f" {'is not ours' if known is None else 'is in use'}",
+                    f" {'was not created by this pool' if known is None else 'is in use'}",
                     reason=Reason.CONFLICT,
                 )
-        self._book.fix(self._uuid, wanted)
+        self._made.fix(self._uuid, wanted)
         for instance in others:
             self._destroy(instance)
         self.restore()
         self.learn()
 
     def restore(self) -> None:
-        """Make what the operator's layout has and does not stand, with a part as large as each."""
-        missing = [m for m in self._book.fixed(self._uuid) if self.layout.at(m.profile, m.start) is None]
+        """Create the missing instances of the operator's layout, each with one compute instance of the full size."""
+        missing = [m for m in self._made.fixed(self._uuid) if self.layout.at(m.profile, m.start) is None]
         if not missing or self.device.mig is None:
             return
         self._enable()
@@ -138,35 +169,37 @@ class MigCard:
             known = self.device.mig.profile(made.profile)
             if known is None or self.layout.at(made.profile, made.start) is not None:
                 continue
-            with _unless_full():  # something else stands there now
+            with _unless_full():  # another instance may occupy the place now
                 self._part(self._make(made.profile, made.start), known, 0, ())
         self.learn()
 
     def mend(self, held: Parts) -> list[str]:
-        """Destroy idle instances of ours that have failed: made anew, they are well again. What was done, one line each.
-        What a layout of an operator has stands again where there is room."""
-        told: list[str] = []
+        """Destroy idle instances of the pool that have failed, and create missing instances of the operator's layout.
+
+        An instance that is created again is healthy. Returns one line for each instance that was destroyed.
+        """
+        notes: list[str] = []
         if not self.layout.enabled:
-            return told
+            return notes
         for instance in self.layout.instances:
-            failed = any(self._ill(part.uuid) for part in instance.parts)
-            if failed and not self._taken(instance, held) and self._book.entry(self._uuid, instance) is not None:
+            failed = any(self._has_failed(part.uuid) for part in instance.parts)
+            if failed and not self._taken(instance, held) and self._made.entry(self._uuid, instance) is not None:
                 self._destroy(instance)
-                told.append(
-                    f"the {instance.profile} at {instance.start} of device {self.device.index} had failed, it is made anew"
+                notes.append(
+                    f"the {instance.profile} at {instance.start} of device {self.device.index} had failed and was destroyed"
                 )
-        if told:
+        if notes:
             self.learn()
         self.restore()
-        return told
+        return notes
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _taken(self, instance: GpuInstance, held: Parts) -> bool:
         return instance.in_use or any(part.uuid in held for part in instance.parts)
 
-    def _stays(self, instance: GpuInstance) -> bool:
-        known = self._book.entry(self._uuid, instance)
+    def _must_stay(self, instance: GpuInstance) -> bool:
+        known = self._made.entry(self._uuid, instance)
         return known is None or known.fixed
 
     def _enable(self) -> None:
@@ -179,7 +212,7 @@ class MigCard:
         self.learn()
 
     def _clear(self, profile: str, start: int, held: Parts) -> None:
-        """Destroy what has to leave for an instance here."""
+        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if that does not make room."""
         geometry = self.device.mig
         assert geometry is not None
         standing = {(i.profile, i.start): i for i in self.layout.instances}
@@ -196,18 +229,27 @@ class MigCard:
             self._destroy(standing[place.place])
 
     def _make(self, profile: str, start: int) -> GpuInstance:
-        self._book.about_to_make(self._uuid, profile, start)
+        self._made.about_to_make(self._uuid, profile, start)
         return self._driver.create(self._uuid, profile, start)
 
     def _destroy(self, instance: GpuInstance) -> None:
         for part in instance.parts:
             self._driver.destroy_part(self._uuid, instance.id, part.id)
         self._driver.destroy(self._uuid, instance.id)
-        self._book.destroyed(self._uuid, instance.profile, instance.start)
+        self._made.destroyed(self._uuid, instance.profile, instance.start)
 
     def _part(self, instance: GpuInstance, known: MigProfile, first: int, held: Parts) -> ComputeInstance:
-        """The part of this profile from this compute slice on (-1: anywhere): an idle one, or a new one in place of idle ones
-        of ours."""
+        """Return an idle compute instance, or create one in place of idle ones of the pool.
+
+        Args:
+            instance: the GPU instance.
+            known: the profile.
+            first: first compute slice; -1: any.
+            held: MIG devices that allocations hold.
+
+        Raises:
+            CalabashError: NO_CAPACITY: the compute slices are not free.
+        """
         idle = [part for part in instance.parts if part.uuid not in held and not part.processes]
         taken = _mask(part for part in instance.parts if part not in idle)
         first = first if first >= 0 else best_compute_slice(known, taken)
@@ -216,17 +258,17 @@ class MigCard:
         if found is not None:
             return found
         crossed = [part for part in idle if _mask((part,)) & span]
-        if first < 0 or span & taken or (crossed and self._book.entry(self._uuid, instance) is None):
+        if first < 0 or span & taken or (crossed and self._made.entry(self._uuid, instance) is None):
             free, at = known.instance_compute - taken.bit_count(), f" at {first}" if known.of and first >= 0 else ""
             raise CalabashError(
                 f"the {instance.profile} at {instance.start} of device {self.device.index} has"
-                f" {free} of {known.instance_compute} compute slices free, asked {known.compute}{at}",
+                f" {free} of {known.instance_compute} compute slices free, {known.compute} requested{at}",
                 reason=Reason.NO_CAPACITY,
             )
         for part in crossed:
             self._driver.destroy_part(self._uuid, instance.id, part.id)
         made = self._driver.create_part(self._uuid, instance.id, known.compute, first)
-        self._book.has_part(self._uuid, instance, made.uuid)
+        self._made.has_part(self._uuid, instance, made.uuid)
         return made
 
 
@@ -235,7 +277,7 @@ def _parts(instance: GpuInstance, *, kept: bool) -> tuple[MigPart, ...]:
 
 
 def _mask(parts: Iterable[ComputeInstance]) -> int:
-    """Their compute slices."""
+    """Return the compute slices of some compute instances as a bit mask."""
     mask = 0
     for part in parts:
         mask |= ((1 << part.compute) - 1) << part.start
@@ -252,7 +294,7 @@ def _unless_full() -> Iterator[None]:
 
 
 def _change_when_idle(driver: Partitioning, uuid: DeviceUuid, enabled: bool) -> None:
-    """The mode, as soon as the card is idle: something of ours may just be trying it out."""
+    """Enable or disable MIG, and retry for ``BUSY_S`` while the GPU is busy, for example with a probe of the pool."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
@@ -260,18 +302,18 @@ def _change_when_idle(driver: Partitioning, uuid: DeviceUuid, enabled: bool) -> 
         except CalabashError as error:
             if error.reason is not Reason.CONFLICT or time.monotonic() > deadline:
                 raise
-            time.sleep(BUSY_LOOK_S)
+            time.sleep(BUSY_RETRY_S)
 
 
 def _differences(before: CardLayout, after: CardLayout, index: int) -> list[str]:
-    """What one layout has and the other has not, for people."""
+    """Return the differences of two layouts as sentences."""
     if before.enabled != after.enabled:
-        return [f"somebody has turned MIG {'on' if after.enabled else 'off'} on device {index}"]
+        return [f"MIG was {'enabled' if after.enabled else 'disabled'} on device {index} from outside the pool"]
     found = []
-    for verb, these, those in (("made", after, before), ("destroyed", before, after)):
+    for verb, these, those in (("created", after, before), ("destroyed", before, after)):
         known = {(i.profile, i.start, tuple(p.uuid for p in i.parts)) for i in those.instances}
         found += [
-            f"somebody has {verb} a {i.profile} at {i.start} on device {index}"
+            f"a {i.profile} at {i.start} on device {index} was {verb} from outside the pool"
             for i in these.instances
             if (i.profile, i.start, tuple(p.uuid for p in i.parts)) not in known
         ]

@@ -1,9 +1,9 @@
-"""MIG on this node: instances are made when they are granted, kept for reuse when their tenant leaves, and given back to
-the card when another shape or another mode needs their room.
+"""Executor of mode mig: creates MIG instances for allocations and keeps idle ones for reuse.
 
-Who holds what follows from the journal and the slots; which instances are ours from ``mig_book``. Instances are gone when
-the machine was restarted: what a held allocation had is made again at the same place, and its slot then names the new MIG
-device; where that cannot be, the allocation ends with a reason.
+An idle instance is destroyed when another profile or another sharing mode needs its room. The holders of instances follow from
+the journal and the slots; the instances that the pool created are listed in ``records``. A restart of the machine destroys all
+instances: those of held allocations are then created again at the same places, and the slots name the new MIG
+devices; if that is impossible, the allocation is ended with a reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calabash.model.mig import split_profile
 from calabash.model.request import MIG_MODE, AllocationId, Slice
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mig.device import MigCard
-from calabash.node.modes.mig.records import MigBook
+from calabash.node.modes.mig.records import CreatedInstances
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.slots.content import SlotDevice
 from calabash.sharing.protocol import Edits
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one slice of an allocation has: a MIG device, and the numbers of its instances, -1 when not known."""
+    """MIG device of one slice of an allocation, with the IDs of its GPU instance and compute instance; -1 if unknown."""
 
     uuid: DeviceUuid
     instance: int = -1
@@ -43,34 +43,35 @@ class _Part:
 
 
 class MigExecutor(ViewOnly):
-    """A view of MIG devices, which are made for it."""
+    """Executor of allocations of MIG devices."""
 
     name = MIG_MODE
 
     def __init__(self, tools: NodeTools) -> None:
         super().__init__(tools)
-        self._book = MigBook(tools.home / "mig.json")
+        self._made = CreatedInstances(tools.home / "mig.json")
         self._cards: dict[DeviceUuid, MigCard] = {}
         self._cards_lock = threading.Lock()
         self._held: dict[AllocationId, tuple[_Part, ...]] = {}
 
     def start(self) -> None:
-        """What stands on the cards, and what layouts of operators say should."""
+        """Read the instances of all GPUs, and create the missing ones of the operators' layouts."""
         for card in self._all_cards():
             with card.lock:
                 try:
                     card.learn()
                     card.restore()
                 except CalabashError as error:
-                    log.warning("a card's MIG instances are not known", device=card.device.uuid, error=error.message)
+                    log.warning("the MIG instances cannot be read", device=card.device.uuid, error=error.message)
             self._publish(card)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Check the slices. Raises CalabashError if a device has no MIG or a slice names no profile and place."""
         for part in record.placement.slices:
             card = self._card(part.device)
             if not part.profile or part.start < 0:
                 raise CalabashError(
-                    f"device {card.device.index}: the slice names no MIG profile and place", reason=Reason.BAD_REQUEST
+                    f"device {card.device.index}: the slice has no MIG profile and place", reason=Reason.BAD_REQUEST
                 )
         return super().prepare(record)
 
@@ -80,11 +81,11 @@ class MigExecutor(ViewOnly):
             card = self._card(part.device)
             try:
                 with card.lock:
-                    found.append(self._known(record, index, card) or self._provided(card, part))
-                    self._held[record.id] = tuple(found)  # at once: the next one on this card must see it
+                    found.append(self._existing(record, index, card) or self._provided(card, part))
+                    self._held[record.id] = tuple(found)  # at once, for the next allocation on this GPU
             finally:
-                self._publish(card)  # also who was in the way
-        return tuple(SlotDevice(uuid=part.uuid, metered=True) for part in found)  # NVML tells no use of instances
+                self._publish(card)  # also after a failure, which may have changed instances
+        return tuple(SlotDevice(uuid=part.uuid, metered=True) for part in found)  # NVML reports no use of MIG devices
 
     def edits(self, record: AllocationRecord) -> Edits:
         parts = self._held.get(record.id, ())
@@ -100,52 +101,59 @@ class MigExecutor(ViewOnly):
         return _warnings(record.placement.slices)
 
     def leave(self, record: AllocationRecord) -> None:
-        """The instances stay where they are, idle."""
+        """Mark the allocation's instances as idle. They are kept for reuse."""
         self._held.pop(record.id, None)
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
-        """Slots say which MIG devices; whether they still stand is seen to by ``verify``."""
+        """Read the MIG devices of held allocations from their slots. ``verify`` checks that they still exist."""
         slots = {slot.limits.allocation: slot.limits.uuids for slot in self._tools.open_slots()}
         standing = {u: c.layout.part(u) for c in list(self._cards.values()) for u in c.layout.uuids}
         for record in held:
             uuids = slots.get(record.id, ())
             self._held[record.id] = tuple(_numbered(uuid, standing.get(uuid)) for uuid in uuids)
         for card in list(self._cards.values()):
-            self._tell(card)  # until now those who hold something were strangers on it
+            self._update_inventory(card)  # until now the processes of held allocations counted as unmanaged
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        told: list[str] = []
+        notes: list[str] = []
         for card in self._all_cards():
             if not card.lock.acquire(blocking=False):
-                continue  # something is being made on it
+                continue  # an instance is being created on it
             try:
-                told += card.look()
-                self._yield(card)
-                told += card.mend(self._uuids())
+                notes += card.poll()
+                self._disable_if_pinned(card)
+                notes += card.mend(self._uuids())
                 for record in held:
                     for index, part in enumerate(record.placement.slices):
                         if part.device == card.device.uuid:
-                            told += self._kept(card, record, index)
+                            notes += self._ensure_exists(card, record, index)
             except CalabashError as error:
-                log.debug("a card's MIG instances are not known", device=card.device.uuid, error=error.message)
+                log.debug("the MIG instances cannot be read", device=card.device.uuid, error=error.message)
             finally:
                 card.lock.release()
             self._publish(card)
-            self._forget_ills(card)
-        return told
+            self._clear_failures(card)
+        return notes
 
     def vacate(self, record: AllocationRecord) -> None:
         for part in record.placement.slices:
             card = self._cards.get(part.device)
             if card is None or not card.layout.enabled or part.profile:
-                continue  # whoever is given an instance takes it as it stands
+                continue  # a slice of an existing instance needs no change of the GPU
             with card.lock:
                 card.vacate(self._uuids())
             self._publish(card)
 
     def arrange(self, device: DeviceUuid, places: Sequence[tuple[str, int]]) -> None:
-        """Cut a card as an operator wants it: these instances (profile, first memory slice) stand from now on, also after
-        a restart, and are given out as they are. Raises CalabashError; CONFLICT where others are in the way."""
+        """Set the operator's layout of a GPU, which is also restored after a restart.
+
+        Args:
+            device: the GPU.
+            places: profile and first memory slice of each instance.
+
+        Raises:
+            CalabashError: CONFLICT: an instance that must be kept is in the way.
+        """
         card = self._card(device)
         with card.lock:
             card.arrange(places, self._uuids())
@@ -154,27 +162,29 @@ class MigExecutor(ViewOnly):
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _all_cards(self) -> list[MigCard]:
-        """Cards that can be cut; one that did not answer at first is found later."""
+        """Return the GPUs that support MIG, including those that have been added to the inventory since the last call."""
         with self._cards_lock:
             for device in self._tools.inventory.devices():
                 if device.mig is not None and device.uuid not in self._cards:
                     driver = partitioning_of(self._tools.inventory.driver_of(device.uuid))
                     if driver is not None:
-                        self._cards[device.uuid] = MigCard(device, driver, self._book, ill=self._ill(device.uuid))
+                        self._cards[device.uuid] = MigCard(
+                            device, driver, self._made, has_failed=self._has_failed(device.uuid)
+                        )
             return list(self._cards.values())
 
     def _card(self, uuid: DeviceUuid) -> MigCard:
         self._all_cards()
         card = self._cards.get(uuid)
         if card is None:
-            raise CalabashError(f"device {uuid} cannot be cut by MIG", reason=Reason.SELECTOR_MISMATCH)
+            raise CalabashError(f"device {uuid} cannot be partitioned by MIG", reason=Reason.SELECTOR_MISMATCH)
         return card
 
     def _uuids(self) -> set[DeviceUuid]:
         return {part.uuid for parts in list(self._held.values()) for part in parts}
 
-    def _known(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
-        """What it has already, when it is asked again."""
+    def _existing(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
+        """Return the MIG device that the slice has already, if it still exists."""
         return next((p for p in self._held.get(record.id, ())[index : index + 1] if p.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:
@@ -182,11 +192,11 @@ class MigExecutor(ViewOnly):
         return _numbered(found[1].uuid, found)
 
     def _publish(self, card: MigCard) -> None:
-        """What schedulers and the census see of the card; other places may be free now."""
-        if self._tell(card):
+        """Update the inventory; if the instances have changed, announce that capacity may have been freed."""
+        if self._update_inventory(card):
             self._tools.changed()
 
-    def _tell(self, card: MigCard) -> bool:
+    def _update_inventory(self, card: MigCard) -> bool:
         return self._tools.inventory.divisions.set(
             card.device.uuid,
             enabled=card.layout.enabled,
@@ -194,34 +204,34 @@ class MigExecutor(ViewOnly):
             parts=card.layout.uuids,
         )
 
-    def _kept(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
-        """What a held allocation has still stands, or stands again."""
+    def _ensure_exists(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
+        """Create the MIG device of a slice again if it does not exist. Return one line if it was created."""
         parts = self._held.get(record.id, ())
         if index >= len(parts):
-            return []  # it is just being made, or has no slot
+            return []  # the MIG device is being created, or the allocation has no slot
         found = card.layout.part(parts[index].uuid)
         if found is None:
-            return self._made_again(card, record, index)
+            return self._create_again(card, record, index)
         self._set(record.id, index, _numbered(parts[index].uuid, found))
         return []
 
-    def _made_again(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
+    def _create_again(self, card: MigCard, record: AllocationRecord, index: int) -> list[str]:
         slice_ = record.placement.slices[index]
         place = f"{slice_.profile} at {slice_.start} of device {card.device.index}"
         try:
             part = self._provided(card, slice_)
         except CalabashError as error:
-            why = f"its {place} is gone and cannot be made again: {error.message}"
+            why = f"its {place} does not exist any more and cannot be created again: {error.message}"
             self._tools.end(record.id, error.reason, why)
             return []
         self._set(record.id, index, part)
         for slot in self._tools.open_slots():
             if slot.limits.allocation == record.id:
                 slot.limits.set_uuid(index, part.uuid)
-        return [f"the {place} of allocation {record.id} was gone and stands again"]
+        return [f"the {place} of allocation {record.id} did not exist any more and was created again"]
 
-    def _yield(self, card: MigCard) -> None:
-        """A card that its operator keeps in another mode is one card again, as soon as nothing is left on it."""
+    def _disable_if_pinned(self, card: MigCard) -> None:
+        """Disable MIG on a GPU that its operator pins to another mode, once all instances are idle."""
         if not card.layout.enabled:
             return
         shown = next(d for d in self._tools.inventory.devices() if d.uuid == card.device.uuid)
@@ -229,11 +239,11 @@ class MigExecutor(ViewOnly):
             with suppress(CalabashError):  # not yet
                 card.vacate(self._uuids())
 
-    def _ill(self, card: DeviceUuid) -> Callable[[DeviceUuid], bool]:
+    def _has_failed(self, card: DeviceUuid) -> Callable[[DeviceUuid], bool]:
         return lambda part: self._tools.inventory.health.of_part(card, part) is not Health.HEALTHY
 
-    def _forget_ills(self, card: MigCard) -> None:
-        """A part that does not stand any more has no health."""
+    def _clear_failures(self, card: MigCard) -> None:
+        """Clear the health of MIG devices that do not exist any more."""
         uuid = card.device.uuid
         for name in self._tools.inventory.health.entry(uuid).parts:
             if name.startswith("MIG-") and name not in card.layout.uuids:
@@ -247,11 +257,15 @@ class MigExecutor(ViewOnly):
 
 
 def _warnings(slices: Sequence[Slice]) -> tuple[str, ...]:
-    """CUDA shows a process one MIG device, however many it was given; parts of an instance share its memory."""
-    told = [f"a process sees one of its {len(slices)} MIG devices: start one for each"] if len(slices) > 1 else []
+    """Return warnings: CUDA shows a process only one MIG device, and compute instances share memory."""
+    notes = (
+        [f"a process sees one of its {len(slices)} MIG devices: start one process for each"] if len(slices) > 1 else []
+    )
     parts = dict.fromkeys(part.profile for part in slices if part.part >= 0)
-    told += [f"{name} shares the memory of its {split_profile(name)[1]} with others, without a limit" for name in parts]
-    return tuple(told)
+    notes += [
+        f"{name} shares the memory of its {split_profile(name)[1]} with others, without a limit" for name in parts
+    ]
+    return tuple(notes)
 
 
 def _numbered(uuid: DeviceUuid, found: tuple[GpuInstance, ComputeInstance] | None) -> _Part:
@@ -259,12 +273,12 @@ def _numbered(uuid: DeviceUuid, found: tuple[GpuInstance, ComputeInstance] | Non
 
 
 def _nodes(tools: NodeTools, card: MigCard | None, part: _Part) -> tuple[Path, ...]:
-    """The capabilities that open a MIG device; nodes of simulated cards are none."""
+    """Return the capability device nodes of a MIG device; none on a simulated node."""
     if tools.device_root is None or card is None or tools.environment or part.instance < 0:
         return ()
     return mig_nodes_of(tools.device_root, card.device.pci_bus_id, part.instance, part.part)
 
 
 def open_mode(tools: NodeTools) -> MigExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode mig."""
     return MigExecutor(tools)

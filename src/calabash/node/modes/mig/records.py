@@ -1,8 +1,8 @@
-"""Which MIG instances are ours: a small file in the pool's home, written before an instance is made.
+"""File of the MIG instances that the pool created, written before an instance is created.
 
-Whose an instance is now follows from the journal; that a free one may be destroyed for another shape follows from here.
-Whatever stands on a card and is not in the book was there before us, and stays. An entry without MIG devices is one that
-was about to be made when the pool before this one died: what stands at its place is ours.
+The journal tells the holder of an instance; this file tells if an idle instance may be destroyed for another profile.
+An instance without an entry was created outside the pool, and is kept. An entry without MIG devices was
+written before a crash: the instance that exists at its place belongs to the pool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class MadeInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance of ours. ``fixed``: a layout that somebody wrote has it, so it is kept, and made again when it is gone."""
+    """An instance that the pool created. A ``fixed`` one belongs to an operator's layout: it is kept, and created again."""
 
     device: str
     profile: str
@@ -32,8 +32,8 @@ class MadeInstance(msgspec.Struct, frozen=True, kw_only=True):
     fixed: bool = False
 
 
-class MigBook:
-    """All instances of ours on this node. Methods may be called from any thread."""
+class CreatedInstances:
+    """All instances that the pool created on this node. Methods may be called from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -41,35 +41,40 @@ class MigBook:
         self._made: tuple[MadeInstance, ...] = self._read()
 
     def entry(self, device: DeviceUuid, instance: GpuInstance) -> MadeInstance | None:
-        """What is known of an instance that stands on a card; None when it is not ours."""
+        """Return the entry of an existing instance; None if the pool did not create it."""
         made = self._find(device, instance.profile, instance.start)
         uuids = {part.uuid for part in instance.parts}
         return made if made is not None and (not made.uuids or not uuids or uuids & set(made.uuids)) else None
 
     def fixed(self, device: DeviceUuid) -> list[MadeInstance]:
-        """Those of the layout that somebody wrote for this card."""
+        """Return the instances of the operator's layout of a GPU."""
         return [made for made in self._made if made.device == device and made.fixed]
 
     def about_to_make(self, device: DeviceUuid, profile: str, start: int) -> None:
-        """Raises CalabashError(DISK_FULL); then nothing must be made."""
+        """Record an instance that is about to be created. Raises DISK_FULL; the instance must not be created then."""
         known = self._find(device, profile, start)
         fixed = known is not None and known.fixed
         self._write(known, MadeInstance(device=device, profile=profile, start=start, fixed=fixed))
 
     def has_part(self, device: DeviceUuid, instance: GpuInstance, uuid: DeviceUuid) -> None:
-        """A MIG device was made in an instance of ours."""
+        """Record a MIG device that was created in an instance of the pool. Raises DISK_FULL."""
         known = self.entry(device, instance)
         if known is not None:
             self._write(known, msgspec.structs.replace(known, uuids=(*known.uuids, uuid)))
 
     def destroyed(self, device: DeviceUuid, profile: str, start: int) -> None:
-        """It is gone; one that is fixed is kept in mind."""
+        """Remove the entry of a destroyed instance; a fixed one keeps its entry without MIG devices. Raises DISK_FULL."""
         known = self._find(device, profile, start)
         if known is not None:
             self._write(known, msgspec.structs.replace(known, uuids=()) if known.fixed else None)
 
     def fix(self, device: DeviceUuid, places: Iterable[tuple[str, int]]) -> None:
-        """From now on these places, and no others, are the card's layout."""
+        """Replace the operator's layout of a GPU.
+
+        Args:
+            device: the GPU.
+            places: profile and first memory slice of each instance.
+        """
         wanted = set(places)
         with self._lock:
             others = [m for m in self._made if m.device != device]
@@ -83,15 +88,15 @@ class MigBook:
                 MadeInstance(device=device, profile=profile, start=start, fixed=True)
                 for profile, start in wanted - ours.keys()
             ]
-            self._store((*others, *kept, *new))
+            self._write_all((*others, *kept, *new))
 
     def prune(self, device: DeviceUuid, layout: CardLayout) -> None:
-        """Forget what does not stand any more, the machine may have been restarted; layouts are kept."""
+        """Remove the entries of instances that do not exist any more, as after a restart. Fixed entries are kept."""
         standing = {(i.profile, i.start) for i in layout.instances if self.entry(device, i) is not None}
         with self._lock:
             kept = tuple(m for m in self._made if m.device != device or m.fixed or (m.profile, m.start) in standing)
             if kept != self._made:
-                self._store(kept)
+                self._write_all(kept)
 
     def _find(self, device: str, profile: str, start: int) -> MadeInstance | None:
         return next((m for m in self._made if (m.device, m.profile, m.start) == (device, profile, start)), None)
@@ -99,9 +104,9 @@ class MigBook:
     def _write(self, old: MadeInstance | None, new: MadeInstance | None) -> None:
         with self._lock:
             kept = tuple(m for m in self._made if m != old)
-            self._store(kept if new is None else (*kept, new))
+            self._write_all(kept if new is None else (*kept, new))
 
-    def _store(self, made: tuple[MadeInstance, ...]) -> None:
+    def _write_all(self, made: tuple[MadeInstance, ...]) -> None:
         if made == self._made:
             return
         try:
@@ -116,5 +121,5 @@ class MigBook:
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError) as error:
-            log.error("which MIG instances are ours is not known", file=str(self._file), error=str(error))
+            log.error("the file of MIG instances cannot be read", file=str(self._file), error=str(error))
             return ()

@@ -1,1 +1,1 @@
-"""Mode mps: one multi-process service for each shared device."""
+"""Mode mps: one MPS (Multi-Process Service) daemon for each shared device or MIG instance."""

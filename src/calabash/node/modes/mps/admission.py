@@ -1,8 +1,9 @@
-"""The door of a card's service: programs knock before they begin, and are let in one at a time.
+"""Admission socket of an MPS service, at which programs ask for admission and are admitted one at a time.
 
-A server gives the same share to whoever joins next, and a program's environment is the program's own. So the share at
-rest is the least that anybody holds, and it is raised for one program while that program joins. Who it is the kernel
-says. Everybody waits here for a bounded time only; an allocation that had its turn and did not join waits for the next.
+An MPS server gives the same share to every client that joins, and a program can change its own environment. So the server's
+default share is the smallest share that an allocation holds, and it is raised for one program while that program joins. The
+kernel tells which process has connected. Waiting times are bounded; an allocation whose admitted program did not join
+is not admitted again for ``PENALTY_S``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from calabash.adapters.host.processes import peer_of
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 
-JOIN_S = 5.0  # a driver that starts a card needs seconds
+JOIN_S = 5.0  # a driver that initialises a device needs seconds
 IDLE_S = 1.0
 PENALTY_S = 60.0
 _SAID = re.compile(rb"sms (\d{1,6})")
@@ -32,13 +33,14 @@ Admission = Callable[[AllocationId, int], AbstractContextManager[bool]]
 log = structlog.get_logger(__name__)
 
 
-class Door:
-    """One socket and one thread.
+class AdmissionSocket:
+    """The admission socket of one MPS service, with the thread that serves it.
 
     Args:
-        allocation_of: whose a process is.
-        admission: the share of an allocation is set as long as it is entered for its process; False: it has none here.
-        joined: what a program has said of its multiprocessors, 0 when nothing.
+        path: path of the socket.
+        allocation_of: returns the allocation of a process.
+        admission: context in which the server gives the share of an allocation to a process; False if it has no share.
+        joined: called after an admission with the number of multiprocessors that the program reported; 0 for none.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Door:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody is let in any more."""
+        """Stop admitting programs, and remove the socket."""
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -86,9 +88,9 @@ class Door:
                 try:
                     self._hear(peer)
                 except (CalabashError, OSError) as error:
-                    log.warning("a program was not let in", door=str(self.path), error=str(error))
+                    log.warning("a program was not admitted", socket=str(self.path), error=str(error))
                 except Exception:
-                    log.exception("a program was not let in", door=str(self.path))
+                    log.exception("a program was not admitted", socket=str(self.path))
 
     def _hear(self, peer: socket.socket) -> None:
         pid = peer_of(peer).pid

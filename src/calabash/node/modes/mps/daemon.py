@@ -1,4 +1,4 @@
-"""The daemon of a multi-process service and the one server it has: how they come, what they are told, how they end."""
+"""MPS control daemon and its server: start, adoption, setting of shares, and end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from calabash.node.modes.mps.shares import Share, Shares
 from calabash.node.modes.mps.target import Served
 
 START_S = 10.0
-LOOK_S = 0.01
-AGAIN_S = 0.5  # a server that was asked for and is not there by then is asked for again
+POLL_S = 0.01
+AGAIN_S = 0.5  # interval at which the daemon is asked again to start a server
 T = TypeVar("T")
 NOTHING = Share(percent=0, memory_mib=0)
 
 
 class CardDaemon:
-    """One daemon. Not safe for threads by itself."""
+    """The MPS control daemon of one device or MIG instance, with its server. Not thread-safe."""
 
     def __init__(self, served: Served, control: MpsControl, shares: Shares, clients: Clients) -> None:
         self.served = served
@@ -34,22 +34,22 @@ class CardDaemon:
         self.clients = clients
         self.process: Process | None = None
         self.server: Process | None = None
-        self.given = NOTHING  # by the server, as far as we know
+        self.applied = NOTHING  # the share that was set on the server last
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def running(self) -> bool:
-        """Whether it lives."""
+        """True if the daemon process is alive."""
         return self.process is not None and alive(self.process)
 
     @property
     def serving(self) -> bool:
-        """Whether it and its server live."""
+        """True if the daemon and its server are alive."""
         return self.running and self.server is not None and alive(self.server)
 
     @property
     def server_pid(self) -> int:
-        """0: it has none."""
+        """PID of the server; 0 if there is none."""
         return self.server.pid if self.server is not None else 0
 
     def adopt(self, process: Process) -> None:
@@ -58,8 +58,11 @@ class CardDaemon:
         self.control.skip_log()
 
     def start(self) -> None:
-        """Begin anew, with the share that the next server starts with. Raises CalabashError."""
-        self.end()  # whoever else lives in this directory would answer in place of the one that is started here
+        """End all processes of the service and start a daemon with the default share of its next server.
+
+        Raises CalabashError if the daemon does not answer within ``START_S``.
+        """
+        self.end()  # another daemon of this directory would answer instead of the new one
         self._child = self.control.start(multiuser=os.geteuid() == 0)
         self.process = identify(self._child.pid)
         deadline = time.monotonic() + START_S
@@ -74,22 +77,25 @@ class CardDaemon:
                     raise CalabashError(
                         f"the MPS daemon of {self.served.name} does not start: {error.message}",
                         reason=error.reason,
-                        hint=f"look at {self.control.log / 'control.log'}",
+                        hint=f"see {self.control.log / 'control.log'}",
                     ) from error
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
     def serve(self) -> None:
-        """Have a daemon, and a server that gives the least share: what is not there is started, also again. Raises
-        CalabashError when none comes up."""
+        """Start the daemon and the server if necessary, and set the default share.
+
+        Raises:
+            CalabashError: TIMEOUT: no server answers within ``START_S``; or the daemon does not start.
+        """
         deadline = time.monotonic() + START_S
         ask_at_s = 0.0
-        while not self._ask(self._rests):
+        while not self._ask(self._adopt_server):
             now_s = time.monotonic()
             if now_s > deadline:
                 raise CalabashError(
-                    f"the MPS server of {self.served.name} does not come up within {START_S:g} s",
+                    f"the MPS server of {self.served.name} does not start within {START_S:g} s",
                     reason=Reason.TIMEOUT,
-                    hint=f"look at {self.control.log / 'server.log'}",
+                    hint=f"see {self.control.log / 'server.log'}",
                 )
             if not self.running:
                 self.start()
@@ -97,10 +103,10 @@ class CardDaemon:
                 self._ask(partial(self.control.start_server, os.geteuid()))
                 ask_at_s = now_s + AGAIN_S
             else:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
-    def _rests(self) -> bool:
-        """Whether there is a server that answers; it is ours then, and gives the least share unless somebody is let in."""
+    def _adopt_server(self) -> bool:
+        """Return True if a server answers; adopt it, and set the default share unless a program is being admitted."""
         server = self.server_pid if self.serving else 0
         if not server and self.running:
             server = next(iter(self.control.servers()), 0)
@@ -108,12 +114,12 @@ class CardDaemon:
         if found is None:
             return False
         if found != self.server:
-            self.server, self.given = found, NOTHING
-        self.rest()
+            self.server, self.applied = found, NOTHING
+        self.ensure_share()
         return True
 
     def _ask(self, question: Callable[[], T]) -> T | None:
-        """None where the daemon has died meanwhile. Raises CalabashError where it lives and does not answer."""
+        """Return the result of a query of the daemon; None if the daemon has died. Raises CalabashError if it is alive."""
         try:
             return question()
         except CalabashError as error:
@@ -122,13 +128,15 @@ class CardDaemon:
             return None
 
     def lost_server(self) -> None:
-        """It is gone, and its clients with it."""
-        self.server, self.given = None, NOTHING
+        """Record that the server and its clients have ended."""
+        self.server, self.applied = None, NOTHING
         self.clients.clear()
 
     def adopt_unknown(self) -> Process | None:
-        """Take over the daemon that a pool started and did not live to write down: the one there is. What else lives here
-        is ended: a server whose daemon has died serves nobody and keeps the next one from the card."""
+        """Adopt a running daemon of this directory that is not recorded, as after a crash, and kill all other processes.
+
+        A server whose daemon has died serves no program and blocks the device for the next one.
+        """
         found = [] if self.running else self.control.daemons()
         if found:
             self.adopt(found[0])
@@ -138,24 +146,24 @@ class CardDaemon:
         return self.process
 
     def end(self) -> None:
-        """And its servers: one without a daemon serves nobody and keeps the next one from the card."""
+        """Kill the daemon and all servers of this directory: a server without a daemon would block the device."""
         for process in (self.process, self.server, *self.control.processes()):
             if process is not None:
                 send_signal(process, signal.SIGKILL)
         if self._child is not None:
             self._child.wait()
         self._child = self.process = self.server = None
-        self.given = NOTHING
+        self.applied = NOTHING
 
-    def look(self) -> ServerState | None:
-        """Its server and who its clients are; None when it is not there."""
-        look = self.control.server_state(self.server_pid)
-        if look is not None:
-            self.clients.seen(look.clients)
-        return look
+    def read_server(self) -> ServerState | None:
+        """Read the state and the clients of the server; None if there is no server."""
+        state = self.control.server_state(self.server_pid)
+        if state is not None:
+            self.clients.update(state.clients)
+        return state
 
-    def give(self) -> str:
-        """Tell the server what is wanted, and ask it back: "" when it says the same."""
+    def apply_share(self) -> str:
+        """Set the wanted share on the server and read it back. Return the difference as text; "" if there is none."""
         wanted = self.shares.wanted()
         wrong = self.control.set_share(
             self.server_pid,
@@ -163,14 +171,14 @@ class CardDaemon:
             memory_mib=wanted.memory_mib,
             also_next=self.shares.window is None,
         )
-        self.given = wanted
+        self.applied = wanted
         return wrong
 
-    def rest(self) -> None:
-        """Nobody is being let in: the server gives the least share."""
-        if self.given != self.shares.wanted():
-            self.give()
+    def ensure_share(self) -> None:
+        """Set the wanted share on the server if another one was set last."""
+        if self.applied != self.shares.wanted():
+            self.apply_share()
 
     def _answers(self, server: int) -> bool:
-        look = self.control.server_state(server)
-        return look is not None and look.status is not ServerStatus.INITIALIZING
+        state = self.control.server_state(server)
+        return state is not None and state.status is not ServerStatus.INITIALIZING

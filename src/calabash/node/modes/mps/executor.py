@@ -1,7 +1,6 @@
-"""MPS on this node: one daemon for each card, or MIG instance, that is shared so, started with its first slice and stopped
-after its last.
+"""Executor of mode mps: starts the MPS service of a device or MIG instance with its first slice and stops it after its last.
 
-Here is what the agent asks of a sharing mode; the services themselves are kept by ``mps_services``.
+This module implements the interface of sharing modes; ``services`` manages the MPS services.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class MpsExecutor(ViewOnly):
-    """Slices that NVIDIA's service holds to their share, and the shim to their memory."""
+    """Executor of slices whose compute share is enforced by NVIDIA MPS and whose memory limit is enforced by the shim."""
 
     name = mps.MODE.name
 
@@ -39,18 +38,19 @@ class MpsExecutor(ViewOnly):
         self._compute = ComputeModes(tools.home / "compute-modes.mps.json", tools.inventory.driver_of)
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Return the limits of the slot. Raises CalabashError without MPS or the shim, or if there is not just one slice."""
         find_program(self._tools.environment, self._tools.driver_files)
         if not self._tools.library.is_file():
             raise CalabashError(
-                f"{self._tools.library.name} has not been built, so programs cannot ask for their share",
+                f"{self._tools.library.name} has not been built, so programs cannot request their share",
                 reason=Reason.BAD_FILE,
                 hint="build it with: make native",
             )
         if len(record.placement.slices) != 1:
             raise CalabashError(
-                f"a program reaches the service of one device, asked {len(record.placement.slices)}",
+                f"a program of mode mps can use one device, {len(record.placement.slices)} requested",
                 reason=Reason.MODE_CONFLICT,
-                hint="ask for one device in mode mps",
+                hint="request one device in mode mps",
             )
         return _slot(record, served_at(place_of(record), self._tools))
 
@@ -58,11 +58,14 @@ class MpsExecutor(ViewOnly):
         service = self._services.hold(record, _share)
         self._make_exclusive(service)
         service.ensure()
-        self._services.remember()
+        self._services.write_records()
         return _slot(record, service.served)
 
     def edits(self, record: AllocationRecord) -> Edits:
-        """Its environment lets an honest program lower itself to its share even when the door is closed."""
+        """Return the environment and mounts of a program.
+
+        The environment makes an unmodified program limit itself to its share even if the admission socket is closed.
+        """
         service = self._services.at(place_of(record))
         if service is None:
             return Edits()
@@ -71,12 +74,12 @@ class MpsExecutor(ViewOnly):
             *service.control.client_variables,
             ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(share.percent)),
             ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={share.memory_mib}M"),
-            ("CALABASH_MPS_DOOR", str(service.door)),
+            ("CALABASH_MPS_DOOR", str(service.socket_path)),
             *(() if service.served.whole else visible_device(service.served.uuid)),
         )
-        door = str(service.door.parent)
+        socket_directory = str(service.socket_path.parent)
         mounts = (
-            Mount(path=door, inside=door),
+            Mount(path=socket_directory, inside=socket_directory),
             Mount(path=pipe, inside=pipe, read_only=False),
             Mount(path="/dev/shm", inside="/dev/shm", read_only=False),  # noqa: S108 - the service's own channel
         )
@@ -87,7 +90,7 @@ class MpsExecutor(ViewOnly):
         return (note,) if note else ()
 
     def leave(self, record: AllocationRecord) -> None:
-        """Others may use the card at once; the daemon is stopped at the next look, when nobody else has come."""
+        """Release the allocation's share. The daemon is stopped at the next poll if no other allocation holds a share."""
         service = self._services.at(place_of(record))
         if service is None:
             return
@@ -99,23 +102,23 @@ class MpsExecutor(ViewOnly):
         for record in held:
             try:
                 self._services.hold(record, _share).resume()
-            except CalabashError as error:  # ``verify`` ends it, or it comes back
+            except CalabashError as error:  # ``verify`` ends the allocation, or the service starts later
                 log.warning("an allocation has no MPS service", allocation=record.id, error=error.message)
         self._services.adopt()
         self._compute.keep_only(self._exclusive_cards())
 
-    def look(self) -> None:
+    def poll(self) -> None:
         for service in self._services.all():
             if service.idle:
                 self._stop(service)
                 continue
             try:
                 before = service.daemon
-                service.look()
+                service.poll()
                 if service.daemon != before:
-                    self._services.remember()
+                    self._services.write_records()
             except CalabashError as error:
-                log.error("the MPS service is not well", served=service.served.name, error=error.message)
+                log.error("the MPS service is unhealthy", served=service.served.name, error=error.message)
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
         mended: list[str] = []
@@ -125,17 +128,17 @@ class MpsExecutor(ViewOnly):
             if service.idle:
                 continue
             if self._make_exclusive(service):
-                mended.append(f"the compute mode of {service.served.name} had been changed and is set again")
+                mended.append(f"the compute mode of {service.served.name} had been changed and was set again")
             try:
                 mended += service.verify()
             except CalabashError as error:
                 log.warning("the MPS service cannot be checked", served=service.served.name, error=error.message)
         self._compute.keep_only(self._exclusive_cards())
-        self._services.forget_ills()
+        self._services.clear_failures()
         return mended
 
     def stop(self) -> None:
-        """Daemons with tenants go on without a pool; the next one takes them over."""
+        """Stop the services without allocations. The other daemons keep running; the next pool adopts them."""
         for service in self._services.all():
             if service.idle:
                 self._stop(service)
@@ -152,7 +155,7 @@ class MpsExecutor(ViewOnly):
         return {s.served.card for s in self._services.all() if s.served.whole and not s.idle}
 
     def _keep(self, record: AllocationRecord) -> None:
-        """An allocation whose instance is gone cannot go on; one that has no service yet is just being made."""
+        """End an allocation whose MIG instance was destroyed or created again. One without a service yet is left as it is."""
         place = place_of(record)
         service = self._services.at(place)
         holds = service is not None and service.holds(record.id)
@@ -162,19 +165,21 @@ class MpsExecutor(ViewOnly):
             found = served_at(place, self._tools).uuid
         except CalabashError as error:
             if error.reason is not Reason.UNHEALTHY:
-                return  # the card does not answer now
-            why = "is gone"
+                return  # the device does not answer now
+            why = "does not exist any more"
         else:
             if service is None or not holds or found == service.served.uuid:
                 return
-            why = "was made anew"
+            why = "was created again"
         self._tools.end(record.id, Reason.UNHEALTHY, f"its {place[1]} at {place[2]} {why}")
 
     def _make_exclusive(self, service: CardService) -> bool:
-        """Nobody gets onto the card past the service; where that cannot be set, strangers are still told of. Whether it had
-        been undone."""
+        """Set the compute mode so that only the MPS server can use the device. Return True if it had been changed.
+
+        If the mode cannot be set, unmanaged processes are still detected and reported.
+        """
         if not service.served.whole:
-            return False  # what is cut has no compute mode
+            return False  # a MIG instance has no compute mode
         try:
             return self._compute.make_exclusive(service.served.card)
         except CalabashError as error:
@@ -183,7 +188,7 @@ class MpsExecutor(ViewOnly):
 
 
 def _slot(record: AllocationRecord, served: Served) -> tuple[SlotDevice, ...]:
-    """No policy: the service holds the share, and everybody runs at once, so there are no turns to hand out."""
+    """Return the limits of the slot, without a policy: MPS enforces the share, so the arbiter assigns no time windows."""
     share = _share(record, served)
     return (SlotDevice(uuid=served.uuid, memory_limit_bytes=share.memory_mib * MIB, core_percent=share.percent),)
 
@@ -194,5 +199,5 @@ def _share(record: AllocationRecord, served: Served) -> Share:
 
 
 def open_mode(tools: NodeTools) -> MpsExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode mps."""
     return MpsExecutor(tools)

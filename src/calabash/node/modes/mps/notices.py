@@ -1,4 +1,4 @@
-"""What is told of a multi-process service: to the journal, to who asks about an allocation, to the health of its card."""
+"""Notices about an MPS service: journal events, notes for the users of allocations, and health events of its device."""
 
 from __future__ import annotations
 
@@ -14,63 +14,71 @@ from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import EVENT_OF, FaultClass, MpsRules
 from calabash.node.modes.mps.clients import Clients
 
-WELL_AGAIN = (HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED)
+RECOVERY_EVENTS = (HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTools:
-    """What a service may use of its pool.
+    """Functions and settings of the pool that a service uses.
 
     Args:
-        name: of what it serves, for people.
-        allocation_of: who a process is.
-        tell: an event: kind, reason, allocation, message.
-        notes: what an allocation's user is to know when it is asked about.
-        happened: something happened to it, for the health of its card: event, cause, and whom it concerns.
-        rules: how that is judged.
+        name: name of the device or instance in messages.
+        allocation_of: returns the allocation of a process.
+        record_event: records an event: kind, reason, allocation, message.
+        environment: environment that leads to a simulated node; empty on a machine with GPUs.
+        files: location of the driver's programs.
+        set_note: sets the note that is shown with an allocation.
+        health_event: reports a health event of the device: event, cause, and the affected allocations.
+        rules: classification of MPS faults.
     """
 
     name: str
     allocation_of: Callable[[int], AllocationId | None]
-    tell: Callable[[str, str, str, str], None]
+    record_event: Callable[[str, str, str, str], None]
     environment: Mapping[str, str]
     files: DriverFiles
-    notes: Callable[[AllocationId, str], None]
-    happened: Callable[[HealthEvent, str, Collection[AllocationId]], None]
+    set_note: Callable[[AllocationId, str], None]
+    health_event: Callable[[HealthEvent, str, Collection[AllocationId]], None]
     rules: MpsRules
 
 
-class ServiceNews:
-    """The news of one service. What it tells the health of its card waits for ``report``, which no lock may be held for."""
+class ServiceNotices:
+    """Notices of one service. Health events are queued until ``report``, which must be called without a lock."""
 
     def __init__(self, tools: ServiceTools) -> None:
         self._tools = tools
         self._waiting: deque[tuple[HealthEvent, str, frozenset[AllocationId]]] = deque()
 
     def report(self) -> None:
-        """Tell the health of the card what has happened, in that order."""
+        """Deliver the queued health events in order."""
         while self._waiting:
-            self._tools.happened(*self._waiting.popleft())
+            self._tools.health_event(*self._waiting.popleft())
 
-    def hit(self, kind: str, hit: Mapping[AllocationId, list[int]], cause: str) -> None:
-        """Something has hit all clients: each allocation is told of its own."""
+    def report_failure(self, kind: str, hit: Mapping[AllocationId, list[int]], cause: str) -> None:
+        """Notify the affected allocations of a fault or a death, and queue the health event.
+
+        Args:
+            kind: kind of the event.
+            hit: PIDs of the affected clients by allocation.
+            cause: the cause, as the subject of a sentence.
+        """
         name = self._tools.name
         for allocation, pids in hit.items():
             message = (
-                f"{cause} on {name} hit its client{'s' if len(pids) > 1 else ''}"
-                f" {', '.join(map(str, sorted(pids)))}: every CUDA call of theirs fails, programs that start are served"
+                f"{cause} on {name} and affected client{'s' if len(pids) > 1 else ''}"
+                f" {', '.join(map(str, sorted(pids)))}: all their CUDA calls fail, new programs are served"
             )
-            self._tools.notes(allocation, message)
-            self._tools.tell(kind, Reason.NEIGHBOUR_FAULT, allocation, message)
+            self._tools.set_note(allocation, message)
+            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, allocation, message)
         if not hit:
-            self._tools.tell(kind, Reason.NEIGHBOUR_FAULT, "", f"{cause} on {name} hit nobody")
+            self._tools.record_event(kind, Reason.NEIGHBOUR_FAULT, "", f"{cause} on {name} and affected no client")
         event = event_of(self._tools.rules.client_fault if kind == "mps_fault" else self._tools.rules.daemon_died)
         if event is not None:
             self._waiting.append((event, cause, frozenset(hit)))
 
-    def fault(self, culprit: int, clients: Clients) -> None:
-        """A client made a fatal fault; -1: nobody knows which."""
-        whose = clients.whose(culprit)
+    def report_fault(self, culprit: int, clients: Clients) -> None:
+        """Notify all clients of a fatal fault of one of them; -1 if it is not known which."""
+        whose = clients.owner_of(culprit)
         by = (
             f"allocation {mention(Mentioned.REQUEST, whose)} (process {culprit})"
             if whose
@@ -78,27 +86,27 @@ class ServiceNews:
             if culprit > 0
             else "a client"
         )
-        self.hit("mps_fault", clients.by_allocation(), f"a fatal fault of {by}")
+        self.report_failure("mps_fault", clients.by_allocation(), f"a fatal fault of {by} occurred")
 
-    def back(self, message: str) -> None:
-        """Programs are served again."""
-        self._tools.tell("mps_back", "", "", message)
-        self._waiting.extend((event, message, frozenset[AllocationId]()) for event in WELL_AGAIN)
+    def report_recovery(self, message: str) -> None:
+        """Report that programs are served again, and queue the health events of the recovery."""
+        self._tools.record_event("mps_back", "", "", message)
+        self._waiting.extend((event, message, frozenset[AllocationId]()) for event in RECOVERY_EVENTS)
 
-    def slipped_in(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
-        """It joined while the share of another was set."""
+    def report_unadmitted(self, pid: int, whose: AllocationId | None, owner: AllocationId) -> None:
+        """Report a client that joined while the share of another allocation was set, and was terminated."""
         shown = mention(Mentioned.REQUEST, owner)
-        self._tools.tell(
+        self._tools.record_event(
             "mps_slipped_in", Reason.NOT_PERMITTED, whose or "",
-            f"client {pid} joined while the share of allocation {shown} was set, and was parted from the card",
+            f"client {pid} joined while the share of allocation {shown} was set, and was terminated",
         )  # fmt: skip
 
-    def unverified(self, allocation: AllocationId, how: str) -> None:
-        """What it has is not what it should have."""
-        self._tools.notes(allocation, f"its share is not what the device reports: {how}")
-        self._tools.tell("mps_unverified", Reason.UNVERIFIED, allocation, how)
+    def report_mismatch(self, allocation: AllocationId, how: str) -> None:
+        """Report a difference between the share of an allocation and the share that it got, and note it."""
+        self._tools.set_note(allocation, f"the device reports another share: {how}")
+        self._tools.record_event("mps_unverified", Reason.UNVERIFIED, allocation, how)
 
 
 def event_of(fault: FaultClass) -> HealthEvent | None:
-    """What a fault of a class is for the health of a card; a service that is suspect is one that has to start again."""
+    """Return the health event of a fault class. A suspect MPS service needs a reset, that is, a restart."""
     return HealthEvent.NEEDS_RESET if fault is FaultClass.SUSPECT else EVENT_OF.get(fault)

@@ -1,4 +1,4 @@
-"""Which MPS daemons run, in a file of the home: the next pool takes over what is still needed and ends the rest."""
+"""File of the running MPS daemons, from which the next pool adopts the daemons that are needed and ends the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon that was started, for a card or for a MIG instance of it (profile, first memory slice)."""
+    """A running daemon of a device, or of a MIG instance of it (profile, first memory slice)."""
 
     device: str
     pid: int
@@ -24,8 +24,8 @@ class RunningDaemon(msgspec.Struct, frozen=True, kw_only=True):
     start: int = -1
 
 
-class DaemonBook:
-    """The file. Methods may be called from any thread."""
+class MpsDaemonFile:
+    """The file of running MPS daemons. Methods may be called from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class DaemonBook:
         self._written: tuple[RunningDaemon, ...] | None = None
 
     def write(self, running: Callable[[], Iterable[RunningDaemon | None]]) -> None:
-        """These and no others run, by what is found when it is this one's turn to write; None does not."""
+        """Replace the content by the daemons that ``running`` returns, without None. The lock of the file is held then."""
         with self._lock:
             self._write(tuple(one for one in running() if one is not None))
 
@@ -46,16 +46,16 @@ class DaemonBook:
             else:
                 self._file.unlink(missing_ok=True)
         except OSError as error:
-            log.error("which MPS daemons run is not written down", error=error.strerror)
+            log.error("the file of MPS daemons cannot be written", file=str(self._file), error=error.strerror)
             return
         self._written = daemons
 
     def read(self) -> tuple[RunningDaemon, ...]:
-        """What an earlier pool has written."""
+        """Return the daemons that an earlier pool wrote; none if the file does not exist or is damaged."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=tuple[RunningDaemon, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError) as error:
-            log.error("what MPS daemons an earlier pool has left is not known", error=str(error))
+            log.error("the file of MPS daemons cannot be read", file=str(self._file), error=str(error))
             return ()

@@ -1,7 +1,7 @@
-"""The multi-process service of one card, or of a MIG instance: its daemon, its server, its clients, and what they may have.
+"""MPS service of one device or MIG instance: daemon, server, clients, and the shares of its allocations.
 
-What is at rest is safe: whoever joins without having been let in gets the least share that anybody holds. While a program
-is let in (``mps_turns``) the server gives that program's share. Faults and deaths are seen by its watch (``mps_watch``).
+A client that joins without admission gets the smallest share that an allocation holds. While a program is admitted
+(``admission_queue``), the server gives that program's share. ``watchdog`` detects faults and deaths.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from calabash.adapters.gpu.nvidia.mps import MpsControl
 from calabash.adapters.host.processes import Process
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
-from calabash.node.modes.mps.admission import Door
-from calabash.node.modes.mps.admission_queue import CardTurns
+from calabash.node.modes.mps.admission import AdmissionSocket
+from calabash.node.modes.mps.admission_queue import AdmissionQueue
 from calabash.node.modes.mps.clients import Clients
 from calabash.node.modes.mps.daemon import CardDaemon
-from calabash.node.modes.mps.notices import ServiceNews, ServiceTools
+from calabash.node.modes.mps.notices import ServiceNotices, ServiceTools
 from calabash.node.modes.mps.shares import Share, Shares
 from calabash.node.modes.mps.target import Served
-from calabash.node.modes.mps.watchdog import ServiceWatch
+from calabash.node.modes.mps.watchdog import ServiceWatchdog
 
 log = structlog.get_logger(__name__)
 
 
 class CardService:
-    """One service. Methods may be called from any thread; all but ``hold`` and ``leave`` may take seconds."""
+    """One MPS service. Methods may be called from any thread; all but ``hold`` and ``leave`` may take seconds."""
 
     def __init__(self, served: Served, directory: Path, tools: ServiceTools) -> None:
         self.served = served
@@ -38,90 +38,96 @@ class CardService:
         self._lock = threading.RLock()
         self._shares = Shares()
         self._daemon = CardDaemon(served, self.control, self._shares, Clients(tools.allocation_of))
-        self._news = news = ServiceNews(tools)
-        self._watch = ServiceWatch(self._daemon, news, lock=self._lock, ensure=self.ensure)
-        self._turns = CardTurns(
-            self._daemon, news, lock=self._lock, ensure=self.ensure, allocation_of=tools.allocation_of
+        self._notices = notices = ServiceNotices(tools)
+        self._watch = ServiceWatchdog(self._daemon, notices, lock=self._lock, ensure=self.ensure)
+        self._admissions = AdmissionQueue(
+            self._daemon, notices, lock=self._lock, ensure=self.ensure, allocation_of=tools.allocation_of
         )
-        self._door: Door | None = None
+        self._admission_socket: AdmissionSocket | None = None
         self._begun = False
 
     @property
-    def door(self) -> Path:
-        """Where programs knock: alone in its directory, which containers see."""
+    def socket_path(self) -> Path:
+        """Path of the admission socket, the only file in its directory, which containers mount."""
         return self._directory / "door" / "knock"
 
     @property
     def daemon(self) -> Process | None:
-        """The daemon that was started last, unless it was ended."""
+        """The daemon process that was started or adopted last; None after it was ended."""
         return self._daemon.process
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds anything of it."""
+        """True if no allocation holds a share."""
         return self._shares.idle
 
     @property
     def serves(self) -> bool:
-        """Whether programs that come are served, as far as that has been seen."""
-        return self._begun and self._watch.well and self._daemon.serving
+        """True if new programs are served, as of the last poll."""
+        return self._begun and self._watch.healthy and self._daemon.serving
 
     def holds(self, allocation: AllocationId) -> bool:
-        """Whether it may have something of it."""
-        return self._shares.of(allocation) is not None
+        """Return True if an allocation holds a share."""
+        return self._shares.share_of(allocation) is not None
 
     def hold(self, allocation: AllocationId, share: Share) -> None:
-        """From now on it may have this."""
+        """Set the share of an allocation."""
         self._shares.hold(allocation, share)
 
     def leave(self, allocation: AllocationId) -> None:
-        """It may have nothing any more."""
+        """Remove the share of an allocation."""
         self._shares.leave(allocation)
 
     def resume(self) -> None:
-        """An earlier pool has begun it: it is to be there."""
+        """Mark the service as started by an earlier pool, so that polls restart it if it does not run."""
         self._begun = True
 
     def adopt(self, daemon: Process | None) -> Process | None:
-        """Take over the daemon of an earlier pool; None: one that it did not live to write down. The one that there is then;
-        what lives here without it is ended."""
+        """Take over the daemon of an earlier pool, and kill all other processes of the service.
+
+        Args:
+            daemon: the recorded daemon; None to look for one that was not recorded.
+
+        Returns:
+            The daemon of the service; None if none runs.
+        """
         with self._lock:
             if daemon is not None:
                 self._daemon.adopt(daemon)
             return self._daemon.adopt_unknown()
 
     def ensure(self) -> None:
-        """Daemon, server and door are there, and the server gives the least share. Raises CalabashError."""
+        """Start daemon, server and admission socket if necessary, and set the default share. Raises CalabashError."""
         with self._lock:
             self._daemon.serve()
-            if self._door is None:
-                self._door = Door(
-                    self.door,
+            if self._admission_socket is None:
+                self._admission_socket = AdmissionSocket(
+                    self.socket_path,
                     allocation_of=self._tools.allocation_of,
-                    admission=self._turns.admitted,
-                    joined=self._turns.joined,
+                    admission=self._admissions.admitted,
+                    joined=self._admissions.joined,
                 )
             self._begun = True
 
-    def look(self) -> None:
-        """Several times a second: is the daemon there, does the server serve, who are its clients."""
+    def poll(self) -> None:
+        """Check the daemon, the server and its clients, several times a second. Does nothing before the first ``ensure``."""
         if self._begun:
-            self._watch.look()
+            self._watch.poll()
             self.report()
 
     def report(self) -> None:
-        """Tell the health of the card what has happened. Not to be called under a lock."""
-        self._news.report()
+        """Deliver the queued health events. Must not be called with a lock held."""
+        self._notices.report()
 
     def verify(self) -> list[str]:
-        """Once a second: the server gives what it should; what was mended."""
+        """Check the share that the server gives, once a second. Return one line for each correction."""
         return self._watch.verify()
 
     def stop(self) -> None:
-        """End it and whoever is still a client; nobody holds anything of it."""
+        """Stop the service, which no allocation may hold any more. Remaining clients end with it."""
         self.release()
         with self._lock:
-            self._watch.tell_unseen()
+            self._watch.report_unseen_fault()
             try:
                 if self._daemon.running:
                     self.control.quit()
@@ -131,7 +137,7 @@ class CardService:
             self._daemon.clients.clear()
 
     def release(self) -> None:
-        """The pool stops and others go on: only the door is closed."""
-        door, self._door = self._door, None
-        if door is not None:
-            door.close()
+        """Close the admission socket when the pool stops. The daemon and its clients keep running."""
+        socket, self._admission_socket = self._admission_socket, None
+        if socket is not None:
+            socket.close()

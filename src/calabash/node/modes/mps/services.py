@@ -1,7 +1,7 @@
-"""All multi-process services of a node: which there are, for whom, and what of them outlives this pool.
+"""All MPS services of a node: creation, adoption from an earlier pool, and removal.
 
-Daemons outlive their pool, as tenants do. What runs stands in ``mps.json`` in the home, with start times, so that the
-next pool takes over what is still needed and ends the rest.
+Daemons outlive their pool, as the tenants' programs do. The running daemons are listed with their start times in ``mps.json``
+in the pool's home, so that the next pool adopts the daemons that are needed and ends the others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 from calabash.node.health.conditions import HealthEvent, Need
-from calabash.node.modes.mps.notices import WELL_AGAIN, ServiceTools
-from calabash.node.modes.mps.records import DaemonBook, RunningDaemon
+from calabash.node.modes.mps.notices import RECOVERY_EVENTS, ServiceTools
+from calabash.node.modes.mps.records import MpsDaemonFile, RunningDaemon
 from calabash.node.modes.mps.service import CardService
 from calabash.node.modes.mps.shares import Share
 from calabash.node.modes.mps.target import Place, Served, place_of, served_at
@@ -31,9 +31,9 @@ NOTES_MAX = 256
 
 
 class Services:
-    """Services by what they serve. Methods may be called from any thread.
+    """MPS services by device or MIG instance. Methods may be called from any thread.
 
-    ``notes``: what users of allocations are to know when they are asked about.
+    ``notes`` are warnings that are shown with an allocation.
     """
 
     def __init__(self, tools: NodeTools) -> None:
@@ -41,38 +41,46 @@ class Services:
         self._tools = tools
         self._lock = threading.Lock()
         self._services: dict[Place, CardService] = {}
-        self._book = DaemonBook(tools.home / "mps.json")
+        self._file = MpsDaemonFile(tools.home / "mps.json")
 
     def all(self) -> list[CardService]:
-        """Those that there are now."""
+        """Return the present services."""
         return list(self._services.values())
 
     def at(self, place: Place) -> CardService | None:
-        """The one of a place."""
+        """Return the service of a device or MIG instance; None if there is none."""
         return self._services.get(place)
 
     def hold(self, record: AllocationRecord, share_of: Callable[[AllocationRecord, Served], Share]) -> CardService:
-        """The service of an allocation, which from now on is not idle. Raises CalabashError where there is nothing to
-        serve."""
+        """Give an allocation a share of its service, which is created if necessary.
+
+        Args:
+            record: the allocation.
+            share_of: returns the share of an allocation.
+
+        Raises:
+            CalabashError: NO_DEVICES, UNHEALTHY: the device or instance does not exist, or is another one than the
+                service's.
+        """
         place = place_of(record)
         served = served_at(place, self._tools)
         with self._lock:
             service = self._services.get(place)
             if service is not None and service.served.uuid != served.uuid and service.idle:
-                service.stop()  # of an instance that was there before
+                service.stop()  # it served an instance that was destroyed
                 service = None
             service = service or self._made(served)
             if service.served.uuid != served.uuid:
                 raise CalabashError(
-                    f"{served.name} was made anew, others still had the old one", reason=Reason.UNHEALTHY
+                    f"{served.name} was created again while allocations hold the old instance", reason=Reason.UNHEALTHY
                 )
             service.hold(record.id, share_of(record, service.served))
             return service
 
     def adopt(self) -> None:
-        """Take over what an earlier pool has left; what nobody needs is ended at the next look, what has ended is forgotten."""
+        """Adopt the daemons of an earlier pool. Daemons without allocations are ended at the next poll."""
         left, known = False, dict[Place, Process]()
-        for running in self._book.read():
+        for running in self._file.read():
             process = Process(pid=running.pid, start_time=running.start_time)
             place = (DeviceUuid(running.device), running.profile, running.start)
             if not alive(process):
@@ -88,22 +96,22 @@ class Services:
                 self._tools.own.add(daemon)
         self._end_unknown()
         if not left:
-            self.remember()
+            self.write_records()
 
     def _end_unknown(self) -> None:
-        """A pool that was killed may have started daemons that its book does not have, and that nobody needs."""
+        """Kill daemons without a service, which a pool that was killed may have started before it recorded them."""
         known = {service.served.directory for service in self.all()}
         try:
             directory = service_directory(self._tools.home, make=False)
         except CalabashError:
-            return  # it is somebody else's, and nothing of ours lives there
+            return  # the directory belongs to another user, so no daemon of this pool uses it
         for place in directory.iterdir() if directory.is_dir() else ():
             if place.name not in known:
                 for process in MpsControl(place, "", self._tools.environment, self._tools.driver_files).processes():
                     send_signal(process, signal.SIGKILL)
 
     def stop(self, service: CardService) -> bool:
-        """End one that is idle; False when somebody has come for it meanwhile."""
+        """Stop an idle service. Return False if an allocation holds a share again."""
         place = service.served.place
         with self._lock:
             if not service.idle or self._services.get(place) is not service:
@@ -111,22 +119,26 @@ class Services:
             del self._services[place]
             service.stop()
         service.report()
-        self.remember()
+        self.write_records()
         return True
 
-    def remember(self) -> None:
-        """Write down what runs."""
-        self._book.write(lambda: [_running(service) for service in self.all()])
+    def write_records(self) -> None:
+        """Write the running daemons to the file."""
+        self._file.write(lambda: [_running(service) for service in self.all()])
 
-    def forget_ills(self) -> None:
-        """A service that has ended, or that another pool has taken over well, is not ill."""
-        well = {(s.served.card, s.served.part): s.serves for s in self.all()}
+    def clear_failures(self) -> None:
+        """Clear the health state of services that have ended or serve again."""
+        serving = {(s.served.card, s.served.part): s.serves for s in self.all()}
         health = self._tools.inventory.health
         for device in self._tools.inventory.devices():
             for part, facts in health.entry(device.uuid).parts.items():
-                if mps.is_service_name(part) and facts.need is not Need.NOTHING and well.get((device.uuid, part), True):
-                    for event in WELL_AGAIN:
-                        self._tools.part_happened(device.uuid, part, event, "it serves, or nobody needs it", ())
+                if (
+                    mps.is_service_name(part)
+                    and facts.need is not Need.NOTHING
+                    and serving.get((device.uuid, part), True)
+                ):
+                    for event in RECOVERY_EVENTS:
+                        self._tools.part_happened(device.uuid, part, event, "the service serves or has ended", ())
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -134,10 +146,10 @@ class Services:
         try:
             return self._made(served_at(place, self._tools))
         except CalabashError:
-            return None  # nothing is there any more
+            return None  # the device or instance does not exist any more
 
     def _made(self, served: Served) -> CardService:
-        """Under the lock."""
+        """Create and register a service. Called with the lock held."""
 
         def happened(event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
             self._tools.part_happened(served.card, served.part, event, cause, tenants)
@@ -145,13 +157,13 @@ class Services:
         tools = ServiceTools(
             name=served.name,
             allocation_of=self._tools.allocation_of,
-            tell=lambda kind, reason, allocation, message: self._tools.tell(
+            record_event=lambda kind, reason, allocation, message: self._tools.record_event(
                 kind, reason, allocation, served.card, message
             ),
             environment=self._tools.environment,
             files=self._tools.driver_files,
-            notes=self._note,
-            happened=happened,
+            set_note=self._note,
+            health_event=happened,
             rules=self._tools.inventory.policy.mps,
         )
         service = CardService(served, service_directory(self._tools.home) / served.directory, tools)
@@ -159,7 +171,7 @@ class Services:
         return service
 
     def _note(self, allocation: AllocationId, note: str) -> None:
-        """Kept beyond its end: that is when people ask."""
+        """Set the note of an allocation. The last ``NOTES_MAX`` are kept, also after the allocations have ended."""
         self.notes = dict(list(self.notes.items())[-NOTES_MAX:]) | {allocation: note}
 
 
@@ -171,6 +183,6 @@ def _running(service: CardService) -> RunningDaemon | None:
 
 
 def service_directory(home: Path, *, make: bool = True) -> Path:
-    """Where sockets lie. Raises CalabashError(NOT_PERMITTED)."""
+    """Return the directory of the services' directories, with short paths for sockets. Raises NOT_PERMITTED."""
     longest = "/99-99/pipe/control" + " " * (PATH_BYTES_MAX - SOCKET_PATH_MAX)
     return socket_directory(home, "mps", longest=longest, make=make)

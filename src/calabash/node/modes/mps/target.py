@@ -1,4 +1,4 @@
-"""What one multi-process service serves: a card, or a MIG instance of one that its operator has cut."""
+"""Target of an MPS service: a device, or a MIG instance of an operator's layout."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from calabash.node.modes.protocol import NodeTools
 from calabash.sharing import mps
 
 Place = tuple[DeviceUuid, str, int]
-"""A card, and profile and first memory slice of an instance; "" and -1 for the whole card."""
+"""Device, and profile and first memory slice of a MIG instance; "" and -1 for the whole device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """It.
+    """A device or MIG instance that an MPS service serves.
 
     Args:
-        uuid: by which programs know it.
-        name: for people.
-        part: by which the health of the card knows it.
-        directory: name of its own directory.
-        multiprocessors: that it has; 0 where nobody knows.
-        percent_of_card: how many percent of the card it is.
-        nodes: device nodes that open it, beside those of the card.
+        place: device, profile and first memory slice.
+        uuid: UUID by which programs select it.
+        name: name in messages.
+        part: name in the health state of the device.
+        directory: name of the service's directory.
+        multiprocessors: number of its multiprocessors; 0 if unknown.
+        percent_of_card: its part of the device, in percent.
+        nodes: device nodes that programs need besides those of the device.
     """
 
     place: Place
@@ -48,22 +49,26 @@ class Served:
 
     @property
     def whole(self) -> bool:
-        """Whether it is a whole card."""
+        """True for a whole device."""
         return not self.place[1]
 
     def share_of(self, part: Slice) -> int:
-        """Percent of what is served: slices count percent of cards."""
+        """Convert the slice's percentage of the device to a percentage of the target, 1 to 100."""
         return max(1, min(100, 100 * part.core_percent // self.percent_of_card))
 
 
 def place_of(record: AllocationRecord) -> Place:
-    """Where an allocation's one slice is."""
+    """Return the place of an allocation's only slice."""
     (part,) = record.placement.slices
     return (part.device, part.profile, part.start)
 
 
 def served_at(place: Place, tools: NodeTools) -> Served:
-    """What is there now. Raises CalabashError when the node has no such card, or the instance is gone."""
+    """Return the target at a place.
+
+    Raises:
+        CalabashError: NO_DEVICES: the node has no such device; UNHEALTHY: the MIG instance does not exist.
+    """
     uuid, profile, start = place
     device = next((d for d in tools.inventory.devices() if d.uuid == uuid), None)
     if device is None:
@@ -83,7 +88,7 @@ def _instance(place: Place, device: Device, tools: NodeTools, *, name: str, part
     found = driver.layout(device.uuid).at(profile, start) if driver is not None else None
     whole = max(found.parts, key=lambda p: p.compute) if found is not None and found.parts else None
     if driver is None or found is None or whole is None or device.mig is None:
-        raise CalabashError(f"{name} is not there", reason=Reason.UNHEALTHY, hint="see: calabash mig show")
+        raise CalabashError(f"{name} does not exist", reason=Reason.UNHEALTHY, hint="see: calabash mig show")
     return Served(
         place=place,
         uuid=whole.uuid,
@@ -99,7 +104,7 @@ def _instance(place: Place, device: Device, tools: NodeTools, *, name: str, part
 def _nodes(
     root: Path | None, environment: Mapping[str, str], device: Device, instance: int, part: int
 ) -> tuple[str, ...]:
-    """The capabilities that open a MIG device; those of simulated cards are none."""
+    """Return the capability device nodes of a MIG device; none on a simulated node."""
     if root is None or environment:
         return ()
     return tuple(str(node) for node in mig_nodes_of(root, device.pci_bus_id, instance, part))

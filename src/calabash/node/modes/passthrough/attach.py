@@ -1,8 +1,8 @@
-"""How a card, or a part of one, is given to a virtual machine: looked at, written down, and then changed.
+"""Attachment of devices, virtual functions and mediated devices to virtual machines.
 
-Everything that must hold is looked at in this order before anything changes: the machine confines the card's group and
-the group is viable, MIG is off and the card has no virtual functions, nobody has it open, this process included. Then it
-is written down, bound, and lent in the inventory's eyes.
+All conditions are checked in this order before anything is changed: the IOMMU isolates the device's group and the group is
+viable, MIG is off and the device has no virtual functions, and no process, including this one, has the device open. Then the
+device is recorded, marked as lent in the inventory, and bound to VFIO.
 """
 
 from __future__ import annotations
@@ -18,42 +18,45 @@ from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import Slice
 from calabash.node.devices.inventory import Inventory
 from calabash.node.modes.passthrough.machine import PLAIN, Machine
-from calabash.node.modes.passthrough.records import Given, GivenKind, PassthroughBook
+from calabash.node.modes.passthrough.records import Given, GivenDevices, GivenKind
 
 
-class GivingAway:
-    """Gives; one call at a time."""
+class DeviceAttacher:
+    """Attaches devices to virtual machines. One call at a time."""
 
-    def __init__(self, inventory: Inventory, book: PassthroughBook, machine: Callable[[], Machine]) -> None:
+    def __init__(self, inventory: Inventory, attachments: GivenDevices, machine: Callable[[], Machine]) -> None:
         self._inventory = inventory
-        self._book = book
+        self._attachments = attachments
         self._machine = machine
 
     def device(self, wanted: DeviceUuid) -> Device:
-        """The card of that name. Raises CalabashError."""
+        """Return the device with this UUID. Raises UNHEALTHY if the node does not have it now."""
         found = next((d for d in self._inventory.devices() if d.uuid == wanted), None)
         if found is None:
-            raise CalabashError(f"device {wanted} is not here", reason=Reason.UNHEALTHY)
+            raise CalabashError(f"device {wanted} is not on this node", reason=Reason.UNHEALTHY)
         return found
 
-    def give(self, record: AllocationRecord, part: Slice) -> None:
-        """One part of its placement. Raises CalabashError or OSError: what is in the book is then to be fetched back."""
+    def attach(self, record: AllocationRecord, part: Slice) -> None:
+        """Attach one slice of an allocation.
+
+        Raises CalabashError or OSError; the caller must then detach what has been recorded for the allocation.
+        """
         device = self.device(part.device)
-        for given in self._book.all():
+        for given in self._attachments.all():
             if given.device == device.uuid and (given.kind is GivenKind.CARD or not part.vf):
                 raise CalabashError(
-                    f"device {device.index} is with {mention(Mentioned.REQUEST, given.allocation)}, or on its way back"
-                    " from there",
+                    f"device {device.index} is attached for allocation {mention(Mentioned.REQUEST, given.allocation)},"
+                    " or is being detached from there",
                     reason=Reason.NO_CAPACITY,
                     hint="see `calabash vm list`",
                 )
         card = self._machine().card(device)
         if part.vf:
-            self._give_part(record, device, card, part.vf)
+            self._attach_part(record, device, card, part.vf)
         else:
-            self._give_card(record, device, card)
+            self._attach_card(record, device, card)
 
-    def _give_card(self, record: AllocationRecord, device: Device, card: PciDevice) -> None:
+    def _attach_card(self, record: AllocationRecord, device: Device, card: PciDevice) -> None:
         machine, inventory = self._machine(), self._inventory
         ours = {machine.card(self.device(part.device)).address for part in record.placement.slices}
         beside = machine.require_group(card.address, ours)
@@ -61,7 +64,7 @@ class GivingAway:
         addresses = (card.address, *beside)
         with inventory.lent.quiet(), machine.apart(device):
             machine.require_unused(device, card, addresses)
-            self._book.add([self._entry(record, device, address, card) for address in addresses])
+            self._attachments.add([self._entry(record, device, address, card) for address in addresses])
             inventory.lent.lend(device.uuid, to=record.id)
             for address in addresses:
                 machine.vfio.bind(address)
@@ -77,43 +80,43 @@ class GivingAway:
             main=address == card.address,
         )
 
-    def _give_part(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
+    def _attach_part(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
         machine = self._machine()
         if profile != PLAIN:
-            self._give_typed(record, device, card, profile)
+            self._attach_typed(record, device, card, profile)
             return
         machine.vfio.require_ready(card.address)
-        made = not card.vfs or any(given.made for given in self._book.all() if given.parent == card.address)
+        made = not card.vfs or any(given.made for given in self._attachments.all() if given.parent == card.address)
         functions, making = card.vfs, None
         if not functions:
             making = _part(record, device, card, GivenKind.FUNCTIONS, card.address, made=True)
-            self._book.add([making])
+            self._attachments.add([making])
             functions = machine.functions.make(card.address, card.vfs_total)
-        taken = {given.name for given in self._book.all()}
+        taken = {given.name for given in self._attachments.all()}
         free = next((function for function in functions if function not in taken), None)
         if free is None:
             raise CalabashError(
-                f"all {len(functions)} virtual functions of device {device.index} are given out or on their way back",
+                f"all {len(functions)} virtual functions of device {device.index} are attached or being detached",
                 reason=Reason.NO_CAPACITY,
             )
         machine.require_group(free, ())
-        self._book.add([_part(record, device, card, GivenKind.FUNCTION, free, made=made)], instead_of=making)
+        self._attachments.add([_part(record, device, card, GivenKind.FUNCTION, free, made=made)], instead_of=making)
         machine.vfio.bind(free)
 
-    def _give_typed(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
-        """A virtual GPU of the driver's: on a free function by its list, else a mediated device."""
+    def _attach_typed(self, record: AllocationRecord, device: Device, card: PciDevice, profile: str) -> None:
+        """Attach a virtual GPU of the vendor's driver: a free virtual function with a vGPU type, or a mediated device."""
         machine = self._machine()
-        taken = {given.name for given in self._book.all()}
+        taken = {given.name for given in self._attachments.all()}
         for place in (*card.vfs, card.address):
             kind = next((k for k in machine.tree.virtual_types(place) if k.name == profile and k.available), None)
             if kind is None or place in taken:
                 continue
             if kind.id.isdigit():
-                self._book.add([_part(record, device, card, GivenKind.TYPE, place)])
+                self._attachments.add([_part(record, device, card, GivenKind.TYPE, place)])
                 machine.functions.set_type(place, kind.id)
             else:
                 name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{record.id}/{device.uuid}"))
-                self._book.add([_part(record, device, card, GivenKind.MEDIATED, name)])
+                self._attachments.add([_part(record, device, card, GivenKind.MEDIATED, name)])
                 machine.functions.make_mediated(place, kind.id, name)
             return
         raise CalabashError(

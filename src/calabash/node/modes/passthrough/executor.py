@@ -1,6 +1,6 @@
-"""Passthrough on this node: a card leaves its driver for a virtual machine, and comes back to the pool.
+"""Executor of mode passthrough: attaches devices to virtual machines through VFIO and returns them to their drivers.
 
-What is given is written down before the first change, so that any failure, or the next pool, puts back what was changed.
+Each attachment is recorded before the first change, so that after a failure this pool, or the next one, can undo it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
-from calabash.node.modes.passthrough.attach import GivingAway
-from calabash.node.modes.passthrough.detach import FetchingBack
+from calabash.node.modes.passthrough.attach import DeviceAttacher
+from calabash.node.modes.passthrough.detach import DeviceDetacher
 from calabash.node.modes.passthrough.machine import Machine, real_machine, simulated_machine
-from calabash.node.modes.passthrough.records import GivenKind, PassthroughBook
+from calabash.node.modes.passthrough.records import GivenDevices, GivenKind
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.slots.content import SlotDevice
 from calabash.node.slots.open_pages import Pages
@@ -31,10 +31,11 @@ OFFER_EVERY_S = 5.0
 
 
 class PassthroughExecutor(ViewOnly):
-    """Gives cards and parts of cards to virtual machines.
+    """Executor of allocations for virtual machines.
 
     Args:
-        machine: None: the one that the tools describe.
+        tools: tools of the node.
+        machine: the machine; None: the one that ``tools`` describes.
     """
 
     name = passthrough.MODE.name
@@ -43,19 +44,19 @@ class PassthroughExecutor(ViewOnly):
     def __init__(self, tools: NodeTools, machine: Machine | None = None) -> None:
         super().__init__(tools)
         self._machine = machine
-        self._book = PassthroughBook(tools.home / "passthrough.json")
+        self._attachments = GivenDevices(tools.home / "passthrough.json")
         self._changing = threading.Lock()  # one change of the machine at a time
         self._offer_again_s = 0.0
-        self._giving = GivingAway(tools.inventory, self._book, lambda: self.machine)
-        self._fetching = FetchingBack(tools.inventory, self._book, lambda: self.machine, self._changing)
-        for given in self._book.all():
+        self._attaching = DeviceAttacher(tools.inventory, self._attachments, lambda: self.machine)
+        self._detaching = DeviceDetacher(tools.inventory, self._attachments, lambda: self.machine, self._changing)
+        for given in self._attachments.all():
             if given.card is not None:
                 tools.inventory.remember(given.card)
                 tools.inventory.lent.lend(given.card.uuid, to=given.allocation)
 
     @property
     def machine(self) -> Machine:
-        """Looked at when it is first needed."""
+        """The machine, opened at the first use."""
         if self._machine is None:
             root = self._tools.device_root or Path("/")
             if self._tools.environment:
@@ -65,14 +66,14 @@ class PassthroughExecutor(ViewOnly):
         return self._machine
 
     def start(self) -> None:
-        """What parts the cards make."""
+        """Publish the virtual GPU profiles of all devices in the inventory."""
         self._offer(())
 
     def _offer(self, held: Sequence[AllocationRecord]) -> None:
-        """Which parts there can be: the driver's own word, plus what is given out of it."""
+        """Update the virtual GPU profiles in the inventory: those that the driver offers and those that are attached."""
         if self._tools.environment and not (self._tools.device_root or Path("/")).is_dir():
             return
-        at = {given.name for given in self._book.all() if given.kind is GivenKind.TYPE}
+        at = {given.name for given in self._attachments.all() if given.kind is GivenKind.TYPE}
         for device in self._tools.inventory.devices():
             if self._tools.inventory.lent.loan(device.uuid) is not None:
                 continue
@@ -84,41 +85,43 @@ class PassthroughExecutor(ViewOnly):
     # -- giving ------------------------------------------------------------------------------------------------
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Check the devices. Raises NOT_PERMITTED if the pool is not root's, UNHEALTHY for an unknown device."""
         if os.geteuid() != 0 and not self._tools.environment:
             raise CalabashError(
-                "a card is given to a virtual machine by root only",
+                "only a pool of root can attach a device to a virtual machine",
                 reason=Reason.NOT_PERMITTED,
-                hint="ask the pool of the machine, which root started",
+                hint="use the pool of the machine, which root started",
             )
         for part in record.placement.slices:
-            self.machine.card(self._giving.device(part.device))
+            self.machine.card(self._attaching.device(part.device))
         return super().prepare(record)
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
+        """Attach the devices that are not attached yet. Raises CalabashError; DISK_FULL if they cannot be recorded."""
         with self._changing:
             try:
                 for part in record.placement.slices:
-                    if not any(given.device == part.device for given in self._book.of(record.id)):
-                        self._giving.give(record, part)
+                    if not any(given.device == part.device for given in self._attachments.of_allocation(record.id)):
+                        self._attaching.attach(record, part)
             except OSError as error:
                 raise CalabashError(
-                    f"it cannot be written down what is given away: {error.strerror}", reason=Reason.DISK_FULL
+                    f"the attachment of a device cannot be recorded: {error.strerror}", reason=Reason.DISK_FULL
                 ) from error
         return super().prepare(record)
 
     def enter(self, record: AllocationRecord, pages: Pages) -> None:
-        """Its user may open the group, where a user of the host is to."""
+        """Make the allocation's user, if it is a user of this host, the owner of the VFIO groups."""
         del pages
         if record.uid > 0 and not self._tools.environment:
             for node in self._nodes(record.id):
                 os.chown(node, record.uid, -1)
 
     def edits(self, record: AllocationRecord) -> Edits:
-        given = [g for g in self._book.of(record.id) if g.main]
+        given = [g for g in self._attachments.of_allocation(record.id) if g.main]
         addresses = ",".join(g.name for g in given if g.kind is not GivenKind.MEDIATED)
         mediated = ",".join(g.name for g in given if g.kind is GivenKind.MEDIATED)
         environment = []
-        beside = ",".join(g.name for g in self._book.of(record.id) if not g.main)
+        beside = ",".join(g.name for g in self._attachments.of_allocation(record.id) if not g.main)
         if beside:
             environment.append(("CALABASH_PCI_BESIDE", beside))
         for value, ours, is_mediated in ((addresses, "CALABASH_PCI", False), (mediated, "CALABASH_MDEV", True)):
@@ -133,7 +136,7 @@ class PassthroughExecutor(ViewOnly):
 
     def _nodes(self, allocation: AllocationId) -> list[Path]:
         tree, found = self.machine.tree, []
-        for given in self._book.of(allocation):
+        for given in self._attachments.of_allocation(allocation):
             device = tree.find(given.name) if given.kind is not GivenKind.MEDIATED else None
             group = device.group if device is not None else self.machine.functions.mediated_group(given.name)
             if group >= 0:
@@ -143,15 +146,18 @@ class PassthroughExecutor(ViewOnly):
     # -- coming back -------------------------------------------------------------------------------------------
 
     def leave(self, record: AllocationRecord) -> None:
-        self._fetching.fetch({record.id})
+        self._detaching.detach({record.id})
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
         known = {record.id for record in held}
-        self._fetching.fetch({given.allocation for given in self._book.all()} - known)
+        self._detaching.detach({given.allocation for given in self._attachments.all()} - known)
 
     def verify(self, held: Sequence[AllocationRecord]) -> list[str]:
-        """What could not be fetched back yet, told once. Now and then it looks which parts the driver offers now: an
-        operator may have made functions since, or given a card other types."""
+        """Return the reasons why devices could not be detached yet; each one once.
+
+        Every ``OFFER_EVERY_S`` the virtual GPU profiles are updated, because an operator may have created functions or changed
+        their types.
+        """
         now_s = time.monotonic()
         if now_s >= self._offer_again_s and self._changing.acquire(blocking=False):
             try:
@@ -159,7 +165,7 @@ class PassthroughExecutor(ViewOnly):
                 self._offer(held)
             finally:
                 self._changing.release()
-        return self._fetching.news()
+        return self._detaching.failures()
 
     # -- the rest ----------------------------------------------------------------------------------------------
 
@@ -168,5 +174,5 @@ class PassthroughExecutor(ViewOnly):
 
 
 def open_mode(tools: NodeTools) -> PassthroughExecutor:
-    """The executor of this mode."""
+    """Return the executor of mode passthrough."""
     return PassthroughExecutor(tools)

@@ -1,4 +1,4 @@
-"""The machine as passthrough sees it: its PCI tree, whoever writes to it, and the checks before anything is changed."""
+"""PCI devices of the machine for passthrough: lookup, checks before an attachment, and virtual GPU profiles."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ from calabash.model.device import Device, VfProfile
 from calabash.model.errors import CalabashError, Reason
 from calabash.sharing.passthrough import GroupMember, card_functions, iommu_group_obstacle
 
-PLAIN = "vf"  # the profile of a function that has no types: an even part of the card
+PLAIN = "vf"  # profile of a virtual function without vGPU types: an even part of the device
 _SIMULATED_FUNCTIONS = 16
 _USERS_TOLD = 3
 NOTHING: Mapping[str, int] = {}
 
 
 def is_gpu(device: PciDevice) -> bool:
-    """Display controllers and accelerators."""
+    """Return True for display controllers and processing accelerators."""
     return device.class_code >> 16 in {0x03, 0x12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A real machine below ``root``, or what stands in for one beside a simulated node.
+    """The machine below ``root``, or the simulated machine of a simulated node.
 
     Args:
-        accepts: which devices are cards.
-        apart: a context in which this process has nothing of a card's driver open.
+        root: root of the file system.
+        writer: writes to sysfs.
+        vfio: binds devices to VFIO.
+        functions: creates virtual functions and mediated devices.
+        accepts: returns True for PCI devices that are GPUs.
+        apart: context in which this process has nothing of a device's driver open.
     """
 
     root: Path
@@ -54,22 +58,33 @@ class Machine:
     # -- before ------------------------------------------------------------------------------------------------
 
     def card(self, device: Device) -> PciDevice:
-        """The PCI device that a card is. Raises CalabashError."""
+        """Return the PCI device of a GPU. Raises UNHEALTHY if it has no PCI address or is no GPU."""
         address = pci_address(device.pci_bus_id)
         if not address:
             raise CalabashError(
-                f"device {device.index} has no PCI address by which it could be given away", reason=Reason.UNHEALTHY
+                f"device {device.index} has no PCI address, which passthrough needs", reason=Reason.UNHEALTHY
             )
         found = self.tree.get(address)
         if not self.accepts(found):
             raise CalabashError(
-                f"device {device.index} is {address}, of class {found.class_code:06x}, and no graphics card",
+                f"device {device.index} at {address} has PCI class {found.class_code:06x} and is no GPU",
                 reason=Reason.UNHEALTHY,
             )
         return found
 
     def require_group(self, address: str, ours: Collection[str]) -> tuple[str, ...]:
-        """Its companions, if its group is viable with them. Raises CalabashError."""
+        """Check that the IOMMU group of a device is viable.
+
+        Args:
+            address: PCI address of the device.
+            ours: addresses of other devices that are attached together with it.
+
+        Returns:
+            The addresses of the device's other functions, which must be attached with it.
+
+        Raises:
+            CalabashError: CONFLICT: another device of the group is bound to a host driver.
+        """
         device = self.vfio.require_ready(address)
         members = [
             GroupMember(address=m.address, driver=m.driver, bridge=m.is_bridge, vfio=is_vfio(m.driver))
@@ -81,12 +96,12 @@ class Machine:
             raise CalabashError(
                 f"IOMMU group {device.group} of {address} is not viable: {why}",
                 reason=Reason.CONFLICT,
-                hint="give the whole group away together, or plug the card where the chipset separates it (ACS)",
+                hint="attach all devices of the group together, or use a slot that the chipset isolates (ACS)",
             )
         return beside
 
     def require_unused(self, device: Device, card: PciDevice, addresses: Sequence[str]) -> None:
-        """Nobody has the card open: the kernel would take it away all the same. Raises CalabashError."""
+        """Check that no other process has the device open, because the kernel would unbind it nevertheless. Raises CONFLICT."""
         nodes = [node for address in addresses for node in self.tree.nodes(address)]
         own = node_of(self.root, device.pci_bus_id)
         users = self.users([*nodes, *([own] if own is not None else ())])
@@ -97,10 +112,10 @@ class Machine:
             raise CalabashError(f"device {device.index} is open: {users}", reason=Reason.CONFLICT, hint=hint)
 
     def require_whole(self, device: Device, card: PciDevice) -> None:
-        """It is neither divided nor partly given. Raises CalabashError."""
+        """Check that MIG is disabled and the device has no virtual functions. Raises MODE_CONFLICT."""
         if device.mig_enabled:
             raise CalabashError(
-                f"device {device.index} has MIG on, and a virtual machine takes it without",
+                f"device {device.index} has MIG enabled, which must be disabled for a virtual machine",
                 reason=Reason.MODE_CONFLICT,
                 hint=f"calabash device mode {device.index} auto",
             )
@@ -112,7 +127,7 @@ class Machine:
             )
 
     def users(self, nodes: Sequence[Path]) -> str:
-        """Who has one of these files open, in words; "" nobody. This process does not count."""
+        """Return the other processes that have one of these files open, at most three, as text; "" if there are none."""
         found = {p for users in device_users(nodes).values() for p in users if p.pid != os.getpid()}
         words = [f"pid {p.pid} ({command_name(p) or '?'})" for p in sorted(found, key=_pid)]
         return ", ".join(words[:_USERS_TOLD]) + (", ..." if len(words) > _USERS_TOLD else "")
@@ -122,8 +137,13 @@ class Machine:
     def profiles(
         self, device: Device, given: Mapping[str, int] = NOTHING, *, at: Collection[str] = ()
     ) -> tuple[VfProfile, ...]:
-        """The parts that this card makes for virtual machines, largest first; ``given``: how many of each are out, and
-        ``at`` which functions."""
+        """Return the virtual GPU profiles of a device, largest first.
+
+        Args:
+            device: the device.
+            given: number of attached virtual GPUs by profile.
+            at: addresses of the virtual functions that are attached.
+        """
         card = self.tree.find(pci_address(device.pci_bus_id)) if pci_address(device.pci_bus_id) else None
         if card is None or not self.accepts(card):
             return ()
@@ -146,7 +166,7 @@ def _pid(process: Process) -> int:
 
 
 def real_machine(root: Path, apart: Callable[[Device], AbstractContextManager[None]]) -> Machine:
-    """The machine below ``root``."""
+    """Return the real machine below ``root``."""
     writer, tree = HelperWriter(), PciTree(root)
 
     def holders(node: Path) -> str:
@@ -163,7 +183,7 @@ def real_machine(root: Path, apart: Callable[[Device], AbstractContextManager[No
 
 
 def simulated_machine(root: Path, devices: Sequence[Device]) -> Machine:
-    """Cards of a simulated node in a tree below its root, each in an IOMMU group of its own, with SR-IOV."""
+    """Return a machine with the devices of a simulated node, each in a separate IOMMU group and with SR-IOV."""
     kernel, tree = SimulatedKernel(root), PciTree(root)
     for number, device in enumerate(devices):
         address = pci_address(device.pci_bus_id)

@@ -1,7 +1,7 @@
-"""What of this machine is with virtual machines: written down before the first change, and crossed out after the last.
+"""File of the devices that are attached to virtual machines, written before the first change and after the last one.
 
-A pool that dies in the middle finds here what it had begun, whose it was, and how the card looks that its driver does not
-show now.
+After a crash the next pool finds here the attachments that had begun, their allocations, and the properties of devices that
+the driver does not show while they are attached.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ log = structlog.get_logger(__name__)
 
 
 class GivenKind(StrEnum):
-    """How it is given, and so how it comes back."""
+    """Way in which a device is attached, and so must be detached."""
 
-    CARD = "card"  # bound to VFIO; its driver comes back
+    CARD = "card"  # bound to VFIO; its host driver is bound again afterwards
     FUNCTION = "function"  # the same for a virtual function, which has no host driver
-    FUNCTIONS = "functions"  # all functions of a card are about to be made; ``name`` is the card's
+    FUNCTIONS = "functions"  # all virtual functions are about to be created; ``name`` is the address of the device
     TYPE = "type"  # a function that its own driver made a virtual GPU
     MEDIATED = "mediated"  # a mediated device; ``name`` is its UUID
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an allocation has.
+    """One PCI function or mediated device that is attached for an allocation.
 
     Args:
-        device: UUID of the card that it is, or is of.
+        allocation: the allocation.
+        device: UUID of the device.
+        kind: way of attachment.
         name: PCI address, or the UUID of a mediated device.
-        driver: who drove it before; "" nobody.
-        parent: address of the card of a part; "".
-        made: the card's functions were made for this, and are unmade when the last one is back.
-        card: how the card looked; for whole cards, which their driver does not show meanwhile.
-        main: it is what was asked for, and not a companion.
+        driver: the host driver before; "" for none.
+        parent: PCI address of the device if this is a part of it; otherwise "".
+        made: True if the device's virtual functions were created by the pool; they are removed with the last attachment.
+        card: properties of a whole device, which its driver does not show while it is attached.
+        main: True for a requested device, False for another function in its IOMMU group.
     """
 
     allocation: str
@@ -55,8 +57,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     main: bool = True
 
 
-class PassthroughBook:
-    """All of it, on disk. From any thread."""
+class GivenDevices:
+    """The file of attached devices. Methods may be called from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -64,23 +66,23 @@ class PassthroughBook:
         self._given = self._read()
 
     def all(self) -> Sequence[Given]:
-        """Everything given, in order of giving."""
+        """Return all attachments in the order in which they were made."""
         with self._lock:
             return tuple(self._given)
 
-    def of(self, allocation: AllocationId) -> list[Given]:
-        """What one allocation has."""
+    def of_allocation(self, allocation: AllocationId) -> list[Given]:
+        """Return the attachments of an allocation."""
         return [given for given in self.all() if given.allocation == allocation]
 
     def add(self, entries: Sequence[Given], *, instead_of: Given | None = None) -> None:
-        """Durable when it returns. Raises OSError, and then nothing is written down."""
+        """Record attachments durably, replacing those with the same names and ``instead_of``. Raises OSError."""
         with self._lock:
             names = {given.name for given in entries}
             kept = [given for given in self._given if given.name not in names and given != instead_of]
             self._write(kept + list(entries))
 
     def remove(self, given: Given) -> None:
-        """It is back."""
+        """Remove a device that has been detached. Raises OSError."""
         with self._lock:
             self._write([entry for entry in self._given if entry != given])
 
@@ -90,7 +92,7 @@ class PassthroughBook:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.DecodeError) as error:
-            log.error("what virtual machines have is not known", file=str(self._file), error=str(error))
+            log.error("the file of attached devices cannot be read", file=str(self._file), error=str(error))
             return []
 
     def _write(self, given: list[Given]) -> None:

@@ -1,8 +1,7 @@
-"""How long turns are on cards that are used so: set with the first tenant, put back after the last.
+"""Time-slice durations of devices: set with the first allocation of a device, restored after the last.
 
-What a card's class was before stands in ``timeslices.json`` in the home before anything is changed, so that it is put back
-by the next pool when this one dies. Where the driver does not say it, its default is taken for it, which is what a driver
-starts with.
+The previous duration class of a device is written to ``timeslices.json`` in the pool's home before it is changed, so that the
+next pool can restore it if this one dies. If the driver does not report the class, the driver's default is assumed.
 """
 
 from __future__ import annotations
@@ -24,17 +23,19 @@ log = structlog.get_logger(__name__)
 
 
 class SetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card whose class was set: what it was, and what was wanted."""
+    """Device whose duration class was set: the previous class and the wanted one."""
 
     before: Interval
     wanted: Interval
 
 
-class TurnLengths:
-    """The cards whose turns we have set. Safe for threads; drivers are asked under its own lock.
+class TimeSliceDurations:
+    """The devices whose time-slice durations the pool has set. Methods may be called from any thread.
 
     Args:
-        wanted: the class that a card's operator wants; "" for none.
+        file: file of the previous classes.
+        intervals: reads and sets the classes of devices.
+        wanted: returns the class that the operator set for a device; "" for none.
     """
 
     def __init__(self, file: Path, intervals: Intervals, *, wanted: Callable[[DeviceUuid], str]) -> None:
@@ -46,27 +47,34 @@ class TurnLengths:
         self._wrong: dict[DeviceUuid, str] = {}  # why it could not be set, by card
 
     def apply(self, uuids: Collection[DeviceUuid]) -> None:
-        """Cards that are used in turns from now on. One that cannot be set is used as it is; see ``wrong``."""
+        """Set the wanted classes of devices. For a device where that fails, ``wrong`` returns the reason."""
         with self._lock:
             for uuid in uuids:
                 self._apply(uuid)
 
     def wrong(self, uuid: DeviceUuid) -> str:
-        """Why turns on a card are not as its operator wants them; "" when they are."""
+        """Return the reason why a device does not have its wanted class; "" if it has."""
         return self._wrong.get(uuid, "")
 
     def keep_only(self, used: Callable[[], Collection[DeviceUuid]]) -> None:
-        """Put back what all others had; what cannot be put back now is tried again."""
+        """Restore the previous classes of all devices that are not used. A failed device is tried again at the next call."""
         with self._lock:
-            uuids = set(used())  # under the lock: who comes just now sets turns afterwards
+            uuids = set(used())  # read with the lock held: a new allocation sets its class afterwards
             for uuid in [uuid for uuid in self._set if uuid not in uuids]:
                 self._put_back(uuid)
             for uuid in self._wrong.keys() - uuids:
                 del self._wrong[uuid]
 
     def check(self, used: Callable[[], Collection[DeviceUuid]], *, ask: bool) -> list[str]:
-        """Cards in use whose operator wants another class now, and with ``ask`` those whose class somebody has changed: set
-        again; one line each for what somebody else has done."""
+        """Set the class of used devices again where it is not the wanted one.
+
+        Args:
+            used: returns the devices in use.
+            ask: also read the classes from the driver, and try devices again that failed.
+
+        Returns:
+            One line for each class that was changed from outside the pool.
+        """
         mended = []
         with self._lock:
             for uuid in used():
@@ -75,7 +83,9 @@ class TurnLengths:
                     if ask or uuid not in self._wrong:
                         self._apply(uuid)
                 elif ask and ours is not None and (found := self._found(uuid)) not in (None, ours.wanted):
-                    mended.append(f"turns on {uuid} had been made {found} and are {ours.wanted} again")
+                    mended.append(
+                        f"the time-slice duration of {uuid} had been set to {found} and is {ours.wanted} again"
+                    )
                     self._apply(uuid)
         return mended
 
@@ -95,7 +105,7 @@ class TurnLengths:
             self._wrong.pop(uuid, None)
         except CalabashError as error:
             if self._wrong.get(uuid) != error.message:
-                log.warning("the length of turns could not be set", device=uuid, error=error.message)
+                log.warning("the time-slice duration cannot be set", device=uuid, error=error.message)
             self._wrong[uuid] = error.message
             if known is None:
                 with contextlib.suppress(CalabashError):
@@ -109,7 +119,7 @@ class TurnLengths:
             self._intervals.set(uuid, ours.before)
             self._write({name: card for name, card in self._set.items() if name != uuid})
         except CalabashError as error:
-            log.warning("the length of turns could not be put back", device=uuid, error=error.message)
+            log.warning("the time-slice duration cannot be restored", device=uuid, error=error.message)
 
     def _found(self, uuid: DeviceUuid) -> Interval | None:
         with contextlib.suppress(CalabashError):
@@ -117,14 +127,14 @@ class TurnLengths:
         return None
 
     def _write(self, cards: Mapping[DeviceUuid, SetCard]) -> None:
-        """Raises CalabashError when it cannot be kept; then nothing is to be changed."""
+        """Write the previous classes. Raises CalabashError; the devices must not be changed then."""
         try:
             if cards:
                 write_durably(self._file, msgspec.json.encode(cards))
             else:
                 self._file.unlink(missing_ok=True)
         except OSError as error:
-            raise CalabashError(f"{self._file} cannot be written: {error.strerror}") from error
+            raise CalabashError(f"cannot write {self._file}: {error.strerror}") from error
         self._set = dict(cards)
 
     def _read(self) -> dict[DeviceUuid, SetCard]:
@@ -133,5 +143,5 @@ class TurnLengths:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.error("which cards' turns were set is not known", file=str(self._file), error=str(error))
+            log.error("the file of time-slice durations cannot be read", file=str(self._file), error=str(error))
             return {}

@@ -1,4 +1,4 @@
-"""Files in which workers keep images of code: one for each tenant, nobody else's, never longer than they may be."""
+"""Files of code images of workers: one for each tenant, private, and of bounded size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.node.modes.brokered.images import ImageFiles
 
 
 def _write(files: ImageFiles, uid: int, tenant: str, text: bytes) -> int:
-    """Its inode."""
+    """Return the inode of the file."""
     found = files.open(uid=uid, tenant=tenant)
     assert found is not None
     os.pwrite(found.descriptor, text, 0)
@@ -28,7 +28,7 @@ def _read(files: ImageFiles, uid: int, tenant: str) -> bytes:
     return text
 
 
-def test_a_tenants_file_is_there_again_and_is_nobody_elses(tmp_path: Path) -> None:
+def test_image_file_is_reused_by_the_same_tenant_only(tmp_path: Path) -> None:
     directory = tmp_path / "images"
     _write(ImageFiles(directory), 7, "vision", b"code")
     again = ImageFiles(directory)
@@ -40,7 +40,7 @@ def test_a_tenants_file_is_there_again_and_is_nobody_elses(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tenant", ["../../etc/passwd", "a/b", "\0", "x" * 5000])
-def test_a_tenants_name_never_leads_anywhere_else(tmp_path: Path, tenant: str) -> None:
+def test_tenant_name_with_a_path_stays_in_the_directory(tmp_path: Path, tenant: str) -> None:
     files = ImageFiles(tmp_path / "images")
     _write(files, 7, tenant, b"code")
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
@@ -48,7 +48,7 @@ def test_a_tenants_name_never_leads_anywhere_else(tmp_path: Path, tenant: str) -
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
-def test_what_is_no_plain_file_of_its_own_is_replaced(tmp_path: Path, kind: str) -> None:
+def test_anything_but_a_regular_file_of_the_pool_is_replaced(tmp_path: Path, kind: str) -> None:
     files = ImageFiles(tmp_path / "images")
     _write(files, 7, "vision", b"code")
     (path,) = (tmp_path / "images").iterdir()
@@ -66,7 +66,7 @@ def test_what_is_no_plain_file_of_its_own_is_replaced(tmp_path: Path, kind: str)
     assert _read(files, 7, "vision") == b"code"
 
 
-def test_a_file_that_is_too_long_is_emptied(tmp_path: Path) -> None:
+def test_image_file_that_is_too_long_is_emptied(tmp_path: Path) -> None:
     files = ImageFiles(tmp_path / "images", each_bytes_max=100)
     _write(files, 7, "vision", b"x" * 101)
     _write(files, 7, "speech", b"x" * 100)
@@ -75,7 +75,7 @@ def test_a_file_that_is_too_long_is_emptied(tmp_path: Path) -> None:
     assert len(_read(files, 7, "speech")) == 100
 
 
-def test_of_too_much_the_longest_unused_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_image_file_is_removed_first(tmp_path: Path) -> None:
     files = ImageFiles(tmp_path / "images", all_bytes_max=200)
     for number, tenant in enumerate(("oldest", "older", "young")):
         inode = _write(files, 7, tenant, tenant.encode() * 15)
@@ -86,6 +86,6 @@ def test_of_too_much_the_longest_unused_goes_first(tmp_path: Path) -> None:
     assert _read(files, 7, "young") == b"young" * 15
 
 
-def test_a_place_where_no_file_can_be_is_done_without(tmp_path: Path) -> None:
+def test_image_files_are_not_used_if_none_can_be_created(tmp_path: Path) -> None:
     (tmp_path / "images").write_text("in the way")
     assert ImageFiles(tmp_path / "images").open(uid=7, tenant="vision") is None

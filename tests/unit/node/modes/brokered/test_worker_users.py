@@ -1,4 +1,4 @@
-"""Users of workers: no two pools of a machine have the same one at a time."""
+"""User IDs of workers: two pools of a machine never use the same one at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pool(directory: Path) -> FreeUsers:
     return FreeUsers(RANGE, fallback=directory / "own", directory=directory / "all")
 
 
-def test_a_user_that_another_pool_has_taken_is_left_out(tmp_path: Path) -> None:
+def test_user_taken_by_another_pool_is_skipped(tmp_path: Path) -> None:
     one, other = _pool(tmp_path), _pool(tmp_path)
     first, second = one.one(()), other.one(())
     assert {first.uid, second.uid} == {RANGE.first, RANGE.last}
@@ -36,18 +36,18 @@ def test_a_user_that_another_pool_has_taken_is_left_out(tmp_path: Path) -> None:
     third.close()
 
 
-def test_a_user_is_free_when_the_last_process_with_its_lock_was_killed(tmp_path: Path) -> None:
-    """The pool takes the user, starts a host that inherits the lock, and is killed; the host lives on."""
-    told, tells = os.pipe()
+def test_user_is_free_after_the_last_process_with_its_lock_was_killed(tmp_path: Path) -> None:
+    """Take the user as a pool does, start a host that inherits the lock, and be killed; the host keeps running."""
+    told, output = os.pipe()
     pool = os.fork()
     if pool == 0:
         taken = _pool(tmp_path).one(())
         host = subprocess.Popen(["sleep", "1000"], pass_fds=(taken.descriptor,))
-        os.write(tells, f"{taken.uid} {host.pid}".encode())
+        os.write(output, f"{taken.uid} {host.pid}".encode())
         signal.pause()
     user, started = map(int, os.read(told, 100).split())
     os.close(told)
-    os.close(tells)
+    os.close(output)
     os.kill(pool, signal.SIGKILL)
     os.waitpid(pool, 0)
     later = _pool(tmp_path)
@@ -69,8 +69,8 @@ def _ended(descriptor: int) -> bool:
     return bool(select.select([descriptor], [], [], 60)[0])
 
 
-def test_a_user_that_some_process_is_is_left_out(tmp_path: Path) -> None:
-    """Also without its lock: of a pool that sees another /run, or whose worker has let go of it."""
+def test_user_with_a_running_process_is_skipped(tmp_path: Path) -> None:
+    """The lock may be missing: the other pool uses another /run, or its worker has closed the lock."""
     process = subprocess.Popen(["sleep", "1000"], user=RANGE.first, group=RANGE.first, extra_groups=[])
     try:
         taken = _pool(tmp_path).one(())
@@ -81,7 +81,7 @@ def test_a_user_that_some_process_is_is_left_out(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_directory_of_locks_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_lock_directory_writable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     (tmp_path / "all").chmod(0o777)
     with pytest.raises(CalabashError) as refused:
@@ -89,7 +89,7 @@ def test_a_directory_of_locks_that_others_may_write_is_refused(tmp_path: Path) -
     assert refused.value.reason is Reason.NOT_PERMITTED
 
 
-def test_without_a_directory_for_all_pools_the_own_one_serves(tmp_path: Path) -> None:
+def test_fallback_directory_is_used_if_the_common_one_cannot_be_written(tmp_path: Path) -> None:
     users = FreeUsers(RANGE, fallback=tmp_path / "own", directory=tmp_path / "missing" / "all")
     taken = users.one(())
     assert [entry.name for entry in (tmp_path / "own").iterdir()] == [str(taken.uid)]

@@ -1,4 +1,4 @@
-"""The door of a card's multi-process service: one program at a time, known by the kernel, for a bounded time."""
+"""Admission socket of an MPS service: one program at a time, identified by the kernel, with bounded waits."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from calabash.adapters.gpu.nvidia.mps import MpsControl, ServerStatus
 from calabash.adapters.host.processes import identify
 from calabash.model.request import AllocationId
 from calabash.node.modes.mps import admission as mps_admission
-from calabash.node.modes.mps.admission import Door
+from calabash.node.modes.mps.admission import AdmissionSocket
 from calabash.node.processes.inherited import PoolProcesses
 
 BOUND_S = 60.0
 ONE = AllocationId("one")
 
 
-class House:
-    """A door and what is behind it."""
+class SocketWorld:
+    """An admission socket, with a record of what it admits."""
 
     def __init__(self, home: Path) -> None:
         self.owner: AllocationId | None = ONE
         self.inside: list[AllocationId] = []
         self.at_once = 0
         self.joined: list[tuple[AllocationId, int, int]] = []
-        self.news = threading.Condition()
-        self.door = Door(
+        self.changed = threading.Condition()
+        self.admission_socket = AdmissionSocket(
             home / "door/knock", allocation_of=lambda _: self.owner, admission=self.admission, joined=self.has_joined
         )
 
@@ -46,77 +46,79 @@ class House:
             self.inside.remove(allocation)
 
     def has_joined(self, allocation: AllocationId, pid: int, multiprocessors: int) -> None:
-        with self.news:
+        with self.changed:
             self.joined.append((allocation, pid, multiprocessors))
-            self.news.notify_all()
+            self.changed.notify_all()
 
     def wait(self, count: int) -> None:
-        with self.news:
-            assert self.news.wait_for(lambda: len(self.joined) >= count, BOUND_S)
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.joined) >= count, BOUND_S)
 
     def knock(self) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         peer.settimeout(BOUND_S)
-        peer.connect(str(self.door.path))
+        peer.connect(str(self.admission_socket.path))
         return peer
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path)
+def world(tmp_path: Path) -> Iterator[SocketWorld]:
+    made = SocketWorld(tmp_path)
     yield made
-    made.door.close()
+    made.admission_socket.close()
 
 
-def test_who_knocks_is_let_in_and_says_what_it_sees(house: House) -> None:
-    with house.knock() as peer:
+def test_program_is_admitted_and_reports_its_multiprocessors(world: SocketWorld) -> None:
+    with world.knock() as peer:
         assert peer.recv(16) == b"go"
         peer.send(b"sms 54")
-    house.wait(1)
-    assert house.joined == [(ONE, os.getpid(), 54)]
+    world.wait(1)
+    assert world.joined == [(ONE, os.getpid(), 54)]
 
 
-def test_programs_are_let_in_one_at_a_time(house: House) -> None:
-    peers = [house.knock() for _ in range(5)]
+def test_programs_are_admitted_one_at_a_time(world: SocketWorld) -> None:
+    peers = [world.knock() for _ in range(5)]
     for peer in peers:
         assert peer.recv(16) == b"go"
         peer.send(b"sms 1")
         peer.close()
-    house.wait(5)
-    assert house.at_once == 1
+    world.wait(5)
+    assert world.at_once == 1
 
 
 @pytest.mark.parametrize("owner", [None, AllocationId("two")], ids=["nobody's", "of another card"])
-def test_who_holds_nothing_here_is_sent_away(house: House, owner: AllocationId | None) -> None:
-    house.owner = owner
-    with house.knock() as peer:
+def test_program_without_an_allocation_is_not_admitted(world: SocketWorld, owner: AllocationId | None) -> None:
+    world.owner = owner
+    with world.knock() as peer:
         assert peer.recv(16) == b""
-    assert house.joined == []
+    assert world.joined == []
 
 
-def test_nonsense_counts_as_nothing_said(house: House) -> None:
+def test_malformed_report_counts_as_none(world: SocketWorld) -> None:
     for said in (b"sms -1", b"sms 99999999", b"\xff\x00", b"x" * 64):
-        with house.knock() as peer:
+        with world.knock() as peer:
             assert peer.recv(16) == b"go"
             peer.send(said)
-    house.wait(4)
-    assert {multiprocessors for _, _, multiprocessors in house.joined} == {0}
+    world.wait(4)
+    assert {multiprocessors for _, _, multiprocessors in world.joined} == {0}
 
 
-def test_who_lingers_loses_its_turn_and_waits_for_the_next(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admitted_program_that_does_not_join_is_refused_for_a_time(
+    world: SocketWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mps_admission, "JOIN_S", 0.05)
-    with house.knock() as lingers:
+    with world.knock() as lingers:
         assert lingers.recv(16) == b"go"
-        house.wait(1)
-        with house.knock() as again:
+        world.wait(1)
+        with world.knock() as again:
             assert again.recv(16) == b""
-    assert house.joined == [(ONE, os.getpid(), 0)]
+    assert world.joined == [(ONE, os.getpid(), 0)]
 
 
 # -- what an earlier pool left --------------------------------------------------------------------------------------
 
 
-def test_what_was_taken_over_is_ours_and_a_later_process_of_that_number_is_not() -> None:
+def test_adopted_process_belongs_to_the_pool_and_a_later_one_with_its_pid_does_not() -> None:
     own, parent = PoolProcesses(), identify(os.getppid())
     assert own.has(os.getpid())
     assert not own.has(os.getppid())
@@ -129,7 +131,7 @@ def test_what_was_taken_over_is_ours_and_a_later_process_of_that_number_is_not()
 
 
 class Said(MpsControl):
-    """A daemon that answers from a list."""
+    """Daemon that answers from a list."""
 
     def __init__(self, directory: Path, *answers: str) -> None:
         super().__init__(directory, "GPU-1", {})
@@ -140,10 +142,10 @@ class Said(MpsControl):
         return self.answers.pop(0)
 
 
-def test_a_server_is_read_with_its_clients(tmp_path: Path) -> None:
-    look = Said(tmp_path, "FAULT\n12\n34\n").server_state(7)
-    assert look is not None
-    assert (look.status, look.clients) == (ServerStatus.FAULT, (12, 34))
+def test_state_of_a_server_is_parsed_with_its_clients(tmp_path: Path) -> None:
+    state = Said(tmp_path, "FAULT\n12\n34\n").server_state(7)
+    assert state is not None
+    assert (state.status, state.clients) == (ServerStatus.FAULT, (12, 34))
     assert Said(tmp_path, "Failed to find server 7\n").server_state(7) is None
 
 
@@ -157,18 +159,18 @@ def test_a_server_is_read_with_its_clients(tmp_path: Path) -> None:
         ("\n", (-1.0, -1)),
     ],
 )
-def test_what_a_server_gives_is_read(tmp_path: Path, answer: str, share: tuple[float, int]) -> None:
+def test_share_of_a_server_is_parsed(tmp_path: Path, answer: str, share: tuple[float, int]) -> None:
     assert Said(tmp_path, answer).share(7) == share
 
 
-def test_a_server_that_does_not_say_what_it_was_told_is_noticed(tmp_path: Path) -> None:
+def test_server_that_reports_another_share_than_set_is_detected(tmp_path: Path) -> None:
     for also_next in (False, True):
         good, bad = Said(tmp_path, "30.0\n30.0\n8G\n"), Said(tmp_path, "30.0\n100.0\nunlimited\n")
         assert good.set_share(7, percent=30, memory_mib=8192, also_next=also_next) == ""
         assert "100%" in bad.set_share(7, percent=30, memory_mib=8192, also_next=also_next)
 
 
-def test_the_culprit_is_read_once_from_what_the_server_has_written(tmp_path: Path) -> None:
+def test_faulting_client_is_read_once_from_the_log_of_the_server(tmp_path: Path) -> None:
     control = Said(tmp_path)
     assert control.faulting_client() == 0
     control.log.mkdir()

@@ -1,4 +1,4 @@
-"""Cards on a simulated machine go to virtual machines and come back; crashes in between leave nothing behind."""
+"""Attachment of cards to virtual machines and their return on a simulated machine, also after crashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B, SOUND = "0000:65:00.0", "0000:66:00.0", "0000:65:00.1"
 
 
 class Driver:
-    """Lists the cards that VFIO does not have, as a driver does."""
+    """Driver that lists the cards that are not bound to VFIO."""
 
     vendor = "nvidia"
 
@@ -64,7 +64,7 @@ class Driver:
 
 
 class World:
-    """A machine of two cards and the part of its agent that this is about."""
+    """Machine of two cards with the inventory and the executor of its agent."""
 
     def __init__(self, home: Path, *, mig: bool = False) -> None:
         self.root = home / "root"
@@ -74,7 +74,7 @@ class World:
         self.start()
 
     def start(self, machine: Callable[[Machine], Machine] = lambda m: m) -> PassthroughExecutor:
-        """As a pool that starts (again) does."""
+        """Open the inventory and the executor as a pool does at its start."""
         self.inventory = Inventory([cast("Any", self.driver)])
         tools = NodeTools(
             home=self.home,
@@ -96,9 +96,9 @@ class World:
         return next(d.health for d in self.inventory.devices() if d.uuid == uuid)
 
     def back(self) -> None:
-        """Wait until everything that is over is back."""
+        """Wait until all devices of ended allocations are detached."""
         until = time.monotonic() + 60
-        while self.executor._fetching._thread is not None:
+        while self.executor._detaching._thread is not None:
             assert time.monotonic() < until, self.executor.verify([])
             time.sleep(0.01)
 
@@ -119,7 +119,7 @@ def record(name: str, *uuids: str, profile: str = "") -> AllocationRecord:
     )
 
 
-def test_a_card_is_bound_told_to_whom_it_is_and_comes_back_to_be_tested(world: World) -> None:
+def test_card_is_bound_and_marked_as_lent_and_is_tested_after_its_return(world: World) -> None:
     held = record("a1", "GPU-a")
     world.executor.prepare(held)
     world.executor.provide(held)
@@ -138,7 +138,7 @@ def test_a_card_is_bound_told_to_whom_it_is_and_comes_back_to_be_tested(world: W
     assert not (world.home / "passthrough.json").exists()
 
 
-def test_a_lent_card_is_neither_lost_nor_suspect_and_its_neighbour_is_watched(world: World) -> None:
+def test_lent_card_is_neither_lost_nor_suspect_and_the_other_card_is_monitored(world: World) -> None:
     world.executor.provide(record("a1", "GPU-a"))
     for _ in range(3):
         assert world.inventory.observe(idle=lambda _: False) == []
@@ -147,7 +147,7 @@ def test_a_lent_card_is_neither_lost_nor_suspect_and_its_neighbour_is_watched(wo
     assert world.inventory.reading(DeviceUuid("GPU-b")) is not None
 
 
-def test_that_no_driver_answers_while_it_is_away_says_nothing_of_its_cards(world: World) -> None:
+def test_missing_driver_while_a_card_is_lent_does_not_change_its_health(world: World) -> None:
     with world.inventory.lent.quiet():
         (world.root / "sys/bus/pci/devices" / B / "driver").unlink()
         (world.root / "sys/bus/pci/devices" / B / "driver").symlink_to(world.root / "sys/bus/pci/drivers/vfio-pci")
@@ -155,7 +155,7 @@ def test_that_no_driver_answers_while_it_is_away_says_nothing_of_its_cards(world
     assert [c.after for c in world.inventory.observe(idle=lambda _: True)] == [Health.SUSPECT]
 
 
-def test_a_pool_that_died_in_between_finds_the_card_in_its_place_and_fetches_what_is_over(world: World) -> None:
+def test_next_pool_keeps_a_held_card_and_detaches_the_card_of_an_ended_allocation(world: World) -> None:
     held = record("a1", "GPU-a")
     world.executor.provide(held)
     world.start().recover([held])
@@ -167,7 +167,7 @@ def test_a_pool_that_died_in_between_finds_the_card_in_its_place_and_fetches_wha
     assert world.inventory.lent.loan(DeviceUuid("GPU-a")) is None
 
 
-def test_a_crash_before_anything_was_bound_is_put_right(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_before_the_card_was_bound_is_undone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedKernel, "write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         world.executor.provide(record("a1", "GPU-a"))
@@ -179,7 +179,7 @@ def test_a_crash_before_anything_was_bound_is_put_right(world: World, monkeypatc
     assert not (world.home / "passthrough.json").exists()
 
 
-def test_a_failure_with_the_second_of_two_cards_gives_the_first_back(world: World) -> None:
+def test_failure_with_the_second_card_returns_the_first(world: World) -> None:
     world.kernel.plug(SimulatedPci(address="0000:66:1f.0", group=2, class_code=0x020000, driver="e1000e"))
     held = record("a1", "GPU-a", "GPU-b")
     with pytest.raises(CalabashError) as caught:
@@ -190,7 +190,7 @@ def test_a_failure_with_the_second_of_two_cards_gives_the_first_back(world: Worl
     assert (world.driver_of(A), world.driver_of(B)) == ("nvidia", "nvidia")
 
 
-def test_the_sound_of_a_card_goes_with_it(world: World) -> None:
+def test_audio_function_of_a_card_is_attached_with_it(world: World) -> None:
     world.kernel.plug(SimulatedPci(address=SOUND, group=1, class_code=0x040300, driver="snd_hda_intel"))
     held = record("a1", "GPU-a")
     world.executor.provide(held)
@@ -203,7 +203,7 @@ def test_the_sound_of_a_card_goes_with_it(world: World) -> None:
     assert (world.driver_of(A), world.driver_of(SOUND)) == ("nvidia", "snd_hda_intel")
 
 
-def test_mig_functions_and_open_files_keep_a_card_here(tmp_path: Path) -> None:
+def test_card_with_mig_or_virtual_functions_or_open_files_is_refused(tmp_path: Path) -> None:
     divided = World(tmp_path / "mig", mig=True)
     with pytest.raises(CalabashError) as caught:
         divided.executor.provide(record("a1", "GPU-a"))
@@ -239,14 +239,14 @@ def test_mig_functions_and_open_files_keep_a_card_here(tmp_path: Path) -> None:
     assert world.driver_of(A) == "nvidia"
 
 
-def test_what_is_no_graphics_card_is_never_given_away(world: World) -> None:
+def test_pci_device_that_is_no_gpu_is_refused(world: World) -> None:
     (world.root / "sys/bus/pci/devices" / A / "class").write_text("0x010802\n")
     with pytest.raises(CalabashError) as caught:
         world.executor.prepare(record("a1", "GPU-a"))
-    assert "no graphics card" in caught.value.message
+    assert "is no GPU" in caught.value.message
 
 
-def test_parts_of_a_card_are_given_one_by_one_and_unmade_with_the_last(world: World) -> None:
+def test_virtual_functions_are_attached_singly_and_removed_with_the_last(world: World) -> None:
     (profile,) = next(d for d in world.inventory.devices() if d.uuid == "GPU-a").vf_profiles
     assert (profile.name, profile.count, profile.memory_mib) == ("vf", 16, 2560)
     first, second = record("a1", "GPU-a", profile="vf"), record("a2", "GPU-a", profile="vf")
@@ -259,7 +259,7 @@ def test_parts_of_a_card_are_given_one_by_one_and_unmade_with_the_last(world: Wo
     assert world.inventory.lent.loan(DeviceUuid("GPU-a")) is None
     with pytest.raises(CalabashError) as caught:
         world.executor.provide(record("a3", "GPU-a"))
-    assert "is with a1" in caught.value.message
+    assert "is attached for allocation a1" in caught.value.message
     world.executor.leave(first)
     world.back()
     assert [world.driver_of(address) for address in given] == ["", "vfio-pci"]
@@ -268,7 +268,7 @@ def test_parts_of_a_card_are_given_one_by_one_and_unmade_with_the_last(world: Wo
     assert [world.driver_of(address) for address in given] == ["gone", "gone"]
 
 
-def test_mediated_devices_are_made_for_their_allocation_and_unmade(tmp_path: Path) -> None:
+def test_mediated_device_is_created_for_its_allocation_and_removed(tmp_path: Path) -> None:
     kernel = SimulatedKernel(tmp_path / "root")
     types = {"nvidia-222": "num_heads=4, framebuffer=8192M, max_instance=2"}
     kernel.plug(SimulatedPci(address=A, group=1, types=types))
@@ -286,7 +286,7 @@ def test_mediated_devices_are_made_for_their_allocation_and_unmade(tmp_path: Pat
     assert not world.executor.machine.functions.mediated(uuid)
 
 
-def test_a_function_of_the_drivers_list_becomes_a_virtual_gpu_and_stops_being_one(world: World) -> None:
+def test_virtual_function_gets_a_vgpu_type_and_loses_it_at_the_end(world: World) -> None:
     functions = world.executor.machine.functions.make(A, 16)
     listed = world.root / "sys/bus/pci/devices" / functions[0] / "nvidia"
     listed.mkdir()
@@ -312,7 +312,7 @@ def _offered(world: World) -> dict[str, int]:
     return {p.name: p.count for d in world.inventory.devices() if d.uuid == "GPU-a" for p in d.vf_profiles}
 
 
-def test_parts_that_the_driver_offers_later_are_offered_and_what_is_out_counts_as_there(world: World) -> None:
+def test_profiles_that_the_driver_offers_later_are_published_with_attached_ones(world: World) -> None:
     assert _offered(world) == {"vf": 16}
     functions = world.executor.machine.functions.make(A, 2)
     for function in functions:
@@ -335,7 +335,7 @@ def test_parts_that_the_driver_offers_later_are_offered_and_what_is_out_counts_a
     world.back()
 
 
-def test_mediated_devices_that_are_out_count_as_there(tmp_path: Path) -> None:
+def test_attached_mediated_devices_count_in_the_profiles(tmp_path: Path) -> None:
     kernel = SimulatedKernel(tmp_path / "root")
     kernel.plug(SimulatedPci(address=A, group=1, types={"nvidia-222": "framebuffer=8192M, max_instance=2"}))
     world = World(tmp_path)
@@ -354,7 +354,7 @@ def test_mediated_devices_that_are_out_count_as_there(tmp_path: Path) -> None:
     assert _offered(world) == {"nvidia-222": 2}
 
 
-def test_a_damaged_book_is_told_and_nothing_is_guessed(world: World) -> None:
+def test_damaged_file_of_attached_devices_is_logged_and_treated_as_empty(world: World) -> None:
     world.executor.provide(record("a1", "GPU-a"))
     (world.home / "passthrough.json").write_text("{")
     world.start().recover([])

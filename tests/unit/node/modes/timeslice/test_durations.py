@@ -1,4 +1,4 @@
-"""TurnLengths are as an operator wants them while a card is used so, and afterwards as they were, whatever dies in between."""
+"""Time-slice durations: set as the operator wants them while a device is used, restored afterwards, also after a crash."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from calabash.model.device import DeviceUuid, Interval
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.modes.timeslice.durations import TurnLengths
+from calabash.node.modes.timeslice.durations import TimeSliceDurations
 
 ONE, TWO = DeviceUuid("GPU-1"), DeviceUuid("GPU-2")
 
 
 class Driver:
-    """Cards with a class each."""
+    """Driver with a duration class per card."""
 
     def __init__(self) -> None:
         self.now = {ONE: Interval.MEDIUM, TWO: Interval.DEFAULT}
@@ -40,7 +40,7 @@ class Driver:
 
 
 class World:
-    """A driver, what operators want, and pools one after another."""
+    """Driver, operators' settings, and successive pools."""
 
     def __init__(self, home: Path) -> None:
         self.file = home / "timeslices.json"
@@ -48,8 +48,8 @@ class World:
         self.wanted = {ONE: "short", TWO: ""}
         self.turns = self.pool()
 
-    def pool(self) -> TurnLengths:
-        return TurnLengths(self.file, cast("Any", self.driver), wanted=lambda uuid: self.wanted[uuid])
+    def pool(self) -> TimeSliceDurations:
+        return TimeSliceDurations(self.file, cast("Any", self.driver), wanted=lambda uuid: self.wanted[uuid])
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def nobody() -> tuple[DeviceUuid, ...]:
     return ()
 
 
-def test_the_class_is_set_for_the_first_tenant_and_put_back_after_the_last(world: World) -> None:
+def test_duration_is_set_for_the_first_tenant_and_restored_after_the_last(world: World) -> None:
     world.turns.apply([ONE, TWO])
     assert world.driver.now == {ONE: Interval.SHORT, TWO: Interval.DEFAULT}
     world.turns.apply([ONE])
@@ -76,7 +76,7 @@ def test_the_class_is_set_for_the_first_tenant_and_put_back_after_the_last(world
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])
-def test_whenever_a_pool_dies_the_next_one_puts_back_what_was_there(world: World, dies_at: int) -> None:
+def test_duration_is_restored_by_the_next_pool_after_a_crash_at_any_step(world: World, dies_at: int) -> None:
     world.driver.dies_at = dies_at  # asked what it is, then set
     with pytest.raises(KeyboardInterrupt):
         world.turns.apply([ONE])
@@ -85,7 +85,7 @@ def test_whenever_a_pool_dies_the_next_one_puts_back_what_was_there(world: World
     assert world.driver.now[ONE] is Interval.MEDIUM
 
 
-def test_the_next_pool_keeps_the_turns_of_who_is_still_there(world: World) -> None:
+def test_duration_of_a_held_device_is_kept_by_the_next_pool(world: World) -> None:
     world.turns.apply([ONE])
     later = world.pool()
     later.keep_only(lambda: [ONE])
@@ -95,7 +95,7 @@ def test_the_next_pool_keeps_the_turns_of_who_is_still_there(world: World) -> No
     assert world.driver.now[ONE] is Interval.MEDIUM
 
 
-def test_what_an_operator_wants_otherwise_holds_for_who_is_there_already(world: World) -> None:
+def test_changed_setting_applies_to_devices_in_use(world: World) -> None:
     world.turns.apply([ONE])
     world.wanted[ONE] = "long"
     assert world.turns.check(lambda: [ONE], ask=False) == []
@@ -105,7 +105,7 @@ def test_what_an_operator_wants_otherwise_holds_for_who_is_there_already(world: 
     assert world.driver.now[ONE] is Interval.MEDIUM
 
 
-def test_what_somebody_else_has_changed_is_set_again_and_told(world: World) -> None:
+def test_duration_changed_from_outside_is_set_again_and_reported(world: World) -> None:
     world.turns.apply([ONE])
     world.driver.now[ONE] = Interval.LONG
     assert world.turns.check(lambda: [ONE], ask=False) == []
@@ -114,7 +114,7 @@ def test_what_somebody_else_has_changed_is_set_again_and_told(world: World) -> N
     assert world.driver.now[ONE] is Interval.SHORT
 
 
-def test_a_driver_that_cannot_do_it_is_left_alone_and_people_are_told(world: World) -> None:
+def test_driver_without_support_is_not_asked_again_at_once_and_the_reason_is_kept(world: World) -> None:
     world.driver.refuses = True
     world.turns.apply([ONE])
     assert world.turns.wrong(ONE) == "not supported"
@@ -127,14 +127,14 @@ def test_a_driver_that_cannot_do_it_is_left_alone_and_people_are_told(world: Wor
     assert (world.turns.wrong(ONE), world.driver.now[ONE]) == ("", Interval.SHORT)
 
 
-def test_where_the_driver_does_not_say_what_was_its_default_is_put_back(world: World) -> None:
+def test_default_duration_is_restored_if_the_driver_did_not_report_the_previous_one(world: World) -> None:
     world.driver.silent = True
     world.turns.apply([ONE])
     world.turns.keep_only(nobody)
     assert world.driver.now[ONE] is Interval.DEFAULT
 
 
-def test_what_cannot_be_put_back_is_tried_again(world: World) -> None:
+def test_duration_that_cannot_be_restored_is_tried_again(world: World) -> None:
     world.turns.apply([ONE])
     world.driver.refuses = True
     world.turns.keep_only(nobody)
@@ -144,7 +144,7 @@ def test_what_cannot_be_put_back_is_tried_again(world: World) -> None:
     assert world.driver.now[ONE] is Interval.MEDIUM
 
 
-def test_a_file_that_cannot_be_read_does_no_harm(world: World) -> None:
+def test_damaged_file_of_durations_is_treated_as_empty(world: World) -> None:
     world.file.write_text("{")
     world.pool().keep_only(nobody)
     assert world.driver.now[ONE] is Interval.MEDIUM
