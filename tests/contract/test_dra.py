@@ -156,10 +156,10 @@ def test_slow_claim_is_answered_at_the_deadline_and_prepared_once(world: World) 
         world.kubelet.wait_for(1)
         for _ in range(3):
             reply = world.kubelet.prepare(ONE, TWO)
-            assert "still worked on" in reply.claims["uid-1"].error
+            assert "still being prepared or released" in reply.claims["uid-1"].error
             assert reply.claims["uid-2"].devices
         assert world.handler.calls.count(("prepare", "uid-1")) == 1
-        assert "still worked on" in world.kubelet.unprepare(ONE).claims["uid-1"].error
+        assert "still being prepared or released" in world.kubelet.unprepare(ONE).claims["uid-1"].error
         assert ("unprepare", "uid-1") not in world.handler.calls, "it is not undone while it is being done"
         world.handler.gate.set()
         until(lambda: world.handler.calls.count(("unprepare", "uid-1")) == 1)

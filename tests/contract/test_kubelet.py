@@ -124,7 +124,7 @@ def test_a_new_list_of_devices_is_pushed_and_the_same_one_is_not(
     ids=["long", "empty", "twice"],
 )
 def test_a_list_that_no_kubelet_takes_is_refused_here(handler: Handler, devices: list[PluginDevice]) -> None:
-    with pytest.raises(ValueError, match="device id"):
+    with pytest.raises(ValueError, match="device ID"):
         DevicePluginServer(RESOURCE, handler).set_devices(devices)
 
 

@@ -1,4 +1,4 @@
-"""The questions and orders to an API server: ``KubeClient``, which the real client and the one in memory both are."""
+"""Interface of a client of the API server: ``KubeClient``, implemented over HTTP and in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PatchBody = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedObject:
-    """An object that does not fit the type of its kind, so that a list or a watch leaves it out.
+    """Object that does not fit the type of its kind, and is therefore left out of a list or watch.
 
     Args:
-        kind: the kind that was asked for.
-        namespace, name, uid, resource_version: from the object's metadata, each "" where it cannot be read.
+        kind: the requested kind.
+        namespace, name, uid, resource_version: from the object's metadata; "" where they cannot be read.
         error: why the object cannot be read.
     """
 
@@ -33,8 +33,10 @@ class SkippedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[T]):
-    """All objects that there were at ``resource_version``; a watch goes on from there. ``skipped`` are the objects that cannot
-    be read, which are not among ``items``."""
+    """All objects at ``resource_version``, from which a watch can continue.
+
+    Objects that cannot be read are in ``skipped`` and not in ``items``.
+    """
 
     items: tuple[T, ...]
     resource_version: str
@@ -42,7 +44,7 @@ class Listing(Generic[T]):
 
 
 class WatchEventType(StrEnum):
-    """What happened to an object; a BOOKMARK only says how far the watch has come."""
+    """Type of a watch event; a BOOKMARK only advances the resource version."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -52,8 +54,14 @@ class WatchEventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent(Generic[T]):
-    """``object`` after the event (of a deleted one: as it last was), None with a bookmark. With a selector, an object that
-    no longer matches comes as DELETED. An event about an object that cannot be read has ``skipped``, and no ``object``."""
+    """Event of a watch.
+
+    Args:
+        object: the object after the event, for DELETED its last state; None for a bookmark.
+        skipped: set instead of ``object`` if the object cannot be read.
+
+    With a selector, an object that no longer matches is reported as DELETED.
+    """
 
     type: WatchEventType
     resource_version: str
@@ -62,20 +70,25 @@ class WatchEvent(Generic[T]):
 
 
 class Watch(Protocol[T]):
-    """An open watch. Iterating blocks; it ends when the API server ends it in good order (begin a new one at the last
-    ``resource_version``). Raises ``Expired`` when that version is too old, KubeError(API_DOWN) when the line broke or nothing
-    came, not even a bookmark, for too long."""
+    """Open watch. Iterating blocks and ends when the API server ends the watch: begin a new one at the last version.
+
+    Raises ``Expired`` if that version is too old, KubeError(API_DOWN) if the connection fails or nothing is received
+    for too
+    long, not even a bookmark.
+    """
 
     def __iter__(self) -> Iterator[WatchEvent[T]]: ...
 
     def close(self) -> None:
-        """End it; from any thread, more than once. Whoever iterates sees the end."""
+        """End the watch, from any thread; may be called again. An iterating thread sees the end."""
         ...
 
 
 class EvictedAs(StrEnum):
-    """What came of an eviction: OK, BLOCKED by a disruption budget for now, or the pod was GONE (or another of that name;
-    a budget that blocks it is told first)."""
+    """Result of an eviction: OK, BLOCKED by a disruption budget, or the pod is GONE or replaced by another of its name.
+
+    A budget that blocks is reported before a missing pod.
+    """
 
     OK = "ok"
     BLOCKED = "blocked"
@@ -84,43 +97,46 @@ class EvictedAs(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
-    """The answer to an eviction; ``message`` is the API server's, which names the budget that blocks."""
+    """Result of an eviction; ``message`` is the API server's, which names the budget that blocks."""
 
     as_: EvictedAs
     message: str = ""
 
 
 class KubeClient(Protocol):
-    """An API server. Synchronous and thread-safe; every call ends within its time-out.
+    """Client of an API server. Synchronous and thread-safe; every call ends within its time-out.
 
-    Raises KubeError: BAD_REQUEST (400, 415, 422), NOT_PERMITTED (401, 403), NOT_FOUND (404, of what is not said otherwise),
-    CONFLICT (409), API_DOWN (429, 5xx, no connection). Calls that were refused for too much load (429 with Retry-After) are
-    repeated within their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
+    Raises KubeError: BAD_REQUEST (400, 415, 422), NOT_PERMITTED (401, 403), NOT_FOUND (404, unless stated otherwise),
+    CONFLICT (409), API_DOWN (429, 5xx, no connection). Calls refused for overload (429 with Retry-After) are repeated
+    within
+    their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
     """
 
     def within(self, timeout_s: float) -> KubeClient:
-        """The same client, whose calls end within so long; a watch that is open is not a call."""
+        """Return a client with the same connections and another time-out; it does not apply to open watches."""
         ...
 
     def serves(self, kind: Kind[Any]) -> bool:
-        """Whether the API server knows this kind (a CRD may not be installed)."""
+        """Return True if the API server serves this kind (a CRD may not be installed)."""
         ...
 
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
-        """One object; None when there is none."""
+        """Return the object, or None if it does not exist."""
         ...
 
     def list(
         self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Listing[T]:
-        """All objects, read in pages; ``namespace`` empty means all namespaces."""
+        """Return all objects, read in pages; an empty ``namespace`` means all namespaces."""
         ...
 
     def pages(
         self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> Iterator[Listing[T]]:
-        """The same page by page, for who need not hold all at once; every page has the list's one version. Raises Expired
-        when the API server forgot it between two pages."""
+        """Yield all objects page by page; every page has the resource version of the whole list.
+
+        Raises Expired if the API server dropped that version between two pages.
+        """
         ...
 
     def watch(
@@ -132,11 +148,11 @@ class KubeClient(Protocol):
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch[T]:
-        """What happens after ``resource_version``, with bookmarks. Raises as the iteration does."""
+        """Watch for events after ``resource_version``, with bookmarks. Raises as the iteration of ``Watch`` does."""
         ...
 
     def create(self, kind: Kind[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:
-        """Make an object, from its narrow form or a whole mapping. CONFLICT when one of that name exists."""
+        """Create an object from its narrow type or a complete mapping. Raises CONFLICT if the name exists."""
         ...
 
     def patch(
@@ -151,24 +167,31 @@ class KubeClient(Protocol):
         field_manager: str = "",
         force: bool = False,
     ) -> T:
-        """Change an object. With ``metadata.resourceVersion`` in ``body`` only that version of it (else CONFLICT), with
-        ``metadata.uid`` only that object. ``apply`` is server-side apply and needs ``field_manager``; ``body`` is then the
-        whole of what that manager wants; apiVersion, kind and name are filled in. ``strategic`` is not for own kinds."""
+        """Patch an object and return it.
+
+        Args:
+            body: with ``metadata.resourceVersion`` only this version is patched (else CONFLICT), with ``metadata.uid``
+                only this
+                object. For ``apply`` all fields of the manager; apiVersion, kind and name are filled in.
+            style: ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for built-in kinds.
+        """
         ...
 
     def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", grace_s: int | None = None
     ) -> bool:
-        """Delete, of that ``uid`` only when given. False when there is none, or another of the name."""
+        """Delete the object, with ``uid`` only this one; return False if it does not exist or another has its name."""
         ...
 
     def bind(
         self, namespace: str, name: str, uid: str, node: str, *, annotations: Mapping[str, str] | None = None
     ) -> None:
-        """Give a pod its node, and these annotations in the same write. CONFLICT when it has one or ``uid`` is not its own,
-        NOT_FOUND when it is gone."""
+        """Bind a pod to a node and add annotations in the same write.
+
+        Raises CONFLICT if the pod has a node or another UID, NOT_FOUND if it does not exist.
+        """
         ...
 
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:
-        """Ask for a pod to be taken away, as disruption budgets allow."""
+        """Evict a pod through the eviction API, which respects disruption budgets."""
         ...

@@ -1,9 +1,12 @@
-"""Find the parts of a JSON text without recursion, and repair what a strict decoder refuses.
+"""Scan JSON texts without recursion, and repair parts that a strict decoder refuses.
 
-Users can store any JSON value in some fields of an object (opaque parameters of claims, status data of drivers), and the API
-server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a value, and refuses
-lone surrogates and numbers beyond its range. One such object in a page makes the whole page unreadable. The functions here
-use regular expressions and counters instead of recursion, so their stack is constant and their time linear.
+Users can store any JSON value in some fields of an object (opaque parameters of claims, status data of drivers), and
+the API
+server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a value, and
+refuses
+lone surrogates and numbers beyond its range. One such object in a page makes the whole page unreadable. The functions
+here
+use regular expressions and counters instead of recursion, so that their stack is constant and their time linear.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ _ESCAPES = re.compile(
 
 
 def members(text: bytes, at: int = 0) -> dict[str, Span]:
-    """Return the span of each value of the object that starts at ``at``; of equal keys the last one.
+    """Return the span of each value of the object that starts at ``at``; for equal keys the last one.
 
-    Raises ValueError where the text is not JSON.
+    Raises ValueError if the text is not JSON.
     """
     found: dict[str, Span] = {}
     at = _expect(text, at, b"{")
@@ -50,7 +53,7 @@ def members(text: bytes, at: int = 0) -> dict[str, Span]:
 
 
 def elements(text: bytes, at: int) -> Iterator[Span]:
-    """Yield the span of each element of the array that starts at ``at``. Raises ValueError where the text is not JSON."""
+    """Yield the span of each element of the array that starts at ``at``. Raises ValueError if the text is not JSON."""
     at = _expect(text, at, b"[")
     if text[at : at + 1] == b"]":
         return
@@ -64,10 +67,11 @@ def elements(text: bytes, at: int) -> Iterator[Span]:
 
 
 def repaired(text: bytes) -> bytes:
-    """Return the JSON value with every part replaced that msgspec refuses whatever its type.
+    """Return the JSON value with every part replaced that msgspec refuses for any type.
 
-    Values below ``DEPTH_MAX`` levels and numbers that no 64-bit type holds become null. Lone surrogates and bytes that are not
-    UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError where the text is not JSON.
+    Values below ``DEPTH_MAX`` levels and numbers that no 64-bit type holds become null. Lone surrogates and bytes that
+    are not
+    UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError if the text is not JSON.
     """
     try:
         text.decode()

@@ -1,8 +1,7 @@
-"""The kubelet of a node: the device plug-in and the driver of claims that it calls, who owns which token (pod-resources),
-and its checkpoint.
+"""Access to the kubelet of a node: device plug-in, claim driver (DRA), pod-resources, and the kubelet's checkpoint.
 
-What lives here: gRPC over Unix sockets with stubs generated from ``proto/`` (this is their only importer), registration in
-both ways, and the strict reader of the kubelet's own file. What never lives here: what a token or a claim means.
+gRPC over Unix sockets is used here only, with stubs generated from ``proto/``. The meaning of a device ID or a claim is
+decided elsewhere.
 """
 
 from calabash.adapters.kubelet.checkpoint import Checkpoint

@@ -1,10 +1,10 @@
-"""gRPC over Unix sockets: channels to the kubelet, and method tables of services."""
+"""Options and addresses of gRPC channels over Unix sockets to the kubelet."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# A kubelet that restarts is met again within a second; it takes no authority but a plain one.
+# Reconnects to a restarted kubelet within a second; the kubelet accepts only a plain authority.
 _OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.default_authority", "localhost"),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -18,12 +18,12 @@ SOCKET_PATH_MAX = 107
 
 
 def channel_options() -> tuple[tuple[str, str | int], ...]:
-    """What every channel is made with."""
+    """Return the options of every channel."""
     return (*_OPTIONS, ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX))
 
 
 def address(socket: Path) -> str:
-    """A socket's address. Raises ValueError for a path that the kernel cannot take."""
+    """Return the gRPC address of a socket. Raises ValueError if its path is longer than SOCKET_PATH_MAX bytes."""
     if len(str(socket).encode()) > SOCKET_PATH_MAX:
         raise ValueError(f"{socket}: a socket's path has at most {SOCKET_PATH_MAX} bytes")
     return f"unix:{socket}"

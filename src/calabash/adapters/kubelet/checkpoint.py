@@ -1,8 +1,9 @@
-"""The kubelet's own note of which container holds which tokens: ``kubelet_internal_checkpoint``.
+"""Reader of the kubelet's checkpoint, ``kubelet_internal_checkpoint``: the device IDs of each container.
 
-It is an internal file of the kubelet and the only place that names init containers and pod UIDs before a container starts.
-It carries no version, so its exact form is the version: the one of Kubernetes 1.34 to 1.36. Anything else is refused, never
-guessed at. The kubelet replaces the file as a whole, so half of one is never seen.
+It is an internal file of the kubelet and the only source that has init containers and pod UIDs before a container
+starts.
+It has no version, so that its exact form is the version: the one of Kubernetes 1.34 to 1.36. Any other form is refused.
+The kubelet replaces the file as a whole, so that a reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -55,15 +56,18 @@ _DECODER = msgspec.json.Decoder(_Checkpoint)
 
 
 class Checkpoint:
-    """The file, read anew at every question (0.1 to 0.7 ms on a full node)."""
+    """The checkpoint file, read anew for every call (0.1 to 0.7 ms on a full node)."""
 
     def __init__(self, path: Path = CHECKPOINT) -> None:
         self._path = path
         self._registered: tuple[tuple[int, ...], dict[str, tuple[str, ...]]] = ((), {})
 
     def registered(self) -> Mapping[str, tuple[str, ...]]:
-        """Resources of which a plug-in had healthy devices when the kubelet last wrote the file, and these. It writes when a
-        plug-in tells of its devices, and not when one goes: who is named may have gone since. Raises as ``read``.
+        """Return the resources whose plug-in had healthy devices when the file was last written, with these devices.
+
+        The kubelet writes the file when a plug-in reports its devices, but not when a plug-in ends; a listed plug-in
+        may have
+        ended since. Raises as ``read``.
         """
         written = self._signature()
         if not written or written != self._registered[0]:
@@ -80,9 +84,9 @@ class Checkpoint:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def read(self, *resources: str) -> tuple[CheckpointEntry, ...]:
-        """The containers that hold tokens of any of ``resources``; none when there is no file yet.
+        """Return the containers that have device IDs of any of ``resources``; () if there is no file yet.
 
-        Raises CalabashError(BAD_FILE) for a file that cannot be read or has another form.
+        Raises CalabashError(BAD_FILE) if the file cannot be read or has another form.
         """
         body = self._body()
         if body is None:
@@ -129,12 +133,12 @@ class Checkpoint:
         return CalabashError(
             f"the kubelet's checkpoint {self._path} cannot be read: {why}",
             reason=Reason.BAD_FILE,
-            hint="the agent needs the kubelet's device-plugins directory",
+            hint="mount the kubelet's device-plugins directory into the agent",
         )
 
     def _unknown(self, why: str) -> CalabashError:
         return CalabashError(
-            f"the kubelet's checkpoint {self._path} has a form that this program does not know: {why[:300]}",
+            f"the kubelet's checkpoint {self._path} has an unsupported form: {why[:300]}",
             reason=Reason.BAD_FILE,
             hint="supported are the kubelets of Kubernetes 1.34 to 1.36",
         )

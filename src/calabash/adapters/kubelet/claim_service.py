@@ -1,8 +1,10 @@
-"""A driver's answers to the kubelet, on an event loop: claims in threads, each by itself, and the health of devices.
+"""gRPC service of a claim driver: prepares claims in threads, and streams the health of devices.
 
-Every claim of a request is answered in its time: one that takes long is answered with an error before the kubelet gives up,
-goes on, and is answered when it is asked for again. So no claim keeps another one waiting. A claim that is asked for while it
-is being worked on shares that work, and what is asked of it meanwhile comes after it.
+Every claim of a request is answered in time: a claim that takes too long is answered with an error before the kubelet
+gives
+up, its work continues, and the kubelet gets the result when it asks again. A slow claim therefore does not delay
+another. A
+repeated call for a claim shares the running work; another call for the same claim runs after it.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ _NAME_MAX, _UID_MAX = 253, 64
 _SERVICE = "k8s.io.kubelet.pkg.apis.dra.{}.DRAPlugin"
 R = TypeVar("R")
 _Context = grpc.aio.ServicerContext[Any, Any]
-_Work = tuple[str, str]  # what is done to the claim of which UID
+_Work = tuple[str, str]  # operation and UID of the claim
 
 
 class ClaimService:
-    """The calls of ``DRAPlugin`` and ``DRAResourceHealth``. All methods but ``stop`` run on the loop.
+    """Implementation of ``DRAPlugin`` and ``DRAResourceHealth``. All methods except ``stop`` run on the event loop.
 
     Args:
-        handler: who answers.
-        on_fault: told of exceptions of the handler that are no CalabashError.
-        answer_s: how long a claim is waited for.
+        handler: prepares and unprepares claims.
+        on_fault: called for exceptions of the handler that are not a CalabashError.
+        answer_s: longest wait for a claim.
     """
 
     def __init__(
@@ -54,11 +56,11 @@ class ClaimService:
         self._handler, self._on_fault, self._answer_s = handler, on_fault, answer_s
         self._threads = ThreadPoolExecutor(_THREADS, "dra-claim")
         self._running: dict[_Work, asyncio.Future[Any]] = {}
-        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by UID; how many hold it or wait for it
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # by UID: lock, number of users
         self.health = Followed(health_pb.NodeWatchResourcesResponse())
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
-        """The calls by name, as a server takes them: claims in both versions, health in both."""
+        """Return the gRPC handlers: claims and health, each in two versions."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         prepare, unprepare = pb.NodePrepareResourcesResponse, pb.NodeUnprepareResourcesResponse
         health = {
@@ -85,7 +87,7 @@ class ClaimService:
         )
 
     def stop(self) -> None:
-        """End the threads; what runs is left to end by itself."""
+        """End the threads; running work ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _prepare(
@@ -119,7 +121,7 @@ class ClaimService:
     async def _each(
         self, what: str, claims: Iterable[pb.Claim], work: Callable[[ClaimRef], R], context: _Context
     ) -> list[tuple[str, R | str]]:
-        """The answer for each claim by its UID, or the text of why there is none."""
+        """Return for each claim, by its UID, the result or the text of its error."""
         refs = {claim.uid: ClaimRef(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims}
         if len(refs) > CLAIMS_MAX:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{len(refs)} claims, at most {CLAIMS_MAX}")
@@ -128,44 +130,48 @@ class ClaimService:
 
     async def _one(self, what: str, claim: ClaimRef, work: Callable[[ClaimRef], R]) -> R | str:
         if not (claim.uid and claim.name and claim.namespace) or not _is_short(claim):
-            return "the kubelet names a claim without a UID, a name or a namespace, or one that is too long"
+            return "the kubelet sent a claim without a UID, name or namespace, or with one that is too long"
         key = (what, claim.uid)
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = asyncio.ensure_future(self._in_turn(claim, work))
+            running = self._running[key] = asyncio.ensure_future(self._serialized(claim, work))
             running.add_done_callback(partial(self._ended, key))
         try:
             return await asyncio.wait_for(asyncio.shield(running), self._answer_s)
         except TimeoutError:
-            return f"claim {claim.namespace}/{claim.name} is still worked on; hint: it is asked again"
+            return (
+                f"claim {claim.namespace}/{claim.name} is still being prepared or released; hint: the kubelet retries"
+            )
         except CalabashError as error:
             return refusal(error)
         except Exception as error:
             self._on_fault(error)
             return f"fault in the agent: {type(error).__name__}: {error}"[:_MESSAGE_MAX]
 
-    async def _in_turn(self, claim: ClaimRef, work: Callable[[ClaimRef], R]) -> R:
-        turn, waiting = self._turns.get(claim.uid) or (asyncio.Lock(), 0)
-        self._turns[claim.uid] = turn, waiting + 1
+    async def _serialized(self, claim: ClaimRef, work: Callable[[ClaimRef], R]) -> R:
+        lock, waiting = self._locks.get(claim.uid) or (asyncio.Lock(), 0)
+        self._locks[claim.uid] = lock, waiting + 1
         try:
-            async with turn:
+            async with lock:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work, claim)
         finally:
-            _, waiting = self._turns[claim.uid]
+            _, waiting = self._locks[claim.uid]
             if waiting > 1:
-                self._turns[claim.uid] = turn, waiting - 1
+                self._locks[claim.uid] = lock, waiting - 1
             else:
-                del self._turns[claim.uid]
+                del self._locks[claim.uid]
 
     def _ended(self, key: _Work, done: asyncio.Future[Any]) -> None:
         del self._running[key]
         if not done.cancelled():
-            done.exception()  # whoever asked may have been answered before
+            done.exception()  # retrieve it: the caller may have been answered before
 
     async def _watch(
         self, _request: health_pb.NodeWatchResourcesRequest, _context: _Context
     ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
-        """All devices whenever one has changed, and now and then, for what is not repeated goes stale."""
+        """Yield all devices when one has changed, and every HEALTH_AGAIN_S seconds, because the kubelet lets reports
+        expire.
+        """
         async with aclosing(self.health.follow(again_s=HEALTH_AGAIN_S)) as following:
             async for health in following:
                 told = health_pb.NodeWatchResourcesResponse()
@@ -177,7 +183,7 @@ class ClaimService:
 
 
 def health_list(devices: Sequence[DeviceHealth]) -> health_pb.NodeWatchResourcesResponse:
-    """The list as the kubelet takes it, but for its time."""
+    """Return the devices as the kubelet's message, without the time."""
     told = health_pb.NodeWatchResourcesResponse()
     for device in devices:
         entry = told.devices.add(

@@ -1,10 +1,12 @@
-"""A driver of dynamic resource allocation as a whole: it serves, and leaves a socket where the kubelet looks for plug-ins.
+"""Server of a driver of dynamic resource allocation (DRA) with its registration at the kubelet.
 
-Theory of operation: the kubelet watches ``plugins_registry``, asks each socket there what it is, and connects to the service
-that it names; a kubelet that starts asks all sockets that it finds. So nothing has to be done when it restarts; a socket that
-somebody has removed is left anew under another name. Several instances may serve at once, each with sockets of its own: the
-kubelet calls the one that came last, and goes back to another when that one has ended. An instance that was killed leaves
-its sockets, behind which nobody answers; the next one removes them.
+The kubelet watches ``plugins_registry``, asks each socket there for its plug-in, and connects to the service that it
+names;
+a starting kubelet asks all sockets that it finds. Nothing has to be done when the kubelet restarts; a socket that was
+removed
+is created again under another name. Several instances may serve at once, each with its own sockets: the kubelet calls
+the
+newest, and another when that one has ended. An instance that was killed leaves its sockets, which the next one removes.
 """
 
 from __future__ import annotations
@@ -23,19 +25,20 @@ from calabash.adapters.kubelet.server import PLUGINS_REGISTRY
 from calabash.adapters.kubelet.stubs import pluginregistration_pb2 as registration_pb
 
 PLUGINS = Path("/var/lib/kubelet/plugins")
-# The first one that a kubelet knows is the one that it calls; those of health are looked for by kubelets that know them.
+# The kubelet calls the first version that it knows; newer kubelets also use the services of health.
 _VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
 class DraServer(ServingThread):
-    """Serves one driver to the kubelet, from a thread of its own.
+    """Serves one driver to the kubelet, in its own thread.
 
     Args:
         driver: the driver's name ("calabash.dev").
-        handler: who answers the kubelet.
+        handler: prepares and unprepares claims.
         plugins: the kubelet's ``plugins`` directory; the driver has a directory in it.
         registry: the kubelet's ``plugins_registry`` directory.
-        on_error: told when the kubelet refuses us (once for each different text) and of faults of the handler.
+        on_error: called when the kubelet refuses the driver (once for each different text) and for faults of the
+            handler.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class DraServer(ServingThread):
         self.registrations = 0
 
     def set_health(self, devices: Sequence[DeviceHealth]) -> None:
-        """All devices of the driver from now on; may be called before ``start``."""
+        """Set the health of all devices of the driver; may be called before ``start``."""
         wanted = health_list(devices)
         if self._running.is_set():
             self._later(self._service.health.set, wanted)
@@ -67,11 +70,11 @@ class DraServer(ServingThread):
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet has taken us since our sockets are there."""
+        """True if the kubelet has accepted the driver since its sockets were created."""
         return self._is_known
 
-    async def _look(self) -> None:
-        if self._server is None or inode(self._socket) != self._inode or not self._announcement.there:
+    async def _poll(self) -> None:
+        if self._server is None or inode(self._socket) != self._inode or not self._announcement.exists:
             await self._shut()
             await self._open()
 
@@ -90,7 +93,7 @@ class DraServer(ServingThread):
         self._service.stop()
 
     async def _shut(self) -> None:
-        """First nobody new is let in, then what is under way may end."""
+        """Withdraw the registration first, then let running calls end."""
         self._is_known = False
         await self._announcement.close()
         self._service.health.end()
@@ -105,14 +108,14 @@ class DraServer(ServingThread):
     def _noted(self, refused: str) -> None:
         self._is_known = not refused
         if refused:
-            self._tell(RuntimeError(f"the kubelet refuses the driver {self._driver}: {refused}"))
+            self._report(RuntimeError(f"the kubelet refuses the driver {self._driver}: {refused}"))
         else:
             self._said = ""
             self.registrations += 1
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a socket that nobody serves."""
+    """Remove a socket on which no process listens."""
     with suppress(OSError), closing(sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)) as probe:
         probe.setblocking(False)
         try:

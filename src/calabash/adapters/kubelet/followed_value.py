@@ -1,4 +1,4 @@
-"""A value that streams of answers follow: each begins with it as it is, and tells it again when it has changed."""
+"""Value that answer streams follow: each stream begins with the current value and yields every change."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ V = TypeVar("V")
 
 
 class Followed(Generic[V]):
-    """On one event loop."""
+    """Value with its streams; used on one event loop."""
 
     def __init__(self, value: V) -> None:
         self.value = value
-        self.streams = 0  # who follows now
-        self.begun = 0  # how many ever did
+        self.streams = 0  # number of open streams
+        self.begun = 0  # number of streams ever opened
         self._changed = asyncio.Event()
         self._epoch = 0
 
     def set(self, value: V) -> None:
-        """Tell it, if it has not been told."""
+        """Set the value; streams yield it if it differs."""
         if value != self.value:
             self.value = value
             self._wake()
 
     def end(self) -> None:
-        """End all streams in good order, as before the server is closed."""
+        """End all streams, as before the server is closed."""
         self._epoch += 1
         self._wake()
 
     async def follow(self, *, again_s: float | None = None) -> AsyncGenerator[V, None]:
-        """The value now and at every change, until ``end``; also after ``again_s`` without one, for whom it goes stale."""
+        """Yield the value now and at every change until ``end``; also after ``again_s`` seconds without a change."""
         self.streams += 1
         self.begun += 1
         epoch = self._epoch

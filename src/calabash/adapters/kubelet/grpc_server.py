@@ -1,6 +1,6 @@
-"""What everything that serves a kubelet does alike: a thread with an event loop, sockets, and the announcement in the registry.
+"""Base of gRPC servers for the kubelet: a thread with an event loop, sockets, and registration in ``plugins_registry``.
 
-Every 200 ms it is looked whether what is served is still there. A socket's name is never used twice.
+Every 200 ms the server checks that its sockets still exist. A socket name is never used twice.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import grpc.aio
 from calabash.adapters.kubelet.channels import address
 from calabash.adapters.kubelet.stubs import pluginregistration_pb2 as pb
 
-STOP_S = 0.5  # a call that is under way may end well
-_LOOK_S = 0.2
+STOP_S = 0.5  # seconds for running calls to end
+_POLL_S = 0.2
 
 
 class ServingThread(ABC):
-    """Serves a kubelet from a thread of its own.
+    """Serves a kubelet in its own thread.
 
     Args:
-        name: the thread's.
-        on_error: told of what fails, once for each different text.
+        name: name of the thread.
+        on_error: called for failures, once for each different text.
     """
 
     def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
@@ -42,32 +42,32 @@ class ServingThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; returns when it serves. Whether a kubelet knows it, ``registered`` says."""
+        """Start the thread; return when it serves. ``registered`` tells if a kubelet uses it."""
         self._thread.start()
         self._running.wait()
 
     def stop(self) -> None:
-        """End; containers go on."""
+        """Stop serving; containers continue."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @abstractmethod
-    async def _look(self) -> None:
-        """Bring about what is missing; what it raises is told, and it is called again."""
+    async def _poll(self) -> None:
+        """Create what is missing; an exception is reported, and the method is called again."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Serve nothing more."""
+        """Stop serving."""
 
     def _later(self, callback: Callable[..., object], *words: Any) -> None:
-        """Have it called on the loop, if there is one."""
+        """Call a function on the event loop, if it runs."""
         loop = self._loop
         if loop is not None and not self._stopping.is_set():
             with suppress(RuntimeError):  # the loop has just ended
                 loop.call_soon_threadsafe(callback, *words)
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         said = str(error)
         if isinstance(error, grpc.aio.AioRpcError):
             said = f"{error.code().name}: {error.details()}"
@@ -84,22 +84,22 @@ class ServingThread(ABC):
         try:
             while not self._stopping.is_set():
                 try:
-                    await self._look()
-                except Exception as error:  # one that stopped trying would take the node's devices away
-                    self._tell(error)
+                    await self._poll()
+                except Exception as error:  # without retries the node would lose its devices
+                    self._report(error)
                 self._running.set()
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         finally:
             self._running.set()
             await self._close()
 
 
 class Announcement:
-    """A socket in the kubelet's ``plugins_registry``, by which it finds a plug-in. All methods run on a loop.
+    """Socket in the kubelet's ``plugins_registry``, by which it finds a plug-in. All methods run on an event loop.
 
     Args:
-        info: what the plug-in is.
-        noted: told of each answer: "" when the kubelet has taken the plug-in, else why not.
+        info: returns the description of the plug-in.
+        noted: called with each answer: "" if the kubelet has accepted the plug-in, else its error.
     """
 
     def __init__(self, info: Callable[[], pb.PluginInfo], noted: Callable[[str], None]) -> None:
@@ -108,12 +108,12 @@ class Announcement:
         self._socket, self._inode = Path(), 0
 
     @property
-    def there(self) -> bool:
-        """Whether the socket is where it was left."""
+    def exists(self) -> bool:
+        """True if the socket still exists."""
         return self._server is not None and inode(self._socket) == self._inode
 
     async def open(self, socket: Path) -> None:
-        """Leave the socket; kubelets ask each socket once."""
+        """Create the socket; kubelets ask each socket once."""
         await self.close()
         self._socket = socket
         unary = grpc.unary_unary_rpc_method_handler
@@ -129,7 +129,7 @@ class Announcement:
         self._inode = inode(socket)
 
     async def close(self) -> None:
-        """Take it away: the kubelet then forgets the plug-in."""
+        """Remove the socket, upon which the kubelet drops the plug-in."""
         server, self._server = self._server, None
         if server is not None:
             with suppress(OSError):
@@ -147,7 +147,11 @@ class Announcement:
 async def listen(
     socket: Path, *handlers: grpc.GenericRpcHandler[Any, Any], message_bytes_max: int | None = None
 ) -> grpc.aio.Server:
-    """A server on a socket that nobody else has. ``message_bytes_max``: of what it is asked; None: as gRPC has it, 4 MiB."""
+    """Return a started server on a new socket.
+
+    Args:
+        message_bytes_max: largest request; None for gRPC's default of 4 MiB.
+    """
     options: list[tuple[str, int]] = [("grpc.so_reuseport", 0)]
     if message_bytes_max is not None:
         options.append(("grpc.max_receive_message_length", message_bytes_max))
@@ -159,7 +163,7 @@ async def listen(
 
 
 async def stop_server(server: grpc.aio.Server | None, socket: Path) -> None:
-    """End a server, if there is one, and remove its socket."""
+    """Stop a server, if there is one, and remove its socket."""
     if server is not None:
         await server.stop(STOP_S)
         with suppress(OSError):
@@ -167,17 +171,17 @@ async def stop_server(server: grpc.aio.Server | None, socket: Path) -> None:
 
 
 def own_name() -> str:
-    """A part of a socket's name that no other instance has, nor this one a second time."""
+    """Return a part of a socket's name that no other instance uses, nor this one a second time."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def inode(path: Path) -> int:
-    """0 when it is not there."""
+    """Return the inode number of a file; 0 if it does not exist."""
     return birth(path)[0]
 
 
 def birth(path: Path) -> tuple[int, int]:
-    """What tells a file from its successor: file systems give a number that has become free to the next file."""
+    """Return inode number and change time, which identify a file: file systems use free inode numbers again."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which containers hold which tokens, as the kubelet's pod-resources service says it."""
+"""Device IDs of running containers, from the kubelet's pod-resources service."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ R = TypeVar("R", pb.ListPodResourcesResponse, pb.AllocatableResourcesResponse)
 
 
 class PodResources:
-    """The service behind a socket; thread-safe. It knows ordinary and sidecar containers, not init containers, and pods by
-    name, not by UID: a pod of the same name that has just been deleted may still be meant.
+    """Client of the pod-resources service; thread-safe.
+
+    The service knows ordinary and sidecar containers, but not init containers, and pods by name, not by UID: it may
+    report a
+    deleted pod of the same name.
 
     Args:
-        socket: where the kubelet serves.
-        timeout_s: how long an answer may take.
+        socket: the kubelet's socket.
+        timeout_s: longest wait for an answer.
     """
 
     def __init__(self, socket: Path = POD_RESOURCES_SOCKET, *, timeout_s: float = 5.0) -> None:
@@ -34,7 +37,7 @@ class PodResources:
         self._channel: grpc.Channel | None = None
 
     def list(self, resource: str) -> tuple[TokenOwner, ...]:
-        """Who holds tokens of ``resource``. Raises CalabashError(KUBELET_DOWN)."""
+        """Return the containers that have device IDs of ``resource``. Raises CalabashError(KUBELET_DOWN)."""
         reply = self._ask("List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse)
         return tuple(
             TokenOwner(
@@ -42,11 +45,11 @@ class PodResources:
             )
             for pod in reply.pod_resources
             for container in pod.containers
-            if (ids := _tokens(container, resource))
+            if (ids := _device_ids(container, resource))
         )
 
     def offered(self) -> dict[str, tuple[str, ...]]:
-        """Resources of device plug-ins that are there now, each with its healthy devices. Raises as ``list``."""
+        """Return the resources of the registered device plug-ins, each with its healthy devices. Raises as ``list``."""
         reply = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse)
         found: dict[str, tuple[str, ...]] = {}
         for held in reply.devices:
@@ -67,7 +70,7 @@ class PodResources:
         return answer
 
     def close(self) -> None:
-        """Close the line; the next question opens it again."""
+        """Close the channel; the next call opens it again."""
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
@@ -80,15 +83,15 @@ class PodResources:
             return self._channel
 
 
-def _tokens(container: pb.ContainerResources, resource: str) -> tuple[str, ...]:
-    """The kubelet makes one entry of a resource for each NUMA node."""
+def _device_ids(container: pb.ContainerResources, resource: str) -> tuple[str, ...]:
+    """Return a container's device IDs of a resource; the kubelet has one entry for each NUMA node."""
     return tuple(one for held in container.devices if held.resource_name == resource for one in held.device_ids)
 
 
 def _down(socket: Path, error: grpc.RpcError) -> CalabashError:
     said = error.details() if isinstance(error, grpc.Call) else str(error)
     return CalabashError(
-        f"the kubelet does not say who holds which device ({socket}): {said}",
+        f"the kubelet does not report which containers have which devices ({socket}): {said}",
         reason=Reason.KUBELET_DOWN,
-        hint="is the kubelet running, and is its pod-resources directory mounted into the agent?",
+        hint="check that the kubelet runs and that its pod-resources directory is mounted into the agent",
     )

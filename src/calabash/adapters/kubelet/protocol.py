@@ -1,4 +1,4 @@
-"""What the kubelet asks of a device plug-in, and what it says of its containers."""
+"""Interfaces between the kubelet and the agent: device plug-in, claim driver, and records of containers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDevice:
-    """A token. ``id`` has at most 63 characters; ``numa_node`` -1 means nowhere in particular."""
+    """Device ID that a plug-in offers; ``id`` has at most 63 characters, ``numa_node`` -1 means none."""
 
     id: str
     healthy: bool = True
@@ -18,37 +18,46 @@ class PluginDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """The answer to Allocate: CDI names (``vendor/class=name``), and variables where CDI is not to be used."""
+    """Answer to Allocate: CDI names (``vendor/class=name``), and variables where CDI is not used."""
 
     cdi_names: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
 
 class PluginHandler(Protocol):
-    """Who answers the kubelet. Called from threads of the server, several at a time; never while a lock of it is held."""
+    """Handler of the kubelet's calls to a device plug-in.
+
+    Called from several threads of the server at a time; never while a lock of the server is held.
+    """
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
-        """A container is admitted with these tokens. Must answer at once: the kubelet waits without a time-out and holds
-        the whole node meanwhile. Called again with the same tokens must be harmless."""
+        """Answer Allocate for a container that is admitted with these device IDs.
+
+        Must return at once: the kubelet waits without a time-out and blocks the whole node meanwhile. May be called
+        again with the
+        same device IDs.
+        """
         ...
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...]) -> None:
-        """The container with these tokens is about to be made; comes before every start of it. The kubelet waits 30 s and
-        asks again for ever. A CalabashError is shown verbatim, hint included, in the pod's event.
+        """Prepare the start of the container with these device IDs; called before every start of it.
+
+        The kubelet waits 30 s and retries forever. A CalabashError is shown verbatim, with its hint, in the pod's
+        event.
 
         Args:
-            answered: the CDI names with which Allocate was answered by another process, a relay; () where none was.
+            answered: CDI names with which another process, a relay, answered Allocate; () if none did.
         """
         ...
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Which ``size`` tokens of ``available`` are best, ``must`` among them; the kubelet need not heed it."""
+        """Return the best ``size`` device IDs of ``available``, including ``must``; the kubelet may ignore it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOwner:
-    """Tokens of one resource that a container holds, as pod-resources says. It does not know init containers."""
+    """Device IDs of one resource that a container has, from pod-resources, which does not report init containers."""
 
     namespace: str
     pod: str
@@ -59,7 +68,7 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEntry:
-    """The same from the kubelet's checkpoint, which has init containers, the pod's UID and the answer of Allocate."""
+    """Device IDs of a container from the kubelet's checkpoint, with the pod's UID and the answer to Allocate."""
 
     pod_uid: str
     container: str
@@ -70,7 +79,7 @@ class CheckpointEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRef:
-    """A ResourceClaim as the kubelet names it. ``name`` is used again by other claims, ``uid`` is not."""
+    """ResourceClaim as the kubelet names it. A later claim may have the same ``name``, but not the same ``uid``."""
 
     namespace: str
     uid: str
@@ -79,12 +88,12 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:
-    """A device of a claim, ready for containers.
+    """Device of a claim, ready for containers.
 
     Args:
-        requests: the requests of the claim that it answers.
-        cdi_names: what a container that uses it is given (``vendor/class=name``).
-        share_id: which share of it; "" where it is not shared.
+        requests: requests of the claim that it satisfies.
+        cdi_names: CDI names for a container that uses it (``vendor/class=name``).
+        share_id: share of the device; "" if it is not shared.
     """
 
     requests: tuple[str, ...]
@@ -95,20 +104,27 @@ class PreparedDevice:
 
 
 class ClaimHandler(Protocol):
-    """Who answers the kubelet for claims. Called from threads of the server, one call for a claim at a time."""
+    """Handler of the kubelet's calls about claims, called from threads of the server, once at a time for a claim."""
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
-        """A pod of this node is about to use it. Asked again, it answers the same. A CalabashError is shown verbatim, hint
-        included, in the pod's event; the kubelet asks again."""
+        """Prepare the devices of a claim that a pod of this node is about to use.
+
+        A repeated call returns the same. A CalabashError is shown verbatim, with its hint, in the pod's event, and the
+        kubelet
+        retries.
+        """
         ...
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """No pod of this node uses it any more; one that is not known is fine. A CalabashError has the kubelet ask again."""
+        """Release a claim that no pod of this node uses any more; an unknown claim is accepted.
+
+        After a CalabashError the kubelet retries.
+        """
         ...
 
 
 class DeviceState(Enum):
-    """The numbers are those of the wire."""
+    """Health of a device, with the numbers of the kubelet's API."""
 
     UNKNOWN = 0
     HEALTHY = 1
@@ -117,7 +133,7 @@ class DeviceState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealth:
-    """How a device fares that claims can have; ``message`` is for people."""
+    """Health of a device that claims can have; ``message`` is for people."""
 
     pool: str
     device: str

@@ -70,14 +70,14 @@ class PluginRelay(ServingThread):
         self._server: grpc.aio.Server | None = None
         self._inode = 0
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         socket = self._agents / SOCKET
         if self._server is None or inode(socket) != self._inode:
             await stop_server(self._server, socket)
             self._server = await listen(socket, self._handlers())
             self._inode = inode(socket)
         for resource, plugin in list(self._plugins.items()):
-            await plugin.look(time.monotonic())
+            await plugin.poll(time.monotonic())
             if plugin.withdrawn:
                 del self._plugins[resource]
                 await plugin.close()
@@ -99,7 +99,7 @@ class PluginRelay(ServingThread):
         """Take the agent's plug-in of a resource; a later one replaces it."""
         if Path(request.endpoint).name != request.endpoint or not request.endpoint:
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"endpoint {request.endpoint[:64]!r} is no name of a socket"
+                grpc.StatusCode.INVALID_ARGUMENT, f"endpoint {request.endpoint[:64]!r} is not the name of a socket"
             )
         plugin = self._plugins.get(request.resource_name)
         if plugin is None:
@@ -122,7 +122,7 @@ class PluginRelay(ServingThread):
 
 
 class _RelayedPlugin(PluginHandler):
-    """One resource. The methods of ``PluginHandler`` run on threads of the server, all others on the relay's loop."""
+    """Relay of one resource. Methods of ``PluginHandler`` run on threads of the server, all others on the event loop."""
 
     def __init__(
         self,
@@ -151,12 +151,13 @@ class _RelayedPlugin(PluginHandler):
         await asyncio.to_thread(self._server.start)
 
     async def close(self) -> None:
-        """Serve the kubelet no longer; containers go on."""
+        """Stop serving the kubelet; containers continue."""
         await self._unfollow()
         await asyncio.to_thread(self._server.stop)
 
-    async def look(self, now_s: float) -> None:
-        """Follow the agent's list while the kubelet follows ours; let devices of an agent that is gone become unhealthy.
+    async def poll(self, now_s: float) -> None:
+        """Follow the agent's list while the kubelet follows the relay's; mark the devices unhealthy if the agent stays
+        away.
 
         Args:
             now_s: monotonic time.
@@ -201,17 +202,17 @@ class _RelayedPlugin(PluginHandler):
             self._server.set_devices(devices)
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
-        """Answer by the relay itself: Allocate decides nothing."""
+        """Answer in the relay itself, because Allocate decides nothing."""
         answer = self._answer(device_ids)
         self._loop.call_soon_threadsafe(self._remember, device_ids, answer)
         return answer
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Any device ID is as good as another: the lowest, so that few files are ever in use."""
+        """Return the lowest device IDs, so that few files are ever in use; all are equally good."""
         return [*must, *sorted(set(available) - set(must))][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:
-        """Ask the agent; wait for one that is about to start. Raises CalabashError with the agent's own text."""
+        """Call the agent; wait for one that is about to start. Raises CalabashError with the agent's text."""
         asyncio.run_coroutine_threadsafe(self._pre_start(device_ids), self._loop).result()
 
     def _remember(self, device_ids: tuple[str, ...], answer: Allocated) -> None:
@@ -231,7 +232,7 @@ class _RelayedPlugin(PluginHandler):
                 raise CalabashError(
                     f"the agent of this node has not answered for {self._wait_s:g} s, so no container is given devices",
                     reason=Reason.UNREACHABLE,
-                    hint="the container starts when the agent is back; look at the log of its pod calabash-agent",
+                    hint="the container starts when the agent is back; see the log of its pod calabash-agent",
                 )
             await asyncio.sleep(_AGAIN_S)
 

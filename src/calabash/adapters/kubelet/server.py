@@ -1,13 +1,18 @@
-"""The device plug-in as a whole: it serves, registers, and registers again whenever the kubelet has lost it.
+"""Device plug-in server with its registration at the kubelet, which is repeated whenever the kubelet has lost it.
 
-Theory of operation: every 200 ms the sockets are looked at. A kubelet that starts removes all sockets of the directory and
-makes its own anew: our socket is gone then, and that of the kubelet is another file, be it one of the same inode number. A
-kubelet may also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an
-older instance of the plug-in ends they drop the newer one with it. So the rule is about what is seen and not why: a plug-in
-whose list no kubelet follows is not registered, and registers.
+Every 200 ms the sockets are checked. A starting kubelet removes all sockets of the directory and creates its own again:
+the
+plug-in's socket is then missing, and the kubelet's is another file, possibly with the same inode number. A kubelet may
+also
+drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an older instance
+of
+the plug-in ends they drop the newer one with it. Therefore a plug-in whose list no kubelet follows registers again,
+whatever
+the cause.
 
-Either way of registration can be taken, never both at once, for the kubelet would connect twice and drop both when one
-ends: ``register`` calls the kubelet, ``registry`` leaves a socket where the kubelet looks for plug-ins.
+One of two ways of registration is used, never both at once, because the kubelet would connect twice and drop both when
+one
+ends: ``register`` calls the kubelet, ``registry`` creates a socket where the kubelet looks for plug-ins.
 """
 
 from __future__ import annotations
@@ -44,15 +49,15 @@ _VERSION = "v1beta1"
 
 
 class DevicePluginServer(ServingThread):
-    """Serves one resource to the kubelet, from a thread of its own; when it stops, the kubelet sees all devices unhealthy.
+    """Serves one resource to the kubelet, in its own thread; when it stops, the kubelet marks all devices unhealthy.
 
     Args:
         resource: the extended resource ("calabash.dev/gpus").
-        handler: who answers the kubelet.
+        handler: answers the kubelet's calls.
         directory: the kubelet's ``device-plugins`` directory; its path leaves room for 40 characters.
         registry: the kubelet's ``plugins_registry`` directory, used when ``way`` is "registry".
         way: how to register.
-        on_error: told when a registration fails (once for each different text) and of faults of the handler.
+        on_error: called when a registration fails (once for each different text) and for faults of the handler.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class DevicePluginServer(ServingThread):
         self.registrations = 0
 
     def set_devices(self, devices: list[PluginDevice]) -> None:
-        """The devices from now on; may be called before ``start``. Raises ValueError for a list that no kubelet takes."""
+        """Set the devices; may be called before ``start``. Raises ValueError for a list that the kubelet would refuse."""
         wanted = device_list(devices)
         self._devices = wanted
         if self._service is not None:
@@ -88,12 +93,12 @@ class DevicePluginServer(ServingThread):
 
     @property
     def registered(self) -> bool:
-        """Whether a kubelet follows the list of devices now."""
+        """True if a kubelet follows the list of devices now."""
         service = self._service
         return service is not None and service.devices.streams > 0
 
-    async def _look(self) -> None:
-        """Bring about what is missing: the socket, then the registration."""
+    async def _poll(self) -> None:
+        """Create the socket and register, if either is missing."""
         if self._service is None:
             self._service = DevicePluginService(self._handler, self._on_error)
             self._service.devices.set(self._devices)
@@ -161,7 +166,7 @@ class DevicePluginServer(ServingThread):
 
     def _noted(self, refused: str) -> None:
         if refused:
-            self._tell(RuntimeError(f"the kubelet refuses the device plug-in: {refused}"))
+            self._report(RuntimeError(f"the kubelet refuses the device plug-in: {refused}"))
 
     def _postpone(self) -> None:
         self._next_try = time.monotonic() + self._pause

@@ -1,7 +1,7 @@
-"""The device plug-in's answers to the kubelet, on an event loop.
+"""gRPC service of the device plug-in, on an event loop.
 
-Allocate and PreStartContainer run in threads of their own kind, so that slow starts of containers, however many, never
-keep the kubelet waiting for an admission. ListAndWatch needs no thread at all.
+Allocate and PreStartContainer run in separate thread pools, so that slow starts of containers never delay an admission.
+ListAndWatch needs no thread.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DevicePluginService:
-    """The calls of ``v1beta1.DevicePlugin``. All methods but ``stop`` run on the loop.
+    """Implementation of ``v1beta1.DevicePlugin``. All methods except ``stop`` run on the event loop.
 
     Args:
-        handler: who answers.
-        on_fault: told of exceptions of the handler that are no CalabashError.
+        handler: answers the calls.
+        on_fault: called for exceptions of the handler that are not a CalabashError.
     """
 
     def __init__(self, handler: PluginHandler, on_fault: Callable[[Exception], None]) -> None:
@@ -44,7 +44,7 @@ class DevicePluginService:
         self._starting = ThreadPoolExecutor(_STARTING, "device-start")
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """The calls by name, as a server takes them."""
+        """Return the gRPC handler of all methods."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
             "GetDevicePluginOptions": unary(
@@ -64,7 +64,7 @@ class DevicePluginService:
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
 
     def stop(self) -> None:
-        """End the threads; calls that run are left to end by themselves."""
+        """End the threads; running calls end by themselves."""
         self._admitting.shutdown(wait=False, cancel_futures=True)
         self._starting.shutdown(wait=False, cancel_futures=True)
 
@@ -118,36 +118,35 @@ class DevicePluginService:
 
 
 def plugin_options() -> pb.DevicePluginOptions:
-    """What the plug-in wants of the kubelet."""
+    """Return the options that the plug-in requests from the kubelet."""
     return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
 def device_list(devices: list[PluginDevice]) -> pb.ListAndWatchResponse:
-    """The list as the kubelet takes it. Raises ValueError for one that it would not take."""
+    """Return the devices as the kubelet's message. Raises ValueError for a list that the kubelet would refuse."""
     reply = pb.ListAndWatchResponse()
     for device in devices:
         if not 0 < len(device.id) <= 63:
-            raise ValueError(f"device id {device.id!r} has {len(device.id)} characters, 1 to 63 are possible")
+            raise ValueError(f"device ID {device.id!r} has {len(device.id)} characters, must have 1 to 63")
         entry = reply.devices.add(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")
         if device.numa_node >= 0:
             entry.topology.nodes.add(ID=device.numa_node)
     if len({device.id for device in devices}) != len(devices):
-        raise ValueError("a device id stands twice in the list")
+        raise ValueError("a device ID is in the list twice")
     if reply.ByteSize() > DEVICE_LIST_BYTES_MAX:
         raise ValueError(f"{len(devices)} devices take {reply.ByteSize()} bytes, at most {DEVICE_LIST_BYTES_MAX}")
     return reply
 
 
 def refusal(error: CalabashError) -> str:
-    """The text that the kubelet puts into the pod's event. Users of the pod's namespace read it, so it names no objects of
-    others."""
+    """Return the text for the pod's event; names of others are redacted, because users of the namespace read it."""
     message, hint = redacted(error.marked_message), redacted(error.marked_hint)
     text = f"{message}; hint: {hint}" if hint else message
     return text[:_DETAILS_MAX]
 
 
 def _answered(context: _Context) -> tuple[str, ...]:
-    """The CDI names with which a relay answered Allocate for these device IDs; () where the kubelet itself calls."""
+    """Return the CDI names with which a relay answered Allocate; () if the kubelet itself calls."""
     for key, value in context.invocation_metadata() or ():
         if key == ANSWERED_KEY and isinstance(value, str):
             return tuple(name for name in value.split(",") if name)

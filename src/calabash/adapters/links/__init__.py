@@ -1,5 +1,5 @@
-"""Network namespaces and what is plugged into them, by netlink; nothing else of the product speaks it.
+"""Network namespaces and their interfaces, over netlink, which is used only here.
 
-Linux only, and for root. Whatever is done inside a namespace is done by a thread that enters it and then ends, so that no
-other thread of this process is ever anywhere but on the host's network.
+Linux only, and for root. Work inside a namespace is done by a thread that enters it and then ends, so that all other
+threads of the process stay in the host's network.
 """

@@ -1,4 +1,4 @@
-"""This process, alone in it, goes into a network namespace for good, with a view of files of its own."""
+"""Move a single-threaded process into a network namespace and its own mount namespace, irrevocably."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: Path, resolver_file: Path | None) -> None:
-    """Go there; ``resolver_file`` is then found as ``/etc/resolv.conf``, where the machine has one. What is mounted elsewhere
-    later is seen here too, and what is mounted here nowhere else. Raises OSError.
+    """Enter the network namespace; ``resolver_file`` then replaces ``/etc/resolv.conf`` if the machine has one.
+
+    Later mounts elsewhere are visible here, but mounts made here are not visible elsewhere. Raises OSError.
     """
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Interfaces of namespaces: pairs of them, addresses, routes, and who answers beside them."""
+"""Interfaces of network namespaces: veth pairs, addresses, routes, and reachable neighbours on a link."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from calabash.adapters.links.offloads import switch_off
 
 Answer = TypeVar("Answer")
 
-_NODAD = 0x02  # IFA_F_NODAD: nobody else can have the address, so nobody is asked before it is used
-_DISCARD = 9  # the port that a datagram is sent to so that the kernel asks who has the address
+_NODAD = 0x02  # IFA_F_NODAD: the address is unique, so duplicate address detection is not needed
+_DISCARD = 9  # port of a datagram that makes the kernel resolve the address
 _ANSWERED = 0x02 | 0x08 | 0x10  # NUD_REACHABLE, NUD_DELAY, NUD_PROBE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkEnd:
-    """One end of a pair: the namespace that it is in (None: this process's) and its name there, at most 15 characters."""
+    """End of a veth pair: its namespace (None: this process's) and its name there, at most 15 characters."""
 
     namespace: Path | None
     name: str
@@ -34,12 +34,12 @@ class LinkEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """How an end is set up.
+    """Settings of an interface.
 
     Args:
-        mac: "" leaves it the one it has.
-        addresses: ``10.0.0.5/24``.
-        routes: a range, and the next hop to it: ``("0.0.0.0/0", "10.0.0.1")``.
+        mac: "" keeps the current address.
+        addresses: like ``10.0.0.5/24``.
+        routes: destination and next hop: ``("0.0.0.0/0", "10.0.0.1")``.
     """
 
     mac: str = ""
@@ -49,7 +49,7 @@ class LinkSettings:
 
 
 def join(one: LinkEnd, other: LinkEnd) -> None:
-    """A pair: what goes in at one end comes out at the other. One that is there is kept. Raises OSError."""
+    """Create a veth pair; an existing pair is kept. Raises OSError."""
     if present(one) and present(other):
         return
     remove(one)
@@ -64,11 +64,11 @@ def join(one: LinkEnd, other: LinkEnd) -> None:
             with other.namespace.open("rb") as there:
                 netlink.link("add", ifname=one.name, kind="veth", peer=peer | {"net_ns_fd": there.fileno()})
 
-    _told(one.namespace, make)
+    _inside(one.namespace, make)
 
 
 def present(end: LinkEnd) -> bool:
-    """Whether there is such an interface; False also without the namespace."""
+    """Return True if the interface exists; False also without the namespace."""
     try:
         return namespaces.inside(end.namespace, lambda: end.name in {name for _, name in socket.if_nameindex()})
     except OSError:
@@ -76,7 +76,7 @@ def present(end: LinkEnd) -> bool:
 
 
 def remove(end: LinkEnd) -> None:
-    """Take an interface away, and with it its other end; nothing where there is none."""
+    """Delete an interface and its other end; does nothing if it does not exist."""
 
     def take() -> None:
         with IPRoute() as netlink:
@@ -85,15 +85,18 @@ def remove(end: LinkEnd) -> None:
 
     if present(end):
         try:
-            _told(end.namespace, take)
+            _inside(end.namespace, take)
         except OSError as error:
             if error.errno not in (errno.ENODEV, errno.ENOENT):
                 raise
 
 
 def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
-    """Make an end what its settings say, and let it pass packets; again changes nothing. None: it only passes packets, as the
-    end of a switch does. ``lo`` of a namespace comes up as well. Raises OSError."""
+    """Apply the settings to an interface and bring it and ``lo`` up; may be repeated. Raises OSError.
+
+    Args:
+        settings: None only brings the interface up, as for the end at a switch.
+    """
 
     def change() -> None:
         switch_off(end.name)
@@ -115,11 +118,11 @@ def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
             for prefix, gateway in settings.routes:
                 netlink.route("replace", dst=prefix, gateway=gateway, oif=index, family=_family(gateway))
 
-    _told(end.namespace, change)
+    _inside(end.namespace, change)
 
 
-def ask_for(namespace: Path, address: str) -> None:
-    """Let the kernel ask who has a neighbour's address; ``answers`` tells what came of it. Raises OSError."""
+def resolve_neighbour(namespace: Path, address: str) -> None:
+    """Make the kernel resolve a neighbour's address; ``neighbour_answers`` returns the result. Raises OSError."""
 
     def send() -> None:
         with socket.socket(_family(address), socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram:
@@ -129,27 +132,27 @@ def ask_for(namespace: Path, address: str) -> None:
     namespaces.inside(namespace, send)
 
 
-def answers(namespace: Path, address: str) -> bool:
-    """Whether that neighbour has answered lately. Raises OSError."""
+def neighbour_answers(namespace: Path, address: str) -> bool:
+    """Return True if the neighbour has answered recently. Raises OSError."""
 
-    def look() -> bool:
+    def has_answered() -> bool:
         with IPRoute() as netlink:
             return any(
                 neighbour.get("dst") == address and neighbour["state"] & _ANSWERED
                 for neighbour in netlink.get_neighbours(family=_family(address))
             )
 
-    return _told(namespace, look)
+    return _inside(namespace, has_answered)
 
 
 def _let_everybody_ping() -> None:
-    """In this thread's namespace, without any right; a kernel without that goes without."""
+    """Allow unprivileged ping in this thread's namespace, if the kernel supports it."""
     with contextlib.suppress(OSError):
         Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 2147483647")
 
 
 def _ignore_routers(interface: str) -> None:
-    """Have an interface keep its addresses and routes whatever router advertisements and redirects it receives."""
+    """Make an interface ignore router advertisements and redirects."""
     for setting in ("accept_ra", "autoconf", "accept_redirects"):
         with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
             Path("/proc/sys/net/ipv6/conf", interface, setting).write_text("0")
@@ -159,8 +162,8 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _told(namespace: Path | None, work: Callable[[], Answer]) -> Answer:
-    """As ``namespaces.inside``; what netlink refuses is an OSError too."""
+def _inside(namespace: Path | None, work: Callable[[], Answer]) -> Answer:
+    """Run ``work`` as ``namespaces.inside`` does; errors of netlink become OSError."""
     try:
         return namespaces.inside(namespace, work)
     except NetlinkError as error:

@@ -1,7 +1,7 @@
-"""Listening TCP sockets of a network namespace, asked for by sock_diag(7).
+"""Listening TCP sockets of a network namespace, queried with sock_diag(7).
 
-The kernel looks a listening socket up as it does for a packet that arrives, in a few microseconds whatever else is open. To
-read ``/proc/net/tcp`` instead takes milliseconds, as the kernel walks its whole table of sockets.
+The kernel looks a listening socket up as for an arriving packet, in a few microseconds. Reading ``/proc/net/tcp`` takes
+milliseconds, because the kernel walks its whole table of sockets.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _WAIT_S = 5.0
 
 
 class NamespaceSockets:
-    """The TCP sockets of one network namespace, which stays while this object is open. Not for several threads.
+    """TCP sockets of one network namespace, which is kept while this object is open. Not safe for threads.
 
     Args:
-        namespace: its path. Raises OSError where there is none.
+        namespace: its path. Raises OSError if it does not exist.
     """
 
     def __init__(self, namespace: Path) -> None:
@@ -50,6 +50,6 @@ class NamespaceSockets:
 
 
 def _identity(address: Address, number: int) -> bytes:
-    """An ``inet_diag_sockid``: own address and number, nobody at the other end, any interface, no cookie."""
+    """Return an ``inet_diag_sockid``: own address and port, no peer, any interface, no cookie."""
     own, nobody = address.packed.ljust(16, b"\0"), bytes(16)
     return struct.pack("!HH", number, 0) + own + nobody + bytes(4) + b"\xff" * 8

@@ -1,4 +1,4 @@
-"""Network namespaces with a name below ``/run/netns``, where ``ip netns`` finds them too."""
+"""Named network namespaces in ``/run/netns``, where ``ip netns`` finds them too."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Answer = TypeVar("Answer")
 
 
 def path_of(name: str) -> Path:
-    """Where a namespace of that name is or would be."""
+    """Return the path of a namespace; it need not exist."""
     return DIRECTORY / name
 
 
 def names(prefix: str) -> list[str]:
-    """Those that begin so; also such as a crash has left half made."""
+    """Return the names with this prefix, including those that a crash left incomplete."""
     try:
         return sorted(name for name in os.listdir(DIRECTORY) if name.startswith(prefix))
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def names(prefix: str) -> list[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether it is a whole namespace; a name to which none is bound lies on another file system."""
+    """Return True if the namespace exists; an incomplete one, a plain file without a mount, does not."""
     try:
         return os.stat(path_of(name)).st_dev == os.stat(_ITSELF).st_dev
     except OSError:
@@ -41,7 +41,7 @@ def exists(name: str) -> bool:
 
 
 def create(name: str) -> None:
-    """Make one with nothing in it but ``lo``; one of that name is kept. Raises OSError and then leaves no name."""
+    """Create a namespace with only ``lo``; an existing one is kept. Raises OSError after removing the name."""
     if exists(name):
         return
     _share_directory()
@@ -55,15 +55,15 @@ def create(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Take the name away, and with it the namespace once nobody is in it; nothing where there is none."""
+    """Remove the name, and the namespace once no process is in it; does nothing if it does not exist."""
     path = path_of(name)
     while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
-        pass  # two that made it at once have bound it twice
+        pass  # concurrent creators may have mounted it twice
     path.unlink(missing_ok=True)
 
 
 def inside(path: Path | None, work: Callable[[], Answer]) -> Answer:
-    """What ``work`` answers in the namespace at ``path``; None: where this process is. Raises OSError where there is none."""
+    """Return the result of ``work`` in the namespace at ``path``; None: in this process's. Raises OSError."""
     if path is None:
         return work()
 
@@ -102,7 +102,7 @@ def _bind_new(path: Path) -> None:
 
 
 def _share_directory() -> None:
-    """As ``ip netns`` has it: mounts made there are seen by everybody whose mounts follow ours."""
+    """Make mounts in the directory propagate to other mount namespaces, as ``ip netns`` does."""
     DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
     where = os.fsencode(DIRECTORY)
     if _libc.mount(b"", where, b"none", _MS_SHARED | _MS_REC, None) == 0:

@@ -1,5 +1,7 @@
-"""What a network card would do in a kernel's stead, switched off: a switch in user space would see packets without checksums,
-and drop every one but ``ping``'s."""
+"""Turn off offloads of a network interface.
+
+With offloads, a switch in user space would see packets without checksums and drop all but those of ``ping``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,7 @@ _GET_TX_CHECKSUMS = 0x16
 
 
 def switch_off(interface: str) -> None:
-    """Checksums of what is sent, and segments made or joined, of an interface of the namespace that this thread is in. Raises
-    OSError."""
+    """Turn off transmit checksums and segmentation offloads of an interface in this thread's namespace. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         for command in (_TX_CHECKSUMS, _TSO, _GSO, _GRO):
             try:
@@ -27,7 +28,7 @@ def switch_off(interface: str) -> None:
 
 
 def checksums_left_out(interface: str) -> bool:
-    """Whether it sends packets without checksums."""
+    """Return True if the interface sends packets without checksums."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         return bool(_ask(asked, interface, _GET_TX_CHECKSUMS, 0))
 

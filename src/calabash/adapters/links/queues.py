@@ -1,8 +1,10 @@
-"""Receive queues of Open vSwitch's userspace ports: long ones, for each socket by itself.
+"""Longer receive queues for the sockets of Open vSwitch's userspace ports.
 
-A port that is a network device is read through an AF_PACKET socket. Its queue has the machine's default length, too short for
-a burst of TCP: packets are lost and sent again by the hundred thousand. The default of the machine is everybody's and stays
-as it is; instead the sockets of the running daemon are duplicated into this process (``pidfd_getfd``) and each is given more.
+A port that is a network device is read through an AF_PACKET socket. Its queue has the machine's default length, which
+is too
+short for a burst of TCP: hundreds of thousands of packets are lost and sent again. The machine's default is not
+changed;
+instead the sockets of the running daemon are duplicated into this process (``pidfd_getfd``) and lengthened one by one.
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ _SO_RCVBUFFORCE = 33
 
 
 def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
-    """Gives every AF_PACKET socket of a process at least that queue; how many it changed. 0 where the kernel refuses."""
+    """Give every AF_PACKET socket of a process at least this queue; return the number of changed sockets.
+
+    Returns 0 if the kernel refuses.
+    """
     return sum(_lengthened(each, queue_bytes) for each in _copies(pid))
 
 
 def lengthen_at(remote: str) -> int:
-    """As :func:`lengthen`, of the switch whose database is at ``unix:/…/db.sock``: its pid file is in the same directory."""
+    """Lengthen the queues of the switch whose database is at ``unix:/…/db.sock``; its pid file is in the same
+    directory.
+    """
     if not remote.startswith("unix:"):
         return 0
     try:
@@ -36,12 +43,12 @@ def lengthen_at(remote: str) -> int:
 
 
 def lengths(pid: int) -> list[int]:
-    """Of the queues of a process's AF_PACKET sockets, in bytes."""
+    """Return the queue lengths of a process's AF_PACKET sockets, in bytes."""
     return [each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in _copies(pid)]
 
 
 def _copies(pid: int) -> Iterator[socket.socket]:
-    """Each AF_PACKET socket of the process as one of this process, closed before the next."""
+    """Yield a duplicate of each AF_PACKET socket of the process, closed before the next."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

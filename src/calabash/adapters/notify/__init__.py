@@ -1,7 +1,6 @@
-"""Telling others: one request to a web server of theirs, or one mail.
+"""Delivery of notices: one HTTP request to a tenant's web server, or one mail.
 
-What lives here: how a notice looks to its receiver, signatures, the mail server. What never lives here: who is told what, and
-when it is tried again.
+Message formats, signatures and the mail server are here. Receivers and retries are decided elsewhere.
 """
 
 from calabash.adapters.notify.mail import MailSender, MailServer

@@ -1,4 +1,4 @@
-"""A notice as a mail, through the mail server that the platform's administrator named."""
+"""Deliver a notice as a mail through the administrator's mail server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailServer:
-    """Where mail is handed in. ``tls``: ``starttls``, ``tls`` from the first byte, or ``none`` for a server on this machine.
+    """Mail server for outgoing mail.
 
-    ``authority``: PEM file of whoever signs its certificate; empty: what the system trusts.
+    Args:
+        tls: ``starttls``, ``tls`` from the first byte, or ``none`` for a server on this machine.
+        authority: PEM file of the authority of its certificate; "" for the system's.
     """
 
     host: str
@@ -36,7 +38,10 @@ class MailServer:
 
 
 class MailSender:
-    """Safe for threads. Raises CalabashError for a server that cannot be meant, or a password that others can read."""
+    """Sender of mails; safe for threads.
+
+    Raises CalabashError for a server on another machine without TLS, or a password file that other users can read.
+    """
 
     def __init__(self, server: MailServer) -> None:
         self._server = server
@@ -52,7 +57,10 @@ class MailSender:
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def send(self, to: str, delivery: Delivery) -> None:
-        """Raises CalabashError where it was not taken, RefusedForGoodError where it never will be."""
+        """Send a notice.
+
+        Raises CalabashError if it was not accepted, RefusedForGoodError if the server would refuse it again.
+        """
         message = mail_of(delivery, sender=self._server.sender, to=to)
         try:
             with self._connected() as server:
@@ -85,7 +93,7 @@ class MailSender:
 
 
 def checked_address(text: str) -> str:
-    """A mail address, ``NAME@DOMAIN`` and nothing else. Raises CalabashError(BAD_REQUEST)."""
+    """Return the text if it is a mail address ``NAME@DOMAIN``. Raises CalabashError(BAD_REQUEST)."""
     try:
         found = Address(addr_spec=text)
     except (ValueError, IndexError):
@@ -97,7 +105,7 @@ def checked_address(text: str) -> str:
 
 
 def mail_of(delivery: Delivery, *, sender: str, to: str) -> EmailMessage:
-    """The mail; its Message-ID is the delivery's, so that a second one is known for the same."""
+    """Return the mail; its Message-ID is the delivery's, so that receivers recognise a repeated mail."""
     notice = delivery.notice
     message = EmailMessage()
     message["From"], message["To"] = sender, to

@@ -1,4 +1,4 @@
-"""What a receiver that does not take a notice says of it."""
+"""Error of a receiver that refuses a notice permanently."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from calabash.model.errors import CalabashError
 
 
 class RefusedForGoodError(CalabashError):
-    """It would be refused again."""
+    """The receiver would refuse the notice again."""

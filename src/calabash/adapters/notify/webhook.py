@@ -1,8 +1,10 @@
-"""A notice as a signed POST, by the conventions of Standard Webhooks, for which there are libraries in every language.
+"""Deliver a notice as a signed POST by the conventions of Standard Webhooks.
 
-``webhook-id`` is the same at every try, so that a receiver takes each once; ``webhook-timestamp`` is the second of the try;
-``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY`` with the bytes of the secret, which is
-written ``whsec_BASE64``. Redirects are not followed.
+``webhook-id`` is the same for every attempt, so that a receiver can drop repetitions; ``webhook-timestamp`` is the
+second of
+the attempt; ``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY`` with the bytes of
+the
+secret, which is written ``whsec_BASE64``. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -25,25 +27,28 @@ _AGAIN = frozenset({408, 425, 429})
 
 
 def new_secret() -> str:
-    """A fresh secret."""
+    """Return a new random secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def signature(secret: str, *, number: str, second: int, body: bytes) -> str:
-    """What a request with that body is signed with."""
+    """Return the signature of a request with that body."""
     key = base64.b64decode(secret.removeprefix(PREFIX))
     mac = hmac.new(key, f"{number}.{second}.".encode() + body, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(mac).decode()}"
 
 
 class WebhookSender:
-    """Safe for threads."""
+    """Sender of webhooks; safe for threads."""
 
     def __init__(self, web: WebClient) -> None:
         self._web = web
 
     def send(self, url: str, secret: str, delivery: Delivery, *, now_s: float) -> None:
-        """Raises CalabashError where it was not taken, RefusedForGoodError where it never will be."""
+        """Send a notice.
+
+        Raises CalabashError if it was not accepted, RefusedForGoodError if the receiver would refuse it again.
+        """
         body, second = content_of(delivery), int(now_s)
         headers = {
             "Content-Type": "application/json",
@@ -60,7 +65,7 @@ class WebhookSender:
 
 
 def content_of(delivery: Delivery) -> bytes:
-    """The body: what happened, when, to what, and whose it is."""
+    """Return the body: kind, time, object, message and tenant of the notice."""
     notice = delivery.notice
     shown = {
         "type": notice.kind.value,

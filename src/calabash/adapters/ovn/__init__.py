@@ -1,6 +1,6 @@
-"""The databases of OVN and Open vSwitch: northbound, southbound, and that of one host, spoken in OVSDB's own protocol.
+"""Clients of the databases of OVN and Open vSwitch (northbound, southbound, local switch) over the OVSDB protocol.
 
-What lives here: one connection that follows its database and writes transactions to it, rows as values, and what is wrong
-with names, locks, leaders and lost connections. What never lives here: which rows there should be (``calabash.net`` knows),
-and when (``calabash.controllers``).
+A connection follows its database and writes transactions to it; rows are values; names, locks, leaders and lost
+connections
+are handled here. The rows to write are computed in ``calabash.net``, and written by ``calabash.controllers``.
 """

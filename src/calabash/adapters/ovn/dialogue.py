@@ -1,4 +1,4 @@
-"""What is said on one connection to one server of OVSDB: schema, state of the server, lock, tables, transactions."""
+"""OVSDB protocol on one connection to one server: schema, server state, lock, tables, transactions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from calabash.adapters.ovn.schema import ColumnType, tables_of
 from calabash.adapters.ovn.wire import LostError, Wire
 from calabash.model.errors import CalabashError
 
-ANSWER_S = 10.0  # of a server, for what is small
+ANSWER_S = 10.0  # for small answers
 TABLES_S = 120.0  # for all tables
-SILENT_S = 5.0  # then it is asked whether it is there
-DEAD_S = 15.0  # of silence
-LOOK_S = 1.0  # how often it is looked whether it is still silent
+SILENT_S = 5.0  # of silence, after which an echo is sent
+DEAD_S = 15.0  # of silence, after which the connection is lost
+POLL_S = 1.0  # longest wait between checks for silence
 _SERVER = "_Server"
 _NEVER = "00000000-0000-0000-0000-000000000000"
 
 
 class NotHereError(Exception):
-    """This server does not lead, or has not the database now; another may."""
+    """The server is not the leader, or does not have the database now; another may."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What came since the last time."""
+    """Messages received since the last call of ``next``."""
 
     updates: list[Mapping[str, Any]] = field(default_factory=list)
     last: str = ""
@@ -42,11 +42,11 @@ class Told:
 
 
 class Dialogue:
-    """One connection, in the thread that made it.
+    """Connection to a server, used in the thread that made it.
 
     Args:
-        woken: a descriptor that becomes readable when there is something to send.
-        stop: whether to end.
+        woken: descriptor that becomes readable when there is something to send.
+        stop: returns True when the connection is to end.
     """
 
     def __init__(self, wire: Wire, woken: int, database: str, *, stop: Callable[[], bool]) -> None:
@@ -62,7 +62,7 @@ class Dialogue:
         self.leave = False
 
     def begin(self, wanted: Mapping[str, Sequence[str]], *, leader_only: bool) -> dict[str, dict[str, ColumnType]]:
-        """The types of the wanted columns that the database has. Raises NotHereError, LostError, CalabashError."""
+        """Return the types of the wanted columns that the database has. Raises NotHereError, LostError, CalabashError."""
         self._leader_only = leader_only
         state = tables_of(self._ask("get_schema", [_SERVER]))
         columns = [c for c in ("name", "model", "connected", "leader", "schema") if c in state["Database"]]
@@ -76,7 +76,7 @@ class Dialogue:
         missing = [table for table in wanted if table not in types]
         if missing:
             raise CalabashError(
-                f"{self._database} has no table {missing[0]}", hint="it is of a version that is too old, or another one"
+                f"{self._database} has no table {missing[0]}", hint="the database is too old, or not the right one"
             )
         return {
             table: {name: kind for name, kind in types[table].items() if name in columns}
@@ -84,7 +84,7 @@ class Dialogue:
         }
 
     def lock(self, name: str) -> bool:
-        """Ask for the lock; whether it was free. It may be given later."""
+        """Request the lock; return True if it was free. The server may grant it later."""
         self._lock = name
         self._told.locked = None
         given = bool(self._ask("lock", [name]).get("locked"))
@@ -93,7 +93,10 @@ class Dialogue:
     def follow(
         self, types: Mapping[str, Mapping[str, ColumnType]], last: str
     ) -> tuple[bool, str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
-        """All rows, or what changed since the transaction ``last`` where the server still knows: (whether, last, updates)."""
+        """Monitor the tables: all rows, or the changes since transaction ``last`` if the server still has them.
+
+        Returns True if these are changes only, the last transaction, and the updates.
+        """
         request = {table: [{"columns": list(columns)}] for table, columns in types.items()}
         found, known, updates = self._ask(
             "monitor_cond_since", [self._database, "data", request, last or _NEVER], within_s=TABLES_S
@@ -101,20 +104,20 @@ class Dialogue:
         return bool(found), str(known), updates
 
     def transact(self, pending: Pending) -> None:
-        """Send it; ``next`` tells its answer."""
+        """Send a transaction; ``next`` returns its answer."""
         number = next(self._ids)
         self._asked[number] = pending
         self._wire.send({"method": "transact", "params": [self._database, *pending.operations], "id": number})
 
     def outstanding(self) -> list[Pending]:
-        """Transactions that were sent, and whose answers nobody was told."""
+        """Return the sent transactions whose answers ``next`` has not returned."""
         return [*self._told.answered, *self._asked.values()]
 
     def next(self) -> Told:
-        """Wait for something to come or to be sent. Raises NotHereError, LostError."""
+        """Wait until messages have arrived or are to be sent, and return them. Raises NotHereError, LostError."""
         if not self._told.anything:
             now = time.monotonic()
-            self._look(max(self._wire.heard_s + SILENT_S, now + LOOK_S))
+            self._receive(max(self._wire.heard_s + SILENT_S, now + POLL_S))
         told, self._told = self._told, Told()
         return told
 
@@ -125,13 +128,13 @@ class Dialogue:
         while number not in self._answers:
             if time.monotonic() > deadline:
                 raise LostError(f"no answer to {method} within {within_s:g}s")
-            self._look(deadline)
+            self._receive(deadline)
         answer = self._answers.pop(number)
         if answer.get("error"):
             raise LostError(f"{method} is refused: {answer['error']!r:.300}")
         return answer["result"]
 
-    def _look(self, until_s: float) -> None:
+    def _receive(self, until_s: float) -> None:
         now = time.monotonic()
         self._wire.wait(self._woken, min(until_s, now + SILENT_S) - now)
         if self._stop() or self.leave:
@@ -140,7 +143,7 @@ class Dialogue:
             self._take(message)
         now = time.monotonic()
         if now - self._wire.heard_s > DEAD_S:
-            raise LostError(f"the server said nothing for {DEAD_S:g}s")
+            raise LostError(f"the server sent nothing for {DEAD_S:g}s")
         if now - self._wire.heard_s >= SILENT_S and now - self._probed_s >= SILENT_S:
             self._probed_s = now
             self._wire.send({"method": "echo", "params": [], "id": "echo"})
@@ -168,7 +171,7 @@ class Dialogue:
         elif method in {"locked", "stolen"} and params and params[0] == self._lock:
             self._told.locked = method == "locked"
         elif method == "monitor_canceled":
-            raise NotHereError("the server gave the database up")
+            raise NotHereError("the server no longer serves the database")
 
     def _require_here(self) -> None:
         for row in self._server.tables["Database"].values():
@@ -176,8 +179,8 @@ class Dialogue:
                 continue
             if row.get("model") == "clustered":
                 if not row.get("connected") or row.get("schema") is None:
-                    raise NotHereError("it is not with the others of its cluster")
+                    raise NotHereError("the server is not connected to its cluster")
                 if self._leader_only and not row.get("leader"):
-                    raise NotHereError("it is not the leader")
+                    raise NotHereError("the server is not the leader")
             return
-        raise NotHereError(f"it has no database {self._database}")
+        raise NotHereError(f"the server has no database {self._database}")

@@ -1,4 +1,4 @@
-"""Messages of JSON-RPC out of a stream that does not say where one ends."""
+"""Split a stream of JSON-RPC messages, which has no delimiters, into messages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import codecs
 import json
 from typing import Any
 
-BYTES_MAX = 1 << 30  # far more than all networks of a pool; who sends more means harm, or is broken
+BYTES_MAX = 1 << 30  # far more than all networks of a pool need
 
 
 class BrokenStreamError(Exception):
-    """What came is no JSON-RPC."""
+    """The stream is not JSON-RPC."""
 
 
 class Messages:
-    """What has been received and not been read yet.
+    """Buffer of received text that is not decoded yet.
 
-    A message is tried to be read when it may have ended, by C code, so that a database of ten thousand rows costs tenths of
-    a second and not seconds.
+    Decoding is tried only when a message may have ended, and in C code, so that a database of ten thousand rows takes
+    tenths of
+    a second.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,10 @@ class Messages:
         self._read = json.JSONDecoder().raw_decode
 
     def fed(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The messages that are whole with this chunk, which is all that could be received now. Raises BrokenStreamError."""
+        """Add a chunk and return the messages that are complete now. Raises BrokenStreamError.
+
+        A chunk is all that could be received at that moment.
+        """
         try:
             part = self._text.decode(chunk)
         except UnicodeDecodeError as error:

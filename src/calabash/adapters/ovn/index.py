@@ -1,4 +1,4 @@
-"""Which rows are ours: by their owner, and by table and key."""
+"""Index of the northbound rows that the product owns, by owner, and by table and key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from calabash.adapters.ovn.schema import RowId
 from calabash.net.ovn.northbound.rows import KEY, OWNER, Ref
 from calabash.net.ovn.northbound.tables import TABLES
 
-OURS = ("cb-", "cb:", "cb.")  # how names of switches, routers and groups begin, also when their mark was taken off
+OURS = ("cb-", "cb:", "cb.")  # prefixes of names of switches, routers and groups, also without their mark
 
 
 class OwnedRows:
-    """An index over a replica of the northbound database. Not locked."""
+    """Index over a replica of the northbound database. Not locked."""
 
     def __init__(self) -> None:
         self._of_owner: dict[str, dict[RowId, str]] = {}
@@ -39,11 +39,11 @@ class OwnedRows:
         return frozenset(self._of_owner)
 
     def of_owner(self, owner: str) -> Mapping[RowId, str]:
-        """Its rows with their tables."""
+        """Return the owner's rows with their tables."""
         return self._of_owner.get(owner, {})
 
     def row(self, ref: Ref) -> RowId | None:
-        """The row with this key, of several the first, so that everybody means the same; or the row of ours with this UUID."""
+        """Return the row with this key (of several the lowest UUID), or the owned row with this UUID, or None."""
         found = self._of_ref.get(ref)
         if found:
             return min(found)
@@ -51,11 +51,11 @@ class OwnedRows:
         return exact if exact in self._refs else None
 
     def unmarked(self, ref: Ref) -> RowId | None:
-        """A row with a name of ours that nobody owns."""
+        """Return the row that has a name of the product but no owner, or None."""
         return self._unmarked.get(ref)
 
     def ref(self, row: RowId, table: str) -> Ref:
-        """How the row is called; who is not ours, or the second of its key, by its UUID."""
+        """Return the reference to a row by its key; by UUID for a foreign row, or the second with its key."""
         known = self._refs.get(row)
         if known is None:
             return Ref(table, row)
@@ -90,7 +90,7 @@ class OwnedRows:
 
 
 def marks(table: str, columns: Mapping[str, Any]) -> tuple[str, Ref | None]:
-    """The owner of a row, "" none, and how it is called where it says so."""
+    """Return the owner of a row ("" for none) and its reference, if it has a key."""
     told = columns.get("external_ids") or {}
     owned = TABLES.get(table)
     key = columns.get("name") if owned is not None and owned.named else told.get(KEY)

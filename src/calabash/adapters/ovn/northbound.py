@@ -1,4 +1,4 @@
-"""OVN's northbound database: our rows as values, and changes to them, many in one transaction."""
+"""OVN's northbound database: read owned rows as values, and apply many changes in one transaction."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ALSO = {"NB_Global": ("nb_cfg", "sb_cfg"), "Logical_Switch_Port": ("up",)}
 
 
 class Northbound:
-    """The northbound database.
+    """Client of the northbound database.
 
     Args:
         remotes: its servers.
-        lock: of whoever writes; "" for readers.
-        touched: called with the owners of rows in which a column of ours changed, by whomever; it must not wait.
-        synchronized: called after each (re)connection, when all rows are known; it must not wait.
+        lock: name of the writer's lock; "" for readers.
+        touched: called with the owners of rows in which an owned column has changed; must not block.
+        synchronized: called after each (re)connection, when all rows are known; must not block.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Northbound:
         self.session.close()
 
     def owners(self) -> frozenset[str]:
-        """Whose rows there are: VPCs, and PLATFORM."""
+        """Return the owners of rows: VPCs, and PLATFORM."""
         with self.session.reading():
             return self._owned.owners()
 
     def actual(self, owner: str) -> Rows:
-        """The rows of a VPC or of PLATFORM, with the columns that are ours. Rows of one key twice are under their UUID."""
+        """Return the rows of a VPC or of PLATFORM with the owned columns. A second row of a key is under its UUID."""
         with self.session.reading() as replica:
             found: dict[Ref, Mapping[str, Value]] = {
                 self._owned.ref(row, table): self._shown(replica, table, replica.tables[table][row])
@@ -83,7 +83,7 @@ class Northbound:
             return found
 
     def revision(self, vpc: str) -> int:
-        """Of the book when the VPC's router was written last; -1 where there is none."""
+        """Return the store's revision of the last write of the VPC's router; -1 if there is no router."""
         with self.session.reading() as replica:
             row = self._owned.row(_router(vpc))
             told = replica.tables["Logical_Router"][row]["external_ids"].get(REVISION, "") if row is not None else ""
@@ -92,10 +92,10 @@ class Northbound:
     def apply(
         self, changes: Sequence[Change], *, revisions: Mapping[str, int] | None = None, timeout_s: float = 10.0
     ) -> int:
-        """All changes or none, in one transaction that also counts ``nb_cfg`` up; the new count.
+        """Apply all changes or none, in one transaction that also increments ``nb_cfg``; return its new value.
 
         Args:
-            revisions: of the book, for VPCs of which these are changes; told by routers that are among them.
+            revisions: revision of the network store for the VPCs of the changes; written to the routers among them.
 
         Raises CalabashError: BAD_REQUEST and UNSUPPORTED for what cannot be written, CONFLICT, UNREACHABLE, TIMEOUT as
             ``Session.transact``.
@@ -111,41 +111,41 @@ class Northbound:
             operations += [_set_for_all(change) for change in changes if change.row == GLOBAL]
             written = {change.row for change in ours if not isinstance(change, Delete)}
             for vpc, revision in (revisions or {}).items():
-                if _router(vpc) in written:  # else northd would look at everything for it
+                if _router(vpc) in written:  # otherwise northd would recompute everything
                     operations.append(stamped(_router(vpc).key, revision))
             operations += bumped(next(iter(replica.tables["NB_Global"]), None))
         results = self.session.transact(operations, timeout_s=timeout_s)
         for operation, result in zip(writer.operations, results, strict=False):
             if operation["op"] in {"update", "mutate"} and not result.get("count"):
                 raise CalabashError(
-                    f"a row of {operation['table']} was deleted by somebody else meanwhile", reason=Reason.CONFLICT
+                    f"a row of {operation['table']} was deleted by another program meanwhile", reason=Reason.CONFLICT
                 )
         self._require_there(writer.inserted)
         return int(results[-1]["rows"][0]["nb_cfg"])
 
     def beat(self, *, timeout_s: float = 10.0) -> int:
-        """Count ``nb_cfg`` up, and nothing else, so that living hosts show themselves; the new count."""
+        """Increment only ``nb_cfg``, so that live hosts show that they follow; return the new value."""
         return self.apply((), timeout_s=timeout_s)
 
     def counts(self) -> tuple[int, int]:
-        """``nb_cfg`` and ``sb_cfg``: what was asked for, and what northd has carried to the southbound database."""
+        """Return ``nb_cfg`` and ``sb_cfg``: the requested count, and the count that northd has carried out."""
         with self.session.reading() as replica:
             for row in replica.tables.get("NB_Global", {}).values():
                 return int(row["nb_cfg"]), int(row["sb_cfg"])
         return 0, 0
 
     def gateways(self) -> frozenset[str]:
-        """Hosts that our rows have as gateways."""
+        """Return the hosts that owned rows name as gateways."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Gateway_Chassis", {}).values()
             return frozenset(str(row["chassis_name"]) for row in rows if row["external_ids"].get(OWNER))
 
     def known_gateways(self) -> tuple[str, ...]:
-        """All gateway hosts that the controller knew when it wrote last; none: it never has."""
+        """Return the gateway hosts that the controller knew at its last write; () if it never wrote."""
         return self._told_of_all(GATEWAYS)
 
     def resting(self) -> tuple[str, ...]:
-        """Those of them that rest, in their order."""
+        """Return the gateway hosts that are out of service, in their order."""
         return self._told_of_all(RESTING)
 
     def _told_of_all(self, key: str) -> tuple[str, ...]:
@@ -155,13 +155,13 @@ class Northbound:
             return tuple(name for name in names.split(",") if name)
 
     def closed(self) -> ClosedBackends:
-        """The backends of load balancers that were closed when the rows were written."""
+        """Return the load balancer backends that were closed when the rows were written."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Load_Balancer", {}).values()
             return parse_closed(str(row["external_ids"].get(CLOSED, "")) for row in rows)
 
     def gateway_orders(self) -> dict[str, tuple[str, ...]]:
-        """Of each of our routers' ports that is at gateway hosts: these hosts, who comes first first."""
+        """Return for each owned router port with gateway hosts these hosts, highest priority first."""
         found = {}
         with self.session.reading() as replica:
             chassis = replica.tables.get("Gateway_Chassis", {})
@@ -173,7 +173,7 @@ class Northbound:
         return found
 
     def ports_up(self, vpc: str) -> frozenset[str]:
-        """Names of the VPC's ports that a host has bound. OVN goes on saying so of a host that died."""
+        """Return the names of the VPC's ports that a host has bound; OVN keeps reporting those of a dead host."""
         with self.session.reading() as replica:
             ports = replica.tables.get("Logical_Switch_Port", {})
             return frozenset(
@@ -219,7 +219,7 @@ class Northbound:
             lost = [ref for ref in refs if self._owned.row(ref) is None]
         if lost:
             raise CalabashError(
-                f"{lost[0].table} {lost[0].key} was inserted and is not there: nothing that stays refers to it",
+                f"{lost[0].table} {lost[0].key} was inserted and removed at once, because no row refers to it",
                 reason=Reason.CONFLICT,
             )
 
@@ -229,7 +229,7 @@ def _router(vpc: str) -> Ref:
 
 
 def _differ(table: OwnedTable, before: Row, after: Row) -> bool:
-    """Whether anything differs that is ours."""
+    """Return True if an owned column differs."""
     if any(before.get(name) != after.get(name) for name in table.columns if name not in table.shared):
         return True
     return any(
@@ -243,7 +243,7 @@ def _require_marked(change: Insert) -> None:
     marks = change.columns.get("external_ids")
     if not isinstance(marks, Mapping) or not marks.get(OWNER):
         raise CalabashError(
-            f"{change.row.table} {change.row.key} says not whose it is, and would never be found again",
+            f"{change.row.table} {change.row.key} has no owner, and would never be found again",
             hint=f'set external_ids["{OWNER}"]',
         )
 
@@ -251,7 +251,7 @@ def _require_marked(change: Insert) -> None:
 def _set_for_all(change: Change) -> dict[str, Any]:
     shared = TABLES["NB_Global"].shared
     if not isinstance(change, Update) or not change.columns.keys() <= shared.keys():
-        raise CalabashError(f"of NB_Global only {' and '.join(shared)} can be set")
+        raise CalabashError(f"only {' and '.join(shared)} of NB_Global can be set")
     pairs = [
         mutation
         for name, value in change.columns.items()

@@ -1,4 +1,4 @@
-"""The switch of this host: its ports, by its own database (``Open_vSwitch``)."""
+"""Ports of this host's Open vSwitch, through its database ``Open_vSwitch``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.adapters.ovn.schema import RowId
 from calabash.adapters.ovn.session import Session
 from calabash.model.errors import CalabashError, Reason
 
-MARK = "calabash:port"  # external_ids of a port that is ours: the logical port
+MARK = "calabash:port"  # key in external_ids of a port of the product; the value is the logical port
 INTEGRATION = "br-int"
 _TABLES = {
     "Open_vSwitch": ("bridges", "next_cfg", "cur_cfg", "external_ids"),
@@ -23,14 +23,15 @@ _TABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchPort:
-    """A port of the switch.
+    """Port of the switch.
 
     Args:
-        name: of the device.
-        iface_id: the logical port, "" none.
-        ours: whether it was made by ``ensure_port``.
-        error: why the switch cannot use the device, "" nothing.
-        number: in OpenFlow; 0 while the switch has not taken it.
+        name: name of the device.
+        iface_id: the logical port; "" for none.
+        ours: True if ``ensure_port`` made it.
+        error: why the switch cannot use the device; "" if it can.
+        number: OpenFlow number; 0 until the switch has added it.
+        told: ``external_ids`` of the interface.
     """
 
     name: str
@@ -43,11 +44,11 @@ class SwitchPort:
 
 
 class LocalSwitch:
-    """This host's switch. Raises UNREACHABLE from every method when its database is not there in time.
+    """Client of this host's switch. Every method raises UNREACHABLE if the database is not available in time.
 
     Args:
         remote: ``unix:PATH`` of its database.
-        timeout_s: longest wait for the database, or for the switch to take a change.
+        timeout_s: longest wait for the database, or for the switch to carry out a change.
     """
 
     def __init__(self, remote: str = "unix:/var/run/openvswitch/db.sock", *, timeout_s: float = 10.0) -> None:
@@ -58,13 +59,15 @@ class LocalSwitch:
         self.session.close()
 
     def settings(self) -> dict[str, str]:
-        """``external_ids`` of the whole: ``system-id``, ``ovn-remote``, ``ovn-encap-ip``, ``ovn-bridge-mappings``."""
+        """Return the switch's ``external_ids``: ``system-id``, ``ovn-remote``, ``ovn-encap-ip``,
+        ``ovn-bridge-mappings``.
+        """
         self.session.wait_ready(self._timeout_s)
         with self.session.reading() as replica:
             return dict(_whole(replica)[1]["external_ids"])
 
     def ports(self, bridge: str = INTEGRATION) -> dict[str, SwitchPort]:
-        """The ports of a bridge by name; none where the bridge is not there."""
+        """Return the ports of a bridge by name; {} if there is no such bridge."""
         self.session.wait_ready(self._timeout_s)
         with self.session.reading() as replica:
             found = _bridge(replica, bridge)
@@ -80,14 +83,15 @@ class LocalSwitch:
         told: Mapping[str, str] | None = None,
         kind: str = "",
     ) -> SwitchPort:
-        """Have the device ``name`` be the logical port ``iface_id``; what is so already is left.
+        """Make the device ``name`` the logical port ``iface_id``, if it is not already.
 
         Args:
-            told: more ``external_ids`` of the interface, as ``attached-mac``.
-            kind: the interface's type; "" a device of the system.
+            told: further ``external_ids`` of the interface, like ``attached-mac``.
+            kind: type of the interface; "" for a device of the system.
 
-        Raises CalabashError: CONFLICT where the name is another's, NOT_FOUND without the bridge, BAD_REQUEST where the switch
-            cannot use the device, TIMEOUT where it does not take it in time.
+        Raises CalabashError: CONFLICT if another program's port has the name, NOT_FOUND without the bridge, BAD_REQUEST
+        if the
+            switch cannot use the device, TIMEOUT if it does not add it in time.
         """
         self.session.wait_ready(self._timeout_s)
         wanted = {**(told or {}), "iface-id": iface_id}
@@ -102,12 +106,12 @@ class LocalSwitch:
         if port is None or port.error:
             raise CalabashError(
                 f"the switch cannot use {name} as {iface_id}: {port.error if port else 'it was removed meanwhile'}",
-                hint=f"is there a device {name} in the switch's network namespace?",
+                hint=f"check that the device {name} exists in the switch's network namespace",
             )
         return port
 
     def remove_port(self, name: str, *, bridge: str = INTEGRATION) -> bool:
-        """Take a port of ours off; whether there was one. Raises CONFLICT for one that is not ours."""
+        """Remove a port of the product; return False if there is none. Raises CONFLICT for a port of another program."""
         self.session.wait_ready(self._timeout_s)
         with self.session.reading() as replica:
             row = next((r for r, c in replica.tables["Port"].items() if c["name"] == name), None)
@@ -137,7 +141,7 @@ class LocalSwitch:
         found = _bridge(replica, bridge)
         if found is None:
             raise CalabashError(
-                f"the switch has no bridge {bridge}", reason=Reason.NOT_FOUND, hint="is OVN running here?"
+                f"the switch has no bridge {bridge}", reason=Reason.NOT_FOUND, hint="check that OVN runs on this host"
             )
         held = [
             r for r, c in replica.tables["Interface"].items() if c["external_ids"].get("iface-id") == wanted["iface-id"]
@@ -175,7 +179,7 @@ class LocalSwitch:
         return [_pairs("Interface", interface_row, wanted), _pairs("Port", port, {MARK: wanted["iface-id"]})]
 
     def _settled(self, operations: list[dict[str, Any]]) -> None:
-        """Do it, and wait until the switch has."""
+        """Run the operations, and wait until the switch has carried them out."""
         count: list[dict[str, Any]] = [
             {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": [["next_cfg", "+=", 1]]},
             {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]},
@@ -186,7 +190,7 @@ class LocalSwitch:
             raise CalabashError(
                 f"the switch has not taken a change within {self._timeout_s:g}s",
                 reason=Reason.TIMEOUT,
-                hint="does ovs-vswitchd run?",
+                hint="check that ovs-vswitchd runs",
             )
 
 
@@ -218,7 +222,7 @@ def _shown(replica: Replica, port: Row) -> SwitchPort:
 
 def _require_ours(name: str, port: Row) -> None:
     if MARK not in port["external_ids"]:
-        raise CalabashError(f"port {name} of the switch is another program's", reason=Reason.CONFLICT)
+        raise CalabashError(f"port {name} of the switch belongs to another program", reason=Reason.CONFLICT)
 
 
 def _member(bridge: RowId, word: str, port: list[str]) -> dict[str, Any]:

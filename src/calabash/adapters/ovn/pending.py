@@ -1,4 +1,4 @@
-"""A transaction between the thread that wants it and the one that sends it."""
+"""Transaction that one thread requests and another sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Pending:
-    """Operations, and what became of them once ``done`` is set: an answer, or why it was lost."""
+    """Operations, and their result once ``done`` is set: an answer, or the reason why the connection was lost."""
 
     __slots__ = ("answer", "done", "lost", "operations")
 
@@ -22,10 +22,10 @@ class Pending:
 
 
 def results_of(pending: Pending, database: str) -> list[Any]:
-    """The results of a transaction that is done. Raises CalabashError where any of it failed: then all of it did."""
+    """Return the results of a completed transaction. Raises CalabashError if any operation failed; then none was done."""
     if pending.answer is None:
         raise CalabashError(
-            f"{database} was lost during a transaction, and nobody knows whether it was done: {pending.lost}",
+            f"{database} was lost during a transaction, whose outcome is unknown: {pending.lost}",
             reason=Reason.UNREACHABLE,
         )
     told = pending.answer.get("error")

@@ -1,4 +1,4 @@
-"""A copy of the tables of a database, kept up by what the server tells."""
+"""Copy of database tables, kept up to date by the server's updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """A row before and after; None where there is none."""
+    """Change of a row: ``before`` is None for a new row, ``after`` is None for a deleted one."""
 
     table: str
     row: RowId
@@ -22,7 +22,7 @@ class RowEvent:
 
 
 class Replica:
-    """The tables that are followed. A row is a mapping that never changes: a change makes another. Not locked."""
+    """Tables that are followed. A row is an immutable mapping that a change replaces. Not locked."""
 
     def __init__(self) -> None:
         self.types: dict[str, dict[str, ColumnType]] = {}
@@ -30,7 +30,7 @@ class Replica:
         self._defaults: dict[str, dict[str, Any]] = {}
 
     def begin(self, types: Mapping[str, Mapping[str, ColumnType]]) -> None:
-        """These columns are followed from now on."""
+        """Set the columns that are followed."""
         self.types = {table: dict(columns) for table, columns in types.items()}
         self._defaults = {
             table: {name: column.default() for name, column in columns.items()} for table, columns in types.items()
@@ -41,7 +41,7 @@ class Replica:
         self.tables = {table: {} for table in self.types}
 
     def take(self, updates: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[RowEvent]:
-        """Apply what the server told in its second format of updates; what changed."""
+        """Apply updates of the server's second format; return the changes."""
         return [
             event
             for table, rows in updates.items()

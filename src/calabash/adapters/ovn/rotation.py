@@ -1,4 +1,4 @@
-"""Which server is tried next, and after which pause."""
+"""Order and pauses in which the servers of a database are tried."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 PAUSE_S, PAUSE_S_MAX = 0.1, 0.5
-STAND_S = 3.0  # who stood for so long did not fail at once
+STAND_S = 3.0  # a connection that lasted this long did not fail at once
 
 
 class Rotation:
-    """Servers, one after the other."""
+    """Servers, tried one after the other."""
 
     def __init__(self, remotes: Sequence[str]) -> None:
         self._remotes = tuple(remotes)
@@ -25,7 +25,11 @@ class Rotation:
         return remote
 
     def pause_s(self, *, other_may: bool) -> float:
-        """After the last one failed; ``other_may``: it is well, and says that another one has the database."""
+        """Return the pause before the next attempt, in seconds.
+
+        Args:
+            other_may: True if the server works and another one may have the database.
+        """
         if time.monotonic() - self._begun_s > STAND_S:
             self._pause_s = PAUSE_S
             return 0.0

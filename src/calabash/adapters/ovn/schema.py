@@ -1,7 +1,7 @@
-"""Types of OVSDB's columns: between JSON of the protocol and values of ours, strictly in both directions.
+"""Types of OVSDB columns: strict conversion between the protocol's JSON and Python values.
 
-A column with at most one value is a value or None, others are ``frozenset``; maps are ``dict`` from text to text or numbers.
-References are :class:`RowId`.
+A column with at most one value is a value or None, others are ``frozenset``; maps are ``dict`` from text to text or
+numbers. References are :class:`RowId`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NOTHING: dict[str, Any] = {"integer": 0, "real": 0.0, "boolean": False, "string
 
 
 class RowId(str):
-    """The UUID of a row."""
+    """UUID of a row."""
 
     __slots__ = ()
 
 
 class Cardinality(Enum):
-    """How many values a column has."""
+    """Number of values of a column."""
 
     ONE = auto()
     OPTIONAL = auto()
@@ -34,7 +34,9 @@ class Cardinality(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One column: ``key`` and ``value`` are OVSDB's basic types; ``refers``: the table that its references are to."""
+    """Type of a column: ``key`` and ``value`` are OVSDB's basic types; ``refers`` is the table that its references
+    point to.
+    """
 
     shape: Cardinality
     key: str
@@ -42,13 +44,13 @@ class ColumnType:
     refers: str = ""
 
     def default(self) -> Any:
-        """What a row has that was not told."""
+        """Return the value of a column that an update does not mention."""
         if self.shape is Cardinality.ONE:
             return RowId("00000000-0000-0000-0000-000000000000") if self.key == "uuid" else _NOTHING[self.key]
         return None if self.shape is Cardinality.OPTIONAL else {} if self.shape is Cardinality.MAP else frozenset()
 
     def decoded(self, told: Any) -> Any:
-        """A value of the protocol as one of ours."""
+        """Return a value of the protocol as a Python value."""
         if self.shape is Cardinality.MAP:
             return {str(_atom(key)): _atom(value) for key, value in told[1]}
         many = type(told) is list and told[0] == "set"
@@ -59,7 +61,7 @@ class ColumnType:
         return _atom(told[1][0]) if told[1] else None
 
     def patched(self, before: Any, told: Any) -> Any:
-        """The value after a difference of the protocol: members that are in one only, pairs that are not the same."""
+        """Return the value after a difference: members in one of both sets, and pairs that differ."""
         difference = self.decoded(told)
         if self.shape is Cardinality.SET:
             return before ^ difference
@@ -74,7 +76,7 @@ class ColumnType:
         return after
 
     def encoded(self, value: Any, where: str) -> Any:
-        """A value of ours for the protocol. Raises CalabashError for what the column cannot hold; nothing is dropped."""
+        """Return a Python value for the protocol. Raises CalabashError for a value that the column cannot hold."""
         if self.shape is Cardinality.MAP:
             if not isinstance(value, Mapping):
                 raise _wrong(where, value, "a map")
@@ -102,13 +104,13 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """A row that the same transaction inserts."""
+    """Row that the same transaction inserts."""
 
     name: str
 
 
 def _wrong(where: str, value: Any, wanted: str) -> CalabashError:
-    return CalabashError(f"{where} is to be {wanted}, and not {value!r:.200}")
+    return CalabashError(f"{where} must be {wanted}, not {value!r:.200}")
 
 
 def _atom(told: Any) -> Any:
@@ -116,7 +118,7 @@ def _atom(told: Any) -> Any:
 
 
 def tables_of(schema: Mapping[str, Any]) -> dict[str, dict[str, ColumnType]]:
-    """The columns of each table of a schema as servers tell it. Raises CalabashError for what is no schema."""
+    """Return the columns of each table of a schema. Raises CalabashError if it cannot be read."""
     try:
         return {
             table: {name: _column(column["type"]) for name, column in content["columns"].items()}

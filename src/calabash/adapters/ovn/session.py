@@ -1,10 +1,13 @@
-"""One database of OVSDB, followed and written to, over whichever of its servers is there and leads.
+"""Session with an OVSDB database: follows it and writes to it, over any of its servers that leads.
 
-Theory of operation. A thread of its own holds the connection: it asks for the schema, for the server's state, for the lock,
-and for the tables; then it takes updates and sends transactions that other threads hand in. Whatever goes wrong ends the
-connection, and the next server is tried, after a pause of at most half a second: whoever waits for a leader waits for the
-election, not for the client. A transaction that was under way then has an outcome that nobody knows, and says so; to look
-again is the caller's work. Updates of a transaction arrive before its answer does, so who has written reads what is written.
+A thread holds the connection: it requests the schema, the server's state, the lock and the tables; then it applies
+updates
+and sends transactions of other threads. Any failure ends the connection, and the next server is tried after at most
+half a
+second, so that the wait for a new leader is that of the election. A transaction that was running then has an unknown
+outcome and raises an error that says so; the caller must read again. Updates of a transaction arrive before its answer,
+so
+that a writer reads what it wrote.
 """
 
 from __future__ import annotations
@@ -32,16 +35,16 @@ log = structlog.get_logger(__name__)
 
 
 class Session:
-    """A database.
+    """Followed database.
 
     Args:
         remotes: its servers, as ``checked_remotes`` takes them.
-        database: its name, as ``OVN_Northbound``.
-        tables: the columns that are followed, by table; those that this version of the database lacks are left out.
-        lock: nobody writes who does not have it; "" none. A name with a hyphen would be taken, and the lock never given.
-        leader_only: of a cluster, only its leader is used.
+        database: its name, like ``OVN_Northbound``.
+        tables: columns to follow, by table; columns that this version of the database lacks are left out.
+        lock: only its holder can write; "" for none. OVSDB accepts a name with a hyphen, but never grants the lock.
+        leader_only: use only the leader of a cluster.
         credentials: for ``ssl:``.
-        told: called in the session's thread with what changed; with nothing when the copy is whole again. It must not wait.
+        told: called in the session's thread with changes; with none when the copy is complete again. Must not block.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class Session:
         told: Callable[[Replica, Sequence[RowEvent]], None] = lambda *_: None,
     ) -> None:
         if lock and not _LOCK_NAME.fullmatch(lock):
-            raise CalabashError(f"{lock!r} is no name of a lock of OVSDB", hint="letters, digits and underscores")
+            raise CalabashError(
+                f"{lock!r} is not a valid name of an OVSDB lock", hint="use letters, digits and underscores"
+            )
         self.database, self.lock = database, lock
         self._remotes = checked_remotes(remotes)
         self._wanted = {table: tuple(columns) for table, columns in tables.items()}
@@ -68,7 +73,7 @@ class Session:
         self._last = ""
         self._dialogue: Dialogue | None = None
         self._ready = self._has_lock = self._closed = False
-        self._failure = "it was never reached"
+        self._failure = "no server was reached yet"
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=f"ovsdb {database}", daemon=True)
         self._thread.start()
@@ -78,21 +83,21 @@ class Session:
 
     @property
     def ready(self) -> bool:
-        """Whether the copy is whole and followed."""
+        """True if the copy is complete and followed."""
         return self._ready
 
     @property
     def has_lock(self) -> bool:
-        """Whether this one may write: it has the lock, or needs none."""
+        """True if this session may write: it has the lock, or needs none."""
         return self._ready and (self._has_lock or not self.lock)
 
     @property
     def failure(self) -> str:
-        """Why there is no connection, "" while there is one."""
+        """The reason why there is no connection; "" while there is one."""
         return "" if self._ready else self._failure
 
     def close(self) -> None:
-        """End the connection, which gives the lock up."""
+        """Close the connection, which releases the lock."""
         with self._changed:
             if self._closed:
                 return
@@ -106,30 +111,34 @@ class Session:
 
     @contextmanager
     def reading(self) -> Iterator[Replica]:
-        """The copy, which does not change meanwhile."""
+        """Context with the copy, which does not change meanwhile."""
         with self._changed:
             yield self._replica
 
     def wait_for(self, holds: Callable[[Replica], bool], timeout_s: float) -> bool:
-        """Wait until it holds of a whole copy, which is looked at after every update; False when the time is over."""
+        """Wait until a predicate holds for a complete copy; it is checked after every update.
+
+        Return False after ``timeout_s``.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or (self._ready and holds(self._replica)), timeout_s)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Raises UNREACHABLE when the database is not there in time."""
+        """Wait for the database. Raises CalabashError(UNREACHABLE) if it is not available in time."""
         if not self.wait_for(lambda _: True, timeout_s) or self._closed:
             raise _unreachable(self, f"does not answer within {timeout_s:g}s: {self._failure}")
 
     def wait_lock(self, timeout_s: float) -> bool:
-        """Whether the lock has been given in time."""
+        """Wait for the lock; return False if it was not granted in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or self.has_lock, timeout_s) and self.has_lock
 
     def transact(self, operations: Sequence[Mapping[str, Any]], *, timeout_s: float = 10.0) -> list[Any]:
-        """All of the operations or none; their results.
+        """Run all of the operations or none; return their results.
 
-        Raises CalabashError: CONFLICT (refused, or another has the lock), UNREACHABLE (not there, or lost on the way), TIMEOUT
-        (not answered). After the latter two nobody knows whether it was done.
+        Raises CalabashError: CONFLICT (refused, or another session has the lock), UNREACHABLE (not available, or the
+        connection was
+        lost), TIMEOUT (not answered). After the latter two the outcome is unknown.
         """
         guard = [{"op": "assert", "lock": self.lock}] if self.lock else []
         pending = Pending([*guard, *operations])
@@ -145,7 +154,7 @@ class Session:
             if waits:
                 raise _unreachable(self, f"was not there within {timeout_s:g}s: {self._failure}")
             raise CalabashError(
-                f"{self.database} did not answer a transaction within {timeout_s:g}s; nobody knows whether it was done",
+                f"{self.database} did not answer a transaction within {timeout_s:g}s; its outcome is unknown",
                 reason=Reason.TIMEOUT,
             )
         return results_of(pending, self.database)[len(guard) :]
@@ -171,10 +180,10 @@ class Session:
             except (NotHereError, OSError, LostError, CalabashError) as error:
                 self._failure = f"{remote}: {error}"
                 pause_s = rotation.pause_s(other_may=isinstance(error, NotHereError))
-            except Exception as error:  # a message that no server sends: not to be served by this one any more
+            except Exception as error:  # an unexpected message: leave this server
                 self._failure = f"{remote}: {error!r}"
                 pause_s = PAUSE_S_MAX
-                log.exception("a database server said what was not understood", database=self.database, remote=remote)
+                log.exception("cannot handle a message of a database server", database=self.database, remote=remote)
             else:
                 pause_s = 0.0
             self._left()
@@ -196,7 +205,7 @@ class Session:
                 self._has_lock, self._ready, self._dialogue = locked, True, dialogue
                 self._told(self._replica, ())
                 self._changed.notify_all()
-            log.info("a database is followed", database=self.database, remote=remote, lock=locked)
+            log.info("following a database", database=self.database, remote=remote, lock=locked)
             while not self._closed:
                 self._step(dialogue)
         finally:

@@ -1,4 +1,4 @@
-"""OVN's southbound database: which hosts live, and how far each has come."""
+"""OVN's southbound database: live hosts, their progress, and the hosts of ports."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _TABLES = {
     "Service_Monitor": ("logical_port", "port", "protocol", "status"),
 }
 _STATES = {"online": True, "offline": False, "error": False}
-_AT_GATEWAYS = "cr-"  # what OVN calls a router's port at its gateway host, before the port's name
-_STEPS_MAX = 4096  # of counts whose age is known
+_AT_GATEWAYS = "cr-"  # prefix of a router port at its gateway host
+_STEPS_MAX = 4096  # number of counts whose age is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chassis:
-    """A host as OVN knows it.
+    """Host that OVN knows.
 
     Args:
         nb_cfg: the last count that it has carried out.
-        silent_s: since when there is a count that it should have carried out and has not; 0 where it has all.
-        addresses: of its tunnels.
-        told: what it says of itself: ``ovn-bridge-mappings``, versions.
+        silent_s: seconds since a count exists that it has not carried out; 0 if it has carried out all.
+        addresses: addresses of its tunnels.
+        told: its ``external_ids`` and ``other_config``, like ``ovn-bridge-mappings``.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Chassis:
 
 
 class Southbound:
-    """The southbound database, only read.
+    """Read-only client of the southbound database.
 
     Args:
-        changed: called when a host or a port's host changed; it must not wait.
+        changed: called when a host, or the host of a port, has changed; must not block.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Southbound:
         self.session.close()
 
     def chassis(self) -> tuple[Chassis, ...]:
-        """All hosts, living or dead, by name. One is dead when it is silent for longer than any of its work takes."""
+        """Return all hosts by name, live or dead. A dead host is silent for longer than its work takes."""
         now = time.monotonic()
         with self.session.reading() as replica:
             if not replica.tables:
@@ -87,17 +87,17 @@ class Southbound:
         return tuple(sorted(found, key=lambda one: one.name))
 
     def hosts_of_ports(self) -> dict[str, str]:
-        """The host on which each bound port is."""
+        """Return the host of each bound port."""
         with self.session.reading():
             return dict(self._port_hosts)
 
     def gateway_hosts(self) -> dict[str, tuple[str, float]]:
-        """Of each router's port that a gateway host has: the host, and since when it has it without a break (monotonic)."""
+        """Return for each router port at a gateway host: the host, and since when it has the port (monotonic time)."""
         with self.session.reading():
             return dict(self._held)
 
     def monitors(self) -> dict[tuple[str, int], bool | None]:
-        """Whether a port answers at a number, as the hosts that check it for load balancers see it; None: not seen yet."""
+        """Return by port and number if load balancer checks succeed; None if not known yet."""
         with self.session.reading() as replica:
             return {
                 (str(row["logical_port"]), int(row["port"])): _STATES.get(str(row["status"] or ""))
@@ -105,7 +105,7 @@ class Southbound:
             }
 
     def count(self) -> int:
-        """What northd has carried to this database of the northbound one's ``nb_cfg``."""
+        """Return the ``nb_cfg`` that northd has carried out in this database."""
         with self.session.reading():
             return self._steps[-1][0] if self._steps else 0
 
@@ -119,7 +119,7 @@ class Southbound:
         for row in replica.tables["SB_Global"].values():
             count = int(row["nb_cfg"])
             if self._steps and count < self._steps[-1][0]:
-                self._steps.clear()  # the database is another one: counts begin again
+                self._steps.clear()  # another database: counts begin again
             if not self._steps or count > self._steps[-1][0]:
                 self._steps.append((count, time.monotonic()))
                 del self._steps[:-_STEPS_MAX]
@@ -135,7 +135,7 @@ class Southbound:
             self._bind(replica, (e.after for e in events if e.table == "Port_Binding" and e.after is not None))
             for event in events:
                 if event.table == "Port_Binding" and event.after is None and event.before is not None:
-                    self._forget(event.before["logical_port"])
+                    self._remove_port(event.before["logical_port"])
         self._changed()
 
     def _bind(self, replica: Replica, ports: Iterable[Row]) -> None:
@@ -143,7 +143,7 @@ class Southbound:
         for port in ports:
             host, name = chassis.get(port["chassis"]), port["logical_port"]
             if host is None:
-                self._forget(name)
+                self._remove_port(name)
                 continue
             self._port_hosts[name] = host["name"]
             if name.startswith(_AT_GATEWAYS):
@@ -151,6 +151,6 @@ class Southbound:
                 if self._held.get(short, ("", 0.0))[0] != host["name"]:
                     self._held[short] = (host["name"], time.monotonic())
 
-    def _forget(self, name: str) -> None:
+    def _remove_port(self, name: str) -> None:
         self._port_hosts.pop(name, None)
         self._held.pop(name.removeprefix(_AT_GATEWAYS), None)

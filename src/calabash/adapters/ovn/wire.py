@@ -1,4 +1,4 @@
-"""One connection to one OVSDB server: bytes in and out, each wait bounded."""
+"""Connection to an OVSDB server: bytes in and out, with bounded waits."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LostError(Exception):
-    """The connection cannot be used any more; the message says why."""
+    """The connection is lost; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Files for ``ssl:`` remotes: who signed the server's certificate, and who this is."""
+    """Files for ``ssl:`` remotes: authority of the server's certificate, and the client's certificate and key."""
 
     ca: Path
     certificate: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Raises CalabashError when they cannot be read."""
+        """Return the TLS context. Raises CalabashError if the files cannot be read."""
         try:
             context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.ca))
-            context.check_hostname = False  # OVN's servers are known by who signed them: their names are nowhere told
+            context.check_hostname = (
+                False  # OVN's certificates are checked by their authority; they do not have host names
+            )
             context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
             raise CalabashError(
@@ -49,13 +51,17 @@ class Credentials:
 
 
 def checked_remotes(text: str) -> tuple[str, ...]:
-    """``unix:PATH``, ``tcp:HOST:PORT``, ``ssl:HOST:PORT``, several with commas. Raises CalabashError."""
+    """Return the servers in a text: ``unix:PATH``, ``tcp:HOST:PORT``, ``ssl:HOST:PORT``, separated by commas.
+
+    Raises CalabashError(BAD_REQUEST) if one is malformed or none is named.
+    """
     remotes = tuple(part.strip() for part in text.split(",") if part.strip())
     for remote in remotes:
         kind, _, rest = remote.partition(":")
         if kind not in {"unix", "tcp", "ssl"} or not rest or (kind != "unix" and not _endpoint(rest)[1]):
             raise CalabashError(
-                f"{remote!r} is no OVSDB server", hint="write it as unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT"
+                f"{remote!r} is not the address of an OVSDB server",
+                hint="write it as unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT",
             )
     if not remotes:
         raise CalabashError("no OVSDB server is named", hint="write it as unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT")
@@ -68,7 +74,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 class Wire:
-    """A connection that stands. Not for several threads. Raises OSError when nobody is there."""
+    """Open connection. Not safe for threads. Raises OSError if no server answers."""
 
     def __init__(self, remote: str, tls: ssl.SSLContext | None) -> None:
         kind, _, rest = remote.partition(":")
@@ -78,7 +84,7 @@ class Wire:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if kind == "ssl":
                 if tls is None:
-                    raise LostError(f"{remote} asks for certificates, and none are set")
+                    raise LostError(f"{remote} needs certificates, and none are configured")
                 self._socket = tls.wrap_socket(self._socket)
             self._socket.setblocking(False)
         except BaseException:
@@ -92,12 +98,12 @@ class Wire:
         self._socket.close()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Raises LostError."""
+        """Send a message. Raises LostError."""
         self._out += _encode(message)
         self._flush()
 
     def wait(self, wake: int, timeout_s: float) -> None:
-        """Until there is something to do: bytes, room for bytes, ``wake`` readable (it is emptied), or the time."""
+        """Wait for data, for room to send, for ``wake`` (which is emptied), or for ``timeout_s``."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))
         poll.register(wake, select.POLLIN)
@@ -108,7 +114,7 @@ class Wire:
         self._flush()
 
     def received(self) -> list[dict[str, Any]]:
-        """What has come whole. Raises LostError."""
+        """Return the complete messages received. Raises LostError."""
         chunks: list[bytes] = []
         ended = ""
         while True:
@@ -129,9 +135,9 @@ class Wire:
             return []
         self.heard_s = time.monotonic()
         try:
-            return self._messages.fed(b"".join(chunks))  # that it ended is seen the next time
+            return self._messages.fed(b"".join(chunks))  # the end is reported by the next call
         except BrokenStreamError as error:
-            raise LostError(f"the server's answer is no JSON-RPC: {error}") from error
+            raise LostError(f"the server's answer is not JSON-RPC: {error}") from error
 
     def _flush(self) -> None:
         while self._out:

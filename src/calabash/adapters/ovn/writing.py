@@ -1,4 +1,7 @@
-"""Changes of rows as operations of one transaction. A reference that leads nowhere is an error, and never left out."""
+"""Encode changes of rows as operations of one OVSDB transaction.
+
+A reference to a missing row is an error; it is never left out.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.net.ovn.northbound.rows import REVISION, Change, Delete, Insert, Ref, Update
 from calabash.net.ovn.northbound.tables import TABLES
 
-FEW = 16  # sets of more members are told by what comes and goes
+FEW = 16  # larger sets are changed by added and removed members
 
 
 class Writer:
-    """The operations for changes to what a replica has. Raises CalabashError for what cannot be meant."""
+    """Operations for changes to a replica. Raises CalabashError for changes that contradict it."""
 
     def __init__(self, replica: Replica, owned: OwnedRows, changes: Sequence[Change]) -> None:
         self._replica, self._owned = replica, owned
@@ -28,7 +31,7 @@ class Writer:
                 if adopted is not None:
                     self._adopted[change.row] = adopted
                 elif change.row in self._new:
-                    raise CalabashError(f"{_name(change.row)} is to be inserted twice")
+                    raise CalabashError(f"{_name(change.row)} would be inserted twice")
                 else:
                     self._new[change.row] = NewRow(f"row{len(self._new)}")
         self.operations = [operation for change in changes for operation in self._of(change)]
@@ -44,7 +47,7 @@ class Writer:
                 f"this version of OVN's northbound database has no table {table}", reason=Reason.UNSUPPORTED
             )
         if isinstance(change, Delete):
-            row = self._owned.row(change.row)  # who has gone already needs no deletion
+            row = self._owned.row(change.row)  # a row that is gone needs no deletion
             return [{"op": "delete", "table": table, "where": _is(row)}] if row is not None else []
         if isinstance(change, Insert):
             columns = {name: self._told(change.row, name, value) for name, value in change.columns.items()}
@@ -59,7 +62,7 @@ class Writer:
     def _update(self, change: Update) -> list[dict[str, Any]]:
         row = self._owned.row(change.row)
         if row is None:
-            raise CalabashError(f"{_name(change.row)} is to be updated, and is not there", reason=Reason.CONFLICT)
+            raise CalabashError(f"{_name(change.row)} would be updated, but does not exist", reason=Reason.CONFLICT)
         table = change.row.table
         plain: dict[str, Any] = {}
         mutations: list[Any] = []
@@ -110,7 +113,7 @@ class Writer:
             return value
         found = self._new.get(value) or self._owned.row(value) or self._adopted.get(value)
         if found is None:
-            raise CalabashError(f"{where} refers to {_name(value)}, which is not there", reason=Reason.CONFLICT)
+            raise CalabashError(f"{where} refers to {_name(value)}, which does not exist", reason=Reason.CONFLICT)
         return found
 
 
@@ -123,7 +126,7 @@ def _name(ref: Ref) -> str:
 
 
 def bumped(global_row: RowId | None) -> list[dict[str, Any]]:
-    """Operations that count ``nb_cfg`` up, and read it."""
+    """Return operations that increment ``nb_cfg`` and read it."""
     if global_row is None:
         return [
             {"op": "insert", "table": "NB_Global", "row": {"nb_cfg": 1}},
@@ -136,13 +139,13 @@ def bumped(global_row: RowId | None) -> list[dict[str, Any]]:
 
 
 def stamped(router: str, revision: int) -> dict[str, Any]:
-    """An operation by which a VPC's router tells the revision of the book when it was written."""
+    """Return an operation that records the network store's revision on a VPC's router."""
     pairs = shared_pairs("external_ids", frozenset((REVISION,)), {REVISION: str(revision)})
     return {"op": "mutate", "table": "Logical_Router", "where": [["name", "==", router]], "mutations": pairs}
 
 
 def shared_pairs(column: str, keys: frozenset[str], pairs: Mapping[str, Any]) -> list[Any]:
-    """Mutations after which a map has of ``keys`` just these pairs, and of others what it had."""
+    """Return mutations that set exactly these pairs of ``keys`` in a map and keep all other pairs."""
     return [
         [column, "delete", ["set", sorted(keys)]],
         [column, "insert", ["map", [[key, text] for key, text in pairs.items()]]],

@@ -1,5 +1,5 @@
-"""The way to a pool: its HTTP API over a Unix socket, asked by a process that waits, by an event loop, or from elsewhere.
+"""Clients of the pool's HTTP API: over its Unix socket, blocking or on an event loop, and over a gateway.
 
-What lives here: one question and one answer as bytes, and the clients that the command line, the gateway and the server of
-remote cards share. What never lives here: what is asked for, permission, the shapes of replies (``calabash.api`` has them).
+They are shared by the command line, the gateway and the broker. Permissions and the types of replies are elsewhere
+(``calabash.api``).
 """

@@ -1,7 +1,8 @@
-"""HTTP over the pool's Unix socket, in as little as ``calabash run`` needs: one request, one answer, one connection.
+"""HTTP client over the pool's Unix socket with fast imports, for ``calabash run``.
 
-The standard library's HTTP client would cost more time to import than the pool takes to answer, and so would pathlib and
-typing.
+It makes one request on one connection. Importing the standard library's HTTP client, pathlib or typing would take
+longer
+than the pool takes to answer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 def socket_path(home: str | os.PathLike[str]) -> str:
-    """The pool's socket. Raises BAD_REQUEST when the kernel could not take a path of that length."""
+    """Return the path of the pool's socket. Raises BAD_REQUEST if it is longer than the kernel accepts."""
     path = os.path.join(home, SOCKET_FILE)
     length = len(os.fsencode(path))
     if length > _SOCKET_PATH_BYTES_MAX:
@@ -39,23 +40,23 @@ def socket_path(home: str | os.PathLike[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path, whatever characters it has; what is no text stays the bytes it was.
+    """Return a name as one segment of a path, percent-encoded.
 
-    Raises BAD_REQUEST for the empty name, which would ask for something else.
+    Raises BAD_REQUEST for an empty name, which would name another resource.
     """
     if not name:
-        raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="name it")
+        raise CalabashError("a name is empty", reason=Reason.BAD_REQUEST, hint="give a name")
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(name))
 
 
 class ApiClient:
-    """The pool's API, by whichever way; answers are decoded JSON, failures are CalabashError with the pool's reason."""
+    """Client of the pool's API; answers are decoded JSON, errors are CalabashError with the pool's reason."""
 
     def get(self, path: str, *, timeout_s: float = 30.0) -> Any:
         return self.call("GET", path, timeout_s=timeout_s)
 
     def items(self, path: str, *, timeout_s: float = 30.0) -> list[Any]:
-        """All of a list, page by page."""
+        """Return all items of a list, page by page."""
         found: list[Any] = []
         after = ""
         while True:
@@ -71,10 +72,12 @@ class ApiClient:
         return self.call("POST", path, {} if body is None else body, timeout_s=timeout_s)
 
     def post_watched(
-        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
-        """Post as ``post`` does; call ``look`` while the answer does not come, after ``first_s`` and then all ``every_s``."""
-        del first_s, every_s, look  # a client that cannot wait in parts does not look
+        """Post as ``post`` does; call ``on_wait`` while the answer is not there, after ``first_s`` and then every
+        ``every_s``.
+        """
+        del first_s, every_s, on_wait  # a client that cannot interrupt its wait does not call it
         return self.post(path, body, timeout_s=timeout_s)
 
     def put(self, path: str, body: Any, *, timeout_s: float = 30.0) -> Any:
@@ -84,12 +87,12 @@ class ApiClient:
         return self.call("DELETE", path, timeout_s=timeout_s)
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """One request; ``path`` is made of :func:`quoted` names."""
+        """Make a request and return the decoded answer; ``path`` is made of :func:`quoted` names."""
         raise NotImplementedError
 
 
-class Look:
-    """Function to call while an answer does not come: ``call``, after ``first_s`` and then all ``every_s``."""
+class WaitCallback:
+    """Function to call while an answer is not there: after ``first_s`` and then every ``every_s`` seconds."""
 
     def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
         self.first_s = first_s
@@ -98,11 +101,11 @@ class Look:
 
 
 class PoolClient(ApiClient):
-    """The pool whose home is ``home``, on this machine.
+    """Client of the pool on this machine whose home is ``home``.
 
     Args:
-        owner: the user id that must listen on the pool's socket; None: any user.
-        down_hint: the hint of the error for a pool that is not running.
+        owner: user ID that must listen on the pool's socket; None for any user.
+        down_hint: hint of the error for a pool that is not running.
     """
 
     def __init__(self, home: str | os.PathLike[str], *, owner: int | None = None, down_hint: str = _DOWN_HINT) -> None:
@@ -111,21 +114,21 @@ class PoolClient(ApiClient):
         self._down_hint = down_hint
 
     def post_watched(
-        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
-        return self._ask("POST", path, body, timeout_s, Look(first_s=first_s, every_s=every_s, call=look))
+        return self._ask("POST", path, body, timeout_s, WaitCallback(first_s=first_s, every_s=every_s, call=on_wait))
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """One request; ``path`` is made of :func:`quoted` names.
+        """Make a request and return the decoded answer; ``path`` is made of :func:`quoted` names.
 
-        Raises CalabashError: POOL_DOWN when nobody answers, TIMEOUT, or the pool's own reason.
+        Raises CalabashError: POOL_DOWN if no pool answers, TIMEOUT, or the pool's own reason.
         """
         return self._ask(method, path, body, timeout_s, None)
 
-    def _ask(self, method: str, path: str, body: Any, timeout_s: float, look: Look | None) -> Any:
+    def _ask(self, method: str, path: str, body: Any, timeout_s: float, on_wait: WaitCallback | None) -> Any:
         try:
             question = write_question(method, path, coded(body))
-            answer = _exchange(socket_path(self.home), question, timeout_s, look, self._owner)
+            answer = _exchange(socket_path(self.home), question, timeout_s, on_wait, self._owner)
         except TimeoutError:
             raise CalabashError(
                 f"the pool did not answer {method} {path} within {timeout_s:g}s",
@@ -148,11 +151,15 @@ class PoolClient(ApiClient):
         return decode_answer(answer, who=f"the pool at {os.fspath(self.home)}")
 
 
-def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None, owner: int | None) -> bytes:
-    """The whole answer. Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED for a socket where another
-    user than ``owner`` listens: nothing is sent there."""
+def _exchange(address: str, request: bytes, timeout_s: float, on_wait: WaitCallback | None, owner: int | None) -> bytes:
+    """Send the request and return the whole answer.
+
+    Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED if another user than ``owner`` listens on the
+    socket;
+    nothing is sent then.
+    """
     deadline = time.monotonic() + timeout_s
-    look_at = time.monotonic() + look.first_s if look else deadline
+    next_call_s = time.monotonic() + on_wait.first_s if on_wait else deadline
     received = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _connect(connection, address, timeout_s)
@@ -161,21 +168,21 @@ def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None,
         try:  # noqa: SIM105 - contextlib is slow to import
             connection.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # who refuses early has said why
+            pass  # a server that refuses early has sent its answer
         while len(received) < ANSWER_BYTES_MAX:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
-            if look and look_at < deadline:
-                connection.settimeout(max(0.001, min(left_s, look_at - time.monotonic())))
+            if on_wait and next_call_s < deadline:
+                connection.settimeout(max(0.001, min(left_s, next_call_s - time.monotonic())))
             else:
                 connection.settimeout(left_s)
             try:
                 chunk = connection.recv(CHUNK_BYTES)
             except TimeoutError:
-                if look and time.monotonic() >= look_at:
-                    look.call()
-                    look_at = time.monotonic() + look.every_s
+                if on_wait and time.monotonic() >= next_call_s:
+                    on_wait.call()
+                    next_call_s = time.monotonic() + on_wait.every_s
                 continue
             if not chunk:
                 break
@@ -184,7 +191,7 @@ def _exchange(address: str, request: bytes, timeout_s: float, look: Look | None,
 
 
 def _require_owner(connection: socket.socket, address: str, owner: int) -> None:
-    """Raise NOT_PERMITTED if the process that listens is not the owner's, as the kernel recorded it at ``listen``."""
+    """Raise NOT_PERMITTED if the listening process is not the owner's, as the kernel recorded at ``listen``."""
     size = struct.calcsize("iII")
     _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     if uid != owner:
@@ -196,7 +203,10 @@ def _require_owner(connection: socket.socket, address: str, owner: int) -> None:
 
 
 def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
-    """Where many wait to be let in, a socket with a time-out of Python's would be refused at once; the kernel's waits."""
+    """Connect with the kernel's own time-out.
+
+    If the socket's backlog is full, a Python socket with a time-out would be refused at once; the kernel waits.
+    """
     whole_s, part_s = divmod(timeout_s, 1.0)
     connection.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole_s), int(part_s * 1e6) or 1)

@@ -1,6 +1,6 @@
-"""From a grant to the program: the lease that it holds, and the environment that it finds.
+"""Lease and environment of a program that starts in a slice.
 
-Imported on the way of ``calabash run``: nothing that is slow to import is needed here.
+Imported by ``calabash run``: imports nothing slow.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ _OF_A_SLICE = ("CALABASH_SLOT", "CALABASH_SIM")
 
 
 def hold_lease(path: str) -> None:
-    """Take the shared lock on a descriptor that the program inherits."""
+    """Lock the lease file shared, on a descriptor that the program inherits.
+
+    Raises CalabashError(CONFLICT) if the slice was reclaimed meanwhile.
+    """
     import fcntl  # noqa: PLC0415 - only where the lease is a lock
 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise CalabashError(
-            f"the slice was taken back before the program started ({error.strerror})",
+            f"the slice was reclaimed before the program started ({error.strerror})",
             reason=Reason.CONFLICT,
             hint="try again",
         ) from error
@@ -35,7 +38,7 @@ def hold_lease(path: str) -> None:
 
 
 def require_loadable(granted: Mapping[str, str]) -> None:
-    """Raise NOT_PERMITTED if this user cannot read a library that the pool has the program preload.
+    """Raise NOT_PERMITTED if this user cannot read a library that the program must preload.
 
     The dynamic loader would leave the library out, and the program would run without the limits of its slice.
     """
@@ -49,8 +52,11 @@ def require_loadable(granted: Mapping[str, str]) -> None:
 
 
 def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process in a slice as it would be outside, for a program on cards of another machine: those have
-    other names, and nothing holds it to this slice. What its user chose by number stays."""
+    """Return the environment of a process without the variables of its slice, for a program on devices of another
+    machine.
+
+    Those devices have other UUIDs, and the slice does not limit them. Devices that the user chose by number are kept.
+    """
     environment = dict(before)
     if not any(name in before for name in (*_OF_A_SLICE, "CALABASH_REMOTE")):
         return environment
@@ -64,8 +70,11 @@ def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
 def environment_with(
     before: Mapping[str, str], granted: Mapping[str, str], *, brokered: bool = False
 ) -> dict[str, str]:
-    """An environment with the slice's names on top; search paths are put in front of what was there. A program that has a
-    worker is told of no slice and no node, also not of one that the caller is in."""
+    """Return the environment with the slice's variables; search paths are put in front of existing ones.
+
+    Args:
+        brokered: True for a program with a worker: variables of any slice or node of the caller are removed.
+    """
     environment = dict(before)
     for name in _OF_A_SLICE if brokered else ():
         environment.pop(name, None)

@@ -1,6 +1,6 @@
-"""A program behind a door of the pool: started by a keeper there, with this process's input, output and signals.
+"""Run a program in a network of the pool: a keeper process starts it with this process's input, output and signals.
 
-Imported on the way of ``calabash run``: nothing that is slow to import is needed here.
+Imported by ``calabash run``: imports nothing slow.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ FORWARDED = frozenset(
 _TOLD_BYTES_MAX = 1 << 16
 
 
-def run_behind(door: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Its exit code; 128 and the signal's number where one ended it. Raises CalabashError where it was not started."""
+def run_behind(socket_path: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the program and return its exit code, 128 plus the signal's number if a signal ended it.
+
+    Args:
+        socket_path: socket of the keeper process.
+
+    Raises CalabashError if the program was not started.
+    """
     order = {
         "command": list(command),
         "environment": dict(environment),
@@ -48,7 +54,7 @@ def run_behind(door: str, command: Sequence[str], environment: Mapping[str, str]
     words = json.dumps(order).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
         try:
-            keeper.connect(door)
+            keeper.connect(socket_path)
             socket.send_fds(keeper, [b"\0"], [0, 1, 2])
             _forward_signals(keeper)
             keeper.sendall(struct.pack("!I", len(words)) + words)
@@ -82,7 +88,7 @@ def _forward_signals(keeper: socket.socket) -> None:
 
 
 def _told(keeper: socket.socket) -> dict[str, Any]:
-    """The keeper's one word, at the program's end."""
+    """Return the keeper's report, which it sends when the program has ended."""
     said = bytearray()
     wait = select.poll()
     wait.register(keeper, select.POLLIN)
@@ -110,6 +116,6 @@ def _umask() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End as the program did."""
+    """End this process with the program's exit code."""
     sys.stdout.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The pool's API from another machine: HTTP or HTTPS to its gateway, with a token."""
+"""Client of the pool's API over HTTP or HTTPS to its gateway, with a token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from calabash.model.errors import CalabashError, Reason, cause
 
 
 def checked_url(url: str) -> str:
-    """``https://HOST[:PORT]``, or ``http://`` on this machine. Raises BAD_REQUEST: over a network a token needs TLS."""
+    """Return the URL ``https://HOST[:PORT]``, or ``http://`` for this machine. Raises CalabashError(BAD_REQUEST).
+
+    A token is not sent over a network without TLS.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -40,11 +43,11 @@ def _loopback(host: str) -> bool:
 
 
 class ServerClient(ApiClient):
-    """The pool behind a gateway.
+    """Client of the pool behind a gateway.
 
     Args:
-        url: as ``checked_url`` gives it.
-        token: of whoever asks; empty: only what needs none.
+        url: as ``checked_url`` returns it.
+        token: token of the requesting user; "" for requests that need none.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -55,7 +58,7 @@ class ServerClient(ApiClient):
         return f"ServerClient({self.url})"
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """One request. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
+        """Make a request. Raises CalabashError: POOL_DOWN, TIMEOUT, or the pool's own reason."""
         connection = self._connection(timeout_s)
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -72,7 +75,7 @@ class ServerClient(ApiClient):
             raise CalabashError(
                 f"the certificate of {self.url} is not trusted: {error.verify_message}",
                 reason=Reason.NOT_PERMITTED,
-                hint="name the certificate of whoever signed it with SSL_CERT_FILE=FILE",
+                hint="name the certificate of its authority with SSL_CERT_FILE=FILE",
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise CalabashError(
@@ -96,13 +99,16 @@ class ServerClient(ApiClient):
 
 
 class TokenStore:
-    """Tokens of servers in a file that its owner alone can read."""
+    """Tokens of servers in a file that only its owner can read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def token(self, url: str) -> str:
-        """The token for a server. Raises NOT_AUTHENTICATED when there is none, BAD_FILE when others can read the file."""
+        """Return the token of a server.
+
+        Raises NOT_AUTHENTICATED if there is none, BAD_FILE if others can read the file.
+        """
         found = self._read().get(url, "")
         if not found:
             raise CalabashError(
@@ -110,8 +116,8 @@ class TokenStore:
             )
         return found
 
-    def keep(self, url: str, token: str) -> None:
-        """Write it; an empty token is forgotten."""
+    def store(self, url: str, token: str) -> None:
+        """Store the token of a server; an empty token removes it."""
         every = {name: value for name, value in {**self._read(), url: token}.items() if value}
         directory = os.path.dirname(self.path)
         os.makedirs(directory, mode=0o700, exist_ok=True)

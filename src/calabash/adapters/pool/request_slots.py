@@ -1,9 +1,12 @@
-"""Places for requests that the pool has not answered, divided between those who hold them.
+"""Slots for unanswered requests to the pool, divided between their holders.
 
-Theory of operation. There are ``most`` places. A holder takes one only while it has fewer than ``share`` and fewer than are
-free. So one holder gets at most its share, and several holders leave places for the next one, which gets about as many as are
-still free (dynamic thresholds, as for the buffers of switches). A request beyond that is refused at once. Only a request
-without a holder, or the first one of a holder, waits for a place.
+A holder gets a slot only while it has fewer than ``share`` and fewer than are free. One holder therefore gets at most
+its
+share, and several holders leave slots for the next one, which gets about as many as are still free (dynamic thresholds,
+as
+for the buffers of switches). A request beyond that is refused at once. Only a request without a holder, or the first
+one of a
+holder, waits for a slot.
 """
 
 from __future__ import annotations
@@ -17,22 +20,22 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Places:
-    """Used by one event loop.
+    """Slots for requests; used by one event loop.
 
     Args:
-        most: places in all.
-        share: places that one holder may have at most.
+        most: number of slots.
+        share: largest number of slots of one holder.
     """
 
     def __init__(self, most: int, share: int) -> None:
         self._room = asyncio.Semaphore(most)
-        self._free = most  # less than zero while some wait
+        self._free = most  # below zero while requests wait
         self._share = share
         self._held: Counter[str] = Counter()
 
     @asynccontextmanager
     async def place(self, holder: str = "") -> AsyncIterator[None]:
-        """Hold a place. Raises CalabashError(USER_LIMIT) if the holder may have no more."""
+        """Hold a slot. Raises CalabashError(USER_LIMIT) if the holder may have no more."""
         held = self._held[holder] if holder else 0
         allowed = min(self._share, max(self._free, 1))
         if holder and held >= allowed:

@@ -1,7 +1,6 @@
-"""The pool's API for an event loop: connections are kept and used again, and an answer is passed on as bytes.
+"""Asynchronous client of the pool's API with connections that are kept open; answers are passed on as bytes.
 
-HTTP/1.1 to a server of ours only: every answer says how long it is. Hanging up withdraws what is waited for: that is what
-cancelling a call does.
+HTTP/1.1 with content length only. Cancelling a call closes its connection, upon which the server cancels the request.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _TARGET, _VALUE = re.compile(r"/[!-~]*\Z"), re.compile(r"[ -~]*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAnswer:
-    """An answer as it came; names of headers are small."""
+    """Answer of the pool; names of headers are lower-case."""
 
     status: int
     content: bytes
@@ -33,12 +32,12 @@ class PoolAnswer:
 
 
 class PoolStreams:
-    """The pool behind a Unix socket; used by one event loop.
+    """Client of the pool behind a Unix socket; used by one event loop.
 
     Args:
         path: the socket.
-        connections: requests that may be open at a time.
-        share: of them, requests of one holder.
+        connections: largest number of open requests.
+        share: largest number of open requests of one holder.
     """
 
     def __init__(self, path: str, *, connections: int = CONNECTIONS_MAX, share: int = SHARE_MAX) -> None:
@@ -47,7 +46,7 @@ class PoolStreams:
         self._kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def call(self, method: str, path: str, body: Any = None, *, token: str = "", timeout_s: float = 30.0) -> Any:
-        """The decoded answer. Raises CalabashError with the pool's reason, or POOL_DOWN, or TIMEOUT."""
+        """Return the decoded answer. Raises CalabashError with the pool's reason, or POOL_DOWN, or TIMEOUT."""
         answer = await self.ask(method, path, coded(body), token=token, timeout_s=timeout_s)
         return decode_content(answer.status, answer.content, who="the pool")
 
@@ -62,10 +61,10 @@ class PoolStreams:
         timeout_s: float = 30.0,
         holder: str = "",
     ) -> PoolAnswer:
-        """Return the answer whatever its status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
+        """Return the answer with any status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
 
         Args:
-            holder: whose share of the open requests it counts for; empty: nobody's.
+            holder: holder of the request's slot; "" for none.
         """
         bearer = {"authorization": f"Bearer {token}"} if token else {}
         question = _question(method, path, body, {**bearer, **(headers or {})})
@@ -84,12 +83,16 @@ class PoolStreams:
             ) from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all kept connections."""
         while self._kept:
             self._kept.pop()[1].transport.abort()
 
     async def _exchange(self, question: bytes, *, again: bool) -> PoolAnswer:
-        """``again``: it may be asked twice, so a connection that was kept, and that may end just now, is good enough."""
+        """Send a request and return its answer.
+
+        Args:
+            again: True if the request may be sent twice, so that a kept connection, which may just end, can be used.
+        """
         while again and self._kept:
             reader, writer = self._kept.pop()
             if reader.at_eof() or writer.transport.is_closing():
@@ -106,7 +109,7 @@ class PoolStreams:
     async def _asked(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes, *, fresh: bool
     ) -> PoolAnswer | None:
-        """The answer; None where a connection that was kept had ended before it was asked."""
+        """Return the answer; None if a kept connection had ended before the request."""
         kept = False
         try:
             writer.write(question)
@@ -129,11 +132,11 @@ class PoolStreams:
 
 
 def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return a request. Raises BAD_REQUEST for what would make another request of it, or more than one."""
+    """Return a request as bytes. Raises BAD_REQUEST for characters that would make another request of it."""
     values = (*headers, *headers.values())
     if not (_TARGET.match(path) and method.isalpha() and all(map(_VALUE.match, values))):
         raise CalabashError(
-            f"{method} {path!r:.200} is no request: it has characters that are not allowed there",
+            f"{method} {path!r:.200} is not a valid request: it has characters that are not allowed",
             reason=Reason.BAD_REQUEST,
             hint="percent-encode names in the address",
         )
@@ -145,7 +148,7 @@ def _question(method: str, path: str, body: bytes, headers: Mapping[str, str]) -
 
 
 async def _read(first: bytes, reader: asyncio.StreamReader) -> PoolAnswer:
-    """One answer. Raises POOL_DOWN for what is no whole answer."""
+    """Return one answer. Raises POOL_DOWN if it is not complete."""
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
         status, headers = _head(head)

@@ -1,6 +1,6 @@
-"""One question and one answer of HTTP, as bytes: asked in HTTP/1.0, so the end of the connection ends the answer.
+"""Encoding and decoding of one HTTP/1.0 request and answer; the end of the connection ends the answer.
 
-Imported on the way of ``calabash run``: nothing that is slow to import is needed here.
+Imported by ``calabash run``: imports nothing slow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CHUNK_BYTES = 1 << 16
 
 
 def coded(body: Any) -> bytes:
-    """A body as JSON; nothing for None."""
+    """Return a body as JSON; b"" for None."""
     return b"" if body is None else json.dumps(body).encode()
 
 
 def write_question(method: str, path: str, body: bytes = b"", *, token: str = "", host: str = "localhost") -> bytes:
-    """The bytes to send."""
+    """Return the bytes of a request."""
     lines = [f"{method} {path} HTTP/1.0", f"Host: {host}", f"Content-Length: {len(body)}"]
     if body:
         lines.append("Content-Type: application/json")
@@ -33,12 +33,12 @@ def write_question(method: str, path: str, body: bytes = b"", *, token: str = ""
 
 
 def decode_answer(answer: bytes, *, who: str) -> Any:
-    """JSON of an answer. Raises CalabashError: the reason that it gives, or POOL_DOWN for what is no whole answer."""
+    """Return the JSON of an answer. Raises CalabashError with its reason, or POOL_DOWN if it is not complete."""
     return decode_content(*split_answer(answer, who=who), who=who)
 
 
 def decode_content(status: int, content: bytes, *, who: str) -> Any:
-    """JSON of a body. Raises CalabashError: the reason that it gives, or POOL_DOWN for what is not JSON."""
+    """Return the JSON of a body. Raises CalabashError with its reason, or POOL_DOWN if it is not JSON."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -49,7 +49,7 @@ def decode_content(status: int, content: bytes, *, who: str) -> Any:
 
 
 def refusal(value: Any, *, status: int, who: str) -> CalabashError:
-    """A body of ``Failure`` as the error that it tells of."""
+    """Return the error that a body of type ``Failure`` describes."""
     said = value if isinstance(value, dict) else {}
     code = said.get("reason")
     return CalabashError(
@@ -60,7 +60,7 @@ def refusal(value: Any, *, status: int, who: str) -> CalabashError:
 
 
 def split_answer(answer: bytes, *, who: str) -> tuple[int, bytes]:
-    """Status and body. Raises POOL_DOWN for what is no whole answer."""
+    """Return status and body. Raises POOL_DOWN if the answer is not complete."""
     head, separator, content = answer.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     words = lines[0].split()
@@ -78,7 +78,7 @@ def split_answer(answer: bytes, *, who: str) -> tuple[int, bytes]:
 
 
 def _content_length(lines: list[bytes]) -> int:
-    """How long the body is to be; 0 where the answer does not say, then what breaks off is no JSON."""
+    """Return the length of the body; 0 if the answer does not state it."""
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length" and value.strip().isdigit():
@@ -87,5 +87,5 @@ def _content_length(lines: list[bytes]) -> int:
 
 
 def broken(who: str, what: str) -> CalabashError:
-    """POOL_DOWN: what answers is no server of ours, or breaks off."""
+    """Return the error POOL_DOWN for an answer that is not the pool's, or incomplete."""
     return CalabashError(f"{who} does not answer: {what}", reason=Reason.POOL_DOWN, hint="see its log; try again")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from calabash.adapters.pool.asynchronous import PoolDoor, items
+from calabash.adapters.pool.asynchronous import AsyncPoolClient, items
 from calabash.broker.messages import LeaseEnd, LeaseView, LeaseViews, SessionView
 from calabash.broker.server.audit import AuditLog
 from calabash.broker.server.authentication import TokenVerifier
@@ -53,7 +53,7 @@ class LeaseAllocations:
     def __init__(
         self,
         *,
-        pool: PoolDoor,
+        pool: AsyncPoolClient,
         verifier: TokenVerifier,
         journal: LeaseJournal,
         audit: AuditLog,

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from calabash.adapters.links import namespaces
-from calabash.adapters.pool.asynchronous import PoolDoor
+from calabash.adapters.pool.asynchronous import AsyncPoolClient
 from calabash.broker.addresses import PORT, ServerAddress
 from calabash.broker.server.listener import listening
 from calabash.model.addresses import check_path
@@ -80,7 +80,7 @@ class TenantListeners:
         self,
         listeners: Sequence[TenantListener],
         *,
-        pool: PoolDoor,
+        pool: AsyncPoolClient,
         holder: str,
         keep_s: float,
         clock: Callable[[], float] = time.monotonic,

@@ -28,7 +28,7 @@ def login(url: str, forget: bool) -> None:
 
     place = checked_url(url)
     if forget:
-        token_store().keep(place, "")
+        token_store().store(place, "")
         click.echo(f"{place} is forgotten")
         return
     given = click.prompt("code or token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
@@ -40,5 +40,5 @@ def login(url: str, forget: bool) -> None:
             raise
         token = secret  # it is no code that is still good, so it is to be a token
     me = ServerClient(place, token).get("/v1/me")
-    token_store().keep(place, token)
+    token_store().store(place, token)
     click.echo(f"logged in to {place} as {me['user']}; use it with: calabash --server {place} ps")

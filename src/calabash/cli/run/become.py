@@ -75,7 +75,7 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
                     timeout_s=left_s + _ANSWER_S,
                     first_s=FIRST_S,
                     every_s=EVERY_S,
-                    look=line.show,
+                    on_wait=line.show,
                 )
             except CalabashError as error:
                 left_s = deadline - time.monotonic() - _AGAIN_S

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeCare, GpuNodeDevice, GpuNodeSlice, KubeQueue
+from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice, GpuNodeDeviceSpec, GpuNodeSlice, KubeQueue
 from calabash.api import replies
 from calabash.kubernetes.objects.tenants import NamespacePlace, TenantMap
 from calabash.kubernetes.planner.watch.facts_from_objects import seconds
@@ -32,8 +32,8 @@ class NumberedDevice:
     device: GpuNodeDevice
 
     @property
-    def care(self) -> GpuNodeCare:
-        return self.node.spec.devices.get(self.device.uuid, GpuNodeCare())
+    def care(self) -> GpuNodeDeviceSpec:
+        return self.node.spec.devices.get(self.device.uuid, GpuNodeDeviceSpec())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

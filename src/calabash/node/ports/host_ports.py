@@ -175,13 +175,13 @@ class HostNetwork:
         namespace = self._interfaces.place(allocation).namespace
         now_s = time.monotonic()
         try:
-            if interfaces.answers(namespace, gateway):
+            if interfaces.neighbour_answers(namespace, gateway):
                 return True
             with self._state_lock:
                 due = now_s >= self._ask_at_s.get(allocation, 0.0)
                 self._ask_at_s[allocation] = now_s + ASK_EVERY_S if due else self._ask_at_s[allocation]
             if due:
-                interfaces.ask_for(namespace, gateway)
+                interfaces.resolve_neighbour(namespace, gateway)
         except OSError as error:
             raise _interface_error(error) from error
         return False

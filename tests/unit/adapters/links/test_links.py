@@ -14,7 +14,16 @@ import pytest
 from tests.daemons.world import until
 
 from calabash.adapters.links import namespaces, offloads
-from calabash.adapters.links.interfaces import LinkEnd, LinkSettings, answers, ask_for, join, present, remove, set_up
+from calabash.adapters.links.interfaces import (
+    LinkEnd,
+    LinkSettings,
+    join,
+    neighbour_answers,
+    present,
+    remove,
+    resolve_neighbour,
+    set_up,
+)
 
 
 def _may() -> bool:
@@ -96,8 +105,8 @@ def test_a_pair_carries_packets_between_its_ends_with_the_settings_asked_for(two
         set_up(inner, settings)
     set_up(outer, LinkSettings(addresses=("10.9.0.1/24", "fd09::1/64")))
     for neighbour in ("10.9.0.1", "fd09::1"):
-        ask_for(inner.namespace, neighbour)
-        until(partial(answers, inner.namespace, neighbour), what=f"{neighbour} to answer")
+        resolve_neighbour(inner.namespace, neighbour)
+        until(partial(neighbour_answers, inner.namespace, neighbour), what=f"{neighbour} to answer")
 
     def shown() -> tuple[str, str, bool]:
         link = Path("/proc/thread-self/net/route").read_text()
@@ -110,8 +119,8 @@ def test_a_pair_carries_packets_between_its_ends_with_the_settings_asked_for(two
     assert "eth0\t00000000\t0100090A" in routes
     assert mac == MAC
     assert not left_out
-    ask_for(inner.namespace, "10.9.0.77")
-    assert not answers(inner.namespace, "10.9.0.77")
+    resolve_neighbour(inner.namespace, "10.9.0.77")
+    assert not neighbour_answers(inner.namespace, "10.9.0.77")
 
 
 def test_one_end_removed_takes_the_other_with_it(two: tuple[LinkEnd, LinkEnd]) -> None:

@@ -71,7 +71,7 @@ def test_a_set_of_one_is_told_as_its_member_and_is_a_set() -> None:
     ],
 )
 def test_what_a_column_cannot_hold_is_an_error(column: str, value: Any) -> None:
-    with pytest.raises(CalabashError, match=f"{column} of it is to be"):
+    with pytest.raises(CalabashError, match=f"{column} of it must be"):
         TYPES[column].encoded(value, f"{column} of it")
 
 

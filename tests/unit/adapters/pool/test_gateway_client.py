@@ -82,11 +82,11 @@ def test_nobody_at_that_address_is_a_pool_that_is_down() -> None:
 
 def test_tokens_are_kept_by_server_for_their_owner_alone(tmp_path: Path) -> None:
     store = TokenStore(str(tmp_path / "calabash" / "token"))
-    store.keep("https://a", "one")
-    store.keep("https://b", "two")
+    store.store("https://a", "one")
+    store.store("https://b", "two")
     assert (store.token("https://a"), store.token("https://b")) == ("one", "two")
     assert Path(store.path).stat().st_mode & 0o777 == 0o600
-    store.keep("https://a", "")
+    store.store("https://a", "")
     with pytest.raises(CalabashError, match="no token") as told:
         store.token("https://a")
     assert told.value.hint == "calabash login https://a"

@@ -141,7 +141,7 @@ def test_a_refusal_has_the_pools_reason_and_nobody_at_the_socket_is_a_pool_that_
 )
 def test_text_that_would_make_another_request_is_refused(tmp_path: Path, method: str, path: str, value: str) -> None:
     async def ask(pool: PoolStreams) -> None:
-        with pytest.raises(CalabashError, match="is no request") as told:
+        with pytest.raises(CalabashError, match="is not a valid request") as told:
             await pool.ask(method, path, headers={"x": value})
         assert told.value.reason is Reason.BAD_REQUEST
 

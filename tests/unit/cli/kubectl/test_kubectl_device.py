@@ -9,7 +9,7 @@ from tests.unit.cli.kube_world import World, run
 from tests.unit.cli.kubectl.test_drain import Time, end
 
 from calabash.adapters.kube.objects.core import POD
-from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeCare
+from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeDeviceSpec
 from calabash.cli.kubectl import device as kubectl_device
 from calabash.cli.kubectl import drain
 
@@ -22,10 +22,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return made
 
 
-def wanted(world: World, uuid: str) -> GpuNodeCare:
+def wanted(world: World, uuid: str) -> GpuNodeDeviceSpec:
     found = world.client.get(GPU_NODE, "node1")
     assert found is not None
-    return found.spec.devices.get(uuid, GpuNodeCare())
+    return found.spec.devices.get(uuid, GpuNodeDeviceSpec())
 
 
 def answers(world: World, uuid: str, state: str, message: str) -> None:
@@ -41,8 +41,8 @@ def test_a_drained_device_keeps_its_pods_and_another_device_is_not_meant(
 ) -> None:
     assert run("device", "drain", "node1", "0", "--reason", "a new fan") == 0
     assert "nothing new is placed on it until undrain" in capsys.readouterr().out
-    assert wanted(world, "GPU-0") == GpuNodeCare(drained=True, reason="a new fan")
-    assert wanted(world, "GPU-1") == GpuNodeCare()
+    assert wanted(world, "GPU-0") == GpuNodeDeviceSpec(drained=True, reason="a new fan")
+    assert wanted(world, "GPU-1") == GpuNodeDeviceSpec()
     assert world.client.get(POD, "runs", "default") is not None
     found = world.client.get(GPU_NODE, "node1")
     assert found is not None
@@ -146,4 +146,4 @@ def test_a_device_that_is_not_there_is_told_so(world: World, capsys: pytest.Capt
 
 def test_words_that_go_with_evictions_only_are_refused_without(world: World) -> None:
     assert run("device", "drain", "node1", "0", "--force") == 2
-    assert wanted(world, "GPU-0") == GpuNodeCare()
+    assert wanted(world, "GPU-0") == GpuNodeDeviceSpec()

@@ -21,7 +21,7 @@ class AwayPool(ApiClient):
         self.deleted: list[str] = []
 
     def post_watched(
-        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, look: Callable[[], None]
+        self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
         self.asked.append(body["wait_s"])
         if self.reasons:

@@ -1,6 +1,7 @@
-"""Calls and watches to one API server over ``http1``: a pool of connections for calls, one of its own for each watch.
+"""Calls and watches to one API server over ``http1``: a pool of connections for calls, and one connection for each
+watch.
 
-One connection carries one call at a time, so a slow call delays no other.
+A connection carries one call at a time, so that a slow call does not delay another.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ _IDLE_S = 45.0  # API servers close idle connections after 90 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOrder:
-    """One call: ``target`` is path and query; ``repeatable`` when doing it twice is as good as once; ``bytes_max``
-    is the size of the largest answer that is read."""
+    """HTTP request.
+
+    Args:
+        target: path and query.
+        repeatable: True if sending the request twice has the same effect as once.
+        bytes_max: largest answer that is read.
+    """
 
     method: str
     target: str
@@ -38,7 +44,7 @@ class HttpOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What came back."""
+    """HTTP answer."""
 
     status: int
     retry_after_s: float
@@ -49,8 +55,8 @@ class Transport:
     """Calls and watches to one API server, from any thread.
 
     Args:
-        access: where, and as whom.
-        connections: how many calls may be on their way at once; further ones wait their turn within their time-out.
+        access: address and credentials.
+        connections: largest number of concurrent calls; further calls wait within their time-out.
         agent: the User-Agent, which API servers log.
     """
 
@@ -63,8 +69,10 @@ class Transport:
         self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
 
     def call(self, order: HttpOrder) -> HttpAnswer:
-        """Make a call; a refusal is an answer as well. Raises KubeError(API_DOWN) when there is none, AnswerTooLarge for one of
-        more than ``order.bytes_max`` bytes."""
+        """Make a call; a refusal is an answer too.
+
+        Raises KubeError(API_DOWN) if there is no answer, AnswerTooLarge above ``order.bytes_max`` bytes.
+        """
         deadline = time.monotonic() + order.timeout_s
         if not self._slots.acquire(timeout=order.timeout_s):
             raise down(order, f"no connection became free in {order.timeout_s:g} s")
@@ -81,7 +89,7 @@ class Transport:
             self._slots.release()
 
     def stream(self, order: HttpOrder, silence_s: float) -> HttpStream:
-        """Open a watch; its reads fail after ``silence_s`` without a byte."""
+        """Open a watch; its reads fail after ``silence_s`` without a byte. Raises KubeError(API_DOWN)."""
         deadline = time.monotonic() + order.timeout_s
         try:
             connection = self._opened(order, deadline, refused=False)
@@ -95,7 +103,7 @@ class Transport:
         return HttpStream(connection, order, silence_s)
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -112,7 +120,7 @@ class Transport:
         return connection
 
     def _attempts(self, order: HttpOrder, deadline: float, *, refused: bool) -> HttpAnswer:
-        """One attempt, and a second one on a fresh connection where the first was an old one that had been closed."""
+        """Make a call; repeat it on a new connection if an idle connection turns out to be closed."""
         connection = self._take()
         try:
             if connection is not None:
@@ -143,7 +151,7 @@ class Transport:
         return answer
 
     def _put_back(self, connection: HttpConnection) -> None:
-        """Keep it for the next call; what a burst of calls has left is closed by those after it."""
+        """Keep the connection for the next call, and close those that have been idle for too long."""
         now_s = connection.idle_since = time.monotonic()
         with self._lock:
             self._idle.append(connection)  # oldest first
@@ -156,7 +164,7 @@ class Transport:
         lines = [f"{order.method} {self._access.prefix}{order.target} HTTP/1.1\r\n", self._common]
         if header := self._access.authorization(refused):
             if not (header.isascii() and header.isprintable()):
-                raise down(order, "the credential has characters that no credential has")
+                raise down(order, "the credential has characters that are not printable ASCII")
             lines.append(f"Authorization: {header}\r\n")
         body = order.body
         if body is None:
@@ -166,7 +174,7 @@ class Transport:
         return "".join(lines).encode() + body
 
     def _take(self) -> HttpConnection | None:
-        """The connection used last, so that those not needed grow old; the old ones are closed on the way."""
+        """Return the most recently used idle connection, so that surplus ones grow old; close old ones on the way."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -178,7 +186,7 @@ class Transport:
 
 
 class HttpStream:
-    """The lines of a watch as they come."""
+    """Body of a watch, read as it arrives."""
 
     def __init__(self, connection: HttpConnection, order: HttpOrder, silence_s: float) -> None:
         self._connection, self._order, self._silence_s = connection, order, silence_s
@@ -187,29 +195,33 @@ class HttpStream:
         self.retry_after_s = connection.retry_after_s
 
     def read(self) -> bytes:
-        """What has come, at least one byte; empty at the end. Raises KubeError(API_DOWN) when the line broke."""
+        """Return the next bytes; b"" at the end. Raises KubeError(API_DOWN) if the connection fails."""
         try:
             return self._connection.read(time.monotonic() + self._silence_s)
         except (OSError, ValueError, HttpError) as error:
             if self._closed:
                 return b""
-            words = "nothing came, not even a bookmark" if isinstance(error, TimeoutError) else _words(error)
+            words = (
+                f"received nothing for {self._silence_s:g} s, not even a bookmark"
+                if isinstance(error, TimeoutError)
+                else _words(error)
+            )
             raise down(self._order, words) from error
 
     def close(self) -> None:
-        """Cut the line; from any thread. A reader that waits sees the end."""
+        """Shut the connection down from any thread; a reader that waits sees the end."""
         self._closed = True
         with suppress(OSError):
             self._connection.cut()
 
     def release(self) -> None:
-        """Give the descriptor back; by the reader, when it reads no more."""
+        """Close the descriptor; called by the reader when it reads no more."""
         self.close()
         self._connection.close()
 
 
 def down(order: HttpOrder, why: str) -> KubeError:
-    """There was no answer."""
+    """Return the error of a call without an answer."""
     return KubeError(f"{_asked(order)}: {why}", reason=Reason.API_DOWN)
 
 

@@ -1,4 +1,4 @@
-"""A watch over HTTP: one line of JSON for each event."""
+"""Watch of the API server over HTTP: one line of JSON for each event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOOKMARKS = msgspec.json.Decoder(_Bookmark)
 
 
 class HttpWatch(Generic[T]):
-    """A watch over HTTP."""
+    """Implementation of ``Watch`` over an HTTP stream."""
 
     def __init__(self, kind: Kind[T], stream: HttpStream, asked: str) -> None:
         self._kind = kind
@@ -47,7 +47,7 @@ class HttpWatch(Generic[T]):
 
     def close(self) -> None:
         self._stream.close()
-        if self._reading.acquire(blocking=False):  # nobody reads, so nobody else would give the descriptors back
+        if self._reading.acquire(blocking=False):  # no reader, so no other thread would close the descriptors
             self._stream.release()
             self._reading.release()
 
@@ -64,7 +64,9 @@ class HttpWatch(Generic[T]):
                 rest.append(last)
                 size += len(last)
                 if size > _LINE_BYTES_MAX:
-                    raise KubeError(f"{self._asked}: an event of more than {size} bytes", reason=Reason.API_DOWN)
+                    raise KubeError(
+                        f"{self._asked}: an event has more than {_LINE_BYTES_MAX} bytes", reason=Reason.API_DOWN
+                    )
 
     def _event(self, line: bytes) -> WatchEvent[T]:
         try:
@@ -82,7 +84,7 @@ class HttpWatch(Generic[T]):
         try:
             what = WatchEventType(name)
         except ValueError as error:
-            raise KubeError(f"{self._asked}: event {name[:40]!r}", reason=Reason.API_DOWN) from error
+            raise KubeError(f"{self._asked}: unknown type of event {name[:40]!r}", reason=Reason.API_DOWN) from error
         found = decode_event(self._kind, text)
         if isinstance(found, SkippedObject):
             return WatchEvent(type=what, resource_version=found.resource_version, object=None, skipped=found)

@@ -1,4 +1,4 @@
-"""Bodies as they go over the wire: pages, object bodies, options; and their strict reading."""
+"""Encoding of requests to the API server and strict decoding of its objects, pages and events."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _PLAIN = re.compile(r"[-.:_A-Za-z0-9]{1,253}")
 _UNREADABLE = (ValueError, RecursionError)
 
 
-# msgspec learns a type when its first decoder is made, and types share others: two threads that learn at once crash it.
-_LEARNING = threading.Lock()
+# msgspec analyses a type when its first decoder is made; two threads that analyse types with a common part at once crash.
+_DECODER_LOCK = threading.Lock()
 
 
 class ListPageMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a page is in its list."""
+    """Resource version of a list, and the token of its next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True):
-    """A part of a list."""
+    """Page of a list."""
 
     metadata: ListPageMeta
     items: tuple[T, ...] | None = ()
@@ -59,44 +59,49 @@ _PAGE_META = msgspec.json.Decoder(ListPageMeta)
 
 @lru_cache(maxsize=128)
 def object_decoder(type_: type[KubeObject]) -> msgspec.json.Decoder[Any]:
-    """Reads one object."""
-    with _LEARNING:
+    """Return the decoder of one object of a type."""
+    with _DECODER_LOCK:
         return msgspec.json.Decoder(type_)
 
 
 @lru_cache(maxsize=128)
 def page_decoder(type_: type[KubeObject]) -> msgspec.json.Decoder[Any]:
-    """Reads a page of objects."""
-    with _LEARNING:
+    """Return the decoder of a page of objects of a type."""
+    with _DECODER_LOCK:
         return msgspec.json.Decoder(ListPage[type_])  # type: ignore[valid-type]
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """A kind that the API server has, by its plural."""
+    """Kind that the API server serves, by its plural."""
 
     name: str
 
 
 class ResourceList(msgspec.Struct, frozen=True):
-    """The kinds of one API group and version."""
+    """Kinds of one API group and version."""
 
     resources: tuple[Resource, ...] = ()
 
 
 def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
-    """The query that selects."""
+    """Return the query parameters of the selectors that are not empty."""
     query = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in query.items() if value}
 
 
 def whole(kind: Kind[T], obj: T | Mapping[str, Any]) -> bytes:
-    """An object to be made."""
+    """Return the body that creates an object."""
     value = dict(obj) if isinstance(obj, Mapping) else msgspec.to_builtins(obj)
     return msgspec.json.encode({"apiVersion": kind.api_version, "kind": kind.name, **value})
 
 
 def delete_options(uid: str, grace_s: int | None) -> bytes:
-    """How to delete."""
+    """Return the body of a delete request.
+
+    Args:
+        uid: UID that the object must have; "" for any.
+        grace_s: grace period in seconds; None for the object's own.
+    """
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     if uid:
         options["preconditions"] = {"uid": uid}
@@ -106,13 +111,13 @@ def delete_options(uid: str, grace_s: int | None) -> bytes:
 
 
 def by_budget(answer_body: bytes) -> bool:
-    """Whether a 429 is the word of a disruption budget and not of an overloaded server."""
+    """Return True if a 429 comes from a disruption budget, and not from an overloaded server."""
     details = read_status(answer_body).details
     return details is not None and any(cause.reason == "DisruptionBudget" for cause in details.causes)
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked: str) -> Any:
-    """Read a body. Raises KubeError(API_DOWN) for what cannot be what was asked for."""
+    """Decode a body. Raises KubeError(API_DOWN) if it does not have the decoder's type."""
     try:
         return _read(decoder, bytes(body))
     except _UNREADABLE as error:
@@ -120,8 +125,11 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked:
 
 
 def decode_object(kind: Kind[T], body: bytes | msgspec.Raw, asked: str) -> T:
-    """Read one object. Raises ``UnreadableObject`` for one of a shape that its type does not allow, which stays so however
-    often it is asked for, and KubeError(API_DOWN) for what is no object at all."""
+    """Decode one object.
+
+    Raises ``UnreadableObject`` if its type does not allow its shape, which the same call would return again, and
+    KubeError(API_DOWN) if the body is not an object.
+    """
     text = bytes(body)
     try:
         found: T = _read(object_decoder(kind.type), text)
@@ -134,7 +142,7 @@ def decode_object(kind: Kind[T], body: bytes | msgspec.Raw, asked: str) -> T:
 
 
 def decode_event(kind: Kind[T], text: bytes) -> T | SkippedObject:
-    """Read the object of an event, or say which one it is that cannot be read."""
+    """Decode the object of an event; return a SkippedObject if it cannot be decoded."""
     try:
         found: T = _read(object_decoder(kind.type), text)
     except _UNREADABLE as error:
@@ -143,10 +151,10 @@ def decode_event(kind: Kind[T], text: bytes) -> T | SkippedObject:
 
 
 def decode_page(kind: Kind[T], body: bytes, asked: str) -> tuple[Listing[T], str]:
-    """Read a page of a list; also return where the next page begins, "" after the last one.
+    """Decode a page of a list; return it and the token of the next page, "" after the last.
 
-    All objects are decoded at once. Where that fails they are decoded one by one, and those that fail are skipped.
-    Raises KubeError(API_DOWN) for what is no page.
+    All objects are decoded at once. If that fails, they are decoded one by one, and those that fail are skipped.
+    Raises KubeError(API_DOWN) if the body is not a page.
     """
     try:
         page: ListPage[T] = page_decoder(kind.type).decode(body)
@@ -156,7 +164,7 @@ def decode_page(kind: Kind[T], body: bytes, asked: str) -> tuple[Listing[T], str
 
 
 def event_parts(line: bytes) -> tuple[str, bytes]:
-    """Return the type and the object of an event of a watch. Raises ValueError where the line is none."""
+    """Return the type and the object of an event line of a watch. Raises ValueError if the line is not an event."""
     try:
         event = _EVENTS.decode(line)
     except _UNREADABLE:
@@ -188,8 +196,10 @@ def _decode_one_by_one(kind: Kind[T], body: bytes, asked: str) -> tuple[Listing[
 
 
 def _read(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
-    """Decode, with repairs where a part that the type may not even have is in the way: see ``scanning``. Lists and objects may
-    be null, which some kinds write where they mean empty ones. Raises one of ``_UNREADABLE``."""
+    """Decode a text; if that fails, repair parts that the type may not have (see ``scanning``) and drop nulls.
+
+    Some kinds have null instead of an empty list or object. Raises one of ``_UNREADABLE``.
+    """
     try:
         return decoder.decode(text)
     except _UNREADABLE:
@@ -217,7 +227,7 @@ def _skipped(kind: Kind[Any], text: bytes, error: Exception) -> SkippedObject:
 
 
 def _text(text: bytes, parts: Mapping[str, Span], name: str) -> str:
-    """Return a member that is a string of plain characters, else "". Names of objects have no others."""
+    """Return a string member of plain characters, else "". Names of objects have no other characters."""
     start, end = parts.get(name, (0, 0))
     value = text[start + 1 : end - 1].decode(errors="replace")
     return value if text[start : start + 1] == b'"' and _PLAIN.fullmatch(value) else ""

@@ -1,4 +1,4 @@
-"""The objects that a mirror holds, and what changes in them."""
+"""Objects that a mirror holds, and the changes that it reports."""
 
 from __future__ import annotations
 
@@ -15,43 +15,41 @@ ObjectKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorChange(Generic[T]):
-    """One object changed: ``before`` None when it is new, ``after`` None when it is gone."""
+    """Change of one object: ``before`` is None for a new object, ``after`` is None for a deleted one."""
 
     before: T | None
     after: T | None
 
 
 class MirrorCache(Generic[T]):
-    """All objects by (namespace, name). One thread changes it, any may look.
+    """All objects by (namespace, name). One thread changes it, any thread may read it.
 
     Args:
-        tell: called for every change in order, with no lock held; the cache shows the change already.
-        keep: what of an object to hold and tell.
-        only: which objects to hold and tell at all.
+        notify: called for every change in order, without a lock held; the cache has the change already.
+        keep: reduces an object to what is held and reported.
+        only: selects the objects that are held and reported.
     """
 
     def __init__(
         self,
-        tell: Callable[[MirrorChange[T]], None],
+        notify: Callable[[MirrorChange[T]], None],
         keep: Callable[[T], T] | None,
         only: Callable[[T], bool] | None = None,
     ) -> None:
         self._only = only
-        self._tell = tell
+        self._notify = notify
         self._keep = keep
         self._lock = threading.Lock()
         self._objects: dict[ObjectKey, T] = {}
-        self._ahead: dict[
-            ObjectKey, int
-        ] = {}  # versions of objects of which the watch may still tell what they were before
+        self._ahead: dict[ObjectKey, int] = {}  # objects that are ahead of the watch, with their versions
 
     def snapshot(self) -> dict[ObjectKey, T]:
-        """All objects as they are now."""
+        """Return a copy of all objects."""
         with self._lock:
             return dict(self._objects)
 
     def get(self, key: ObjectKey) -> T | None:
-        """One object."""
+        """Return the object, or None."""
         with self._lock:
             return self._objects.get(key)
 
@@ -59,7 +57,7 @@ class MirrorCache(Generic[T]):
         return len(self._objects)
 
     def apply(self, event: WatchEvent[T]) -> None:
-        """What a watch tells."""
+        """Apply an event of a watch."""
         if event.skipped is not None:
             self.skip(event.skipped, gone=event.type is WatchEventType.DELETED)
             return
@@ -72,7 +70,7 @@ class MirrorCache(Generic[T]):
             self.put(obj)
 
     def put(self, obj: T) -> ObjectKey:
-        """An object is so; nothing happens when that is known."""
+        """Insert or update the object; return its key. Reports no change if its version is held already."""
         key = (obj.metadata.namespace, obj.metadata.name)
         before = self._objects.get(key)
         if before is not None:
@@ -88,12 +86,16 @@ class MirrorCache(Generic[T]):
             obj = self._keep(obj)
         with self._lock:
             self._objects[key] = obj
-        self._tell(MirrorChange(before=before, after=obj))
+        self._notify(MirrorChange(before=before, after=obj))
         return key
 
     def skip(self, skipped: SkippedObject, *, gone: bool = False) -> ObjectKey:
-        """Handle an object that cannot be read. Its last readable version stays in the cache, for a pod whose object becomes
-        unreadable keeps its devices; the version of another object of that name is removed, and so is one that is ``gone``."""
+        """Handle an object that cannot be read; return its key.
+
+        Its last readable version stays in the cache, because a pod whose object becomes unreadable keeps its devices.
+        The version
+        of another object of that name is removed, and so is an object that is ``gone``.
+        """
         key = (skipped.namespace, skipped.name)
         before = self._objects.get(key)
         if before is not None and (gone or (skipped.uid and before.metadata.uid != skipped.uid)):
@@ -101,15 +103,19 @@ class MirrorCache(Generic[T]):
         return key
 
     def put_ahead(self, obj: T) -> None:
-        """An object is so, though the watch has not come so far: what that tells of an earlier version of it, or of one of the
-        same name before it, is not heeded. Versions of one API server are in order, as it documents."""
+        """Insert or update an object of a newer version than the watch has reached.
+
+        Later events of the watch about earlier versions of it, or of an earlier object of that name, are ignored.
+        Versions of one
+        API server are ordered, as it documents.
+        """
         version = obj.metadata.resource_version
         if version.isdecimal():
             self._ahead[obj.metadata.namespace, obj.metadata.name] = int(version)
         self.put(obj)
 
     def retain(self, keys: Collection[ObjectKey]) -> None:
-        """There are these and no others."""
+        """Remove all objects except those with these keys."""
         self._ahead.clear()
         for key in [key for key in self._objects if key not in keys]:
             self._drop(key, None)
@@ -129,4 +135,4 @@ class MirrorCache(Generic[T]):
             before = self._objects.pop(key, None)
         if before is not None:
             same = last is not None and last.metadata.uid == before.metadata.uid
-            self._tell(MirrorChange(before=last if same else before, after=None))
+            self._notify(MirrorChange(before=last if same else before, after=None))

@@ -1,17 +1,19 @@
-"""A cache of all objects of a kind, kept by list and watch.
+"""Cache of all objects of a kind, kept up to date by list and watch.
 
-Theory of operation: a thread lists in pages, then watches from where the list ended. What it tells is a sequence of changes
-that turns the empty cache into the API server's state, whatever happens on the way:
+A thread lists in pages, then watches from where the list ended. It reports a sequence of changes that turns the empty
+cache into the API server's state, whatever happens on the way:
 
-* a watch that ends or breaks is begun again at the last version seen, so nothing is lost in between;
-* a version that is too old (410, as an answer or as an event), or a server that does not know the version (a restored
-  etcd), leads to a new list, and the differences to the cache are told as changes: deletes that were missed among them;
-* an object that was deleted and made again under the same name is told as a delete and an add, never as a modification;
-* a line that is silent for longer than bookmarks are apart is taken for broken;
-* an object that cannot be read is left out and told to ``on_skipped``; all others are held and told as ever;
-* whoever must not miss what was written before now, however long ago a watch broke, asks for a new list (``renew``).
+* A watch that ends or breaks is begun again at the last version seen, so that nothing is lost in between.
+* If the version is too old (410, as an answer or an event), or unknown to the server (a restored etcd), objects are
+    listed
+  again, and the differences to the cache are reported as changes, including deletes that were missed.
+* An object that was deleted and created again with the same name is reported as a delete and an add, not as a
+    modification.
+* A connection that is silent for longer than the interval of bookmarks is taken for broken.
+* An object that cannot be read is left out and reported to ``on_skipped``; all others are not affected.
+* A caller that must see everything written before now requests a new list with ``renew``.
 
-Pages are compared one by one and unchanged objects are kept, so a new list needs no memory for a second copy.
+Pages are compared one by one and unchanged objects are kept, so that a new list needs no memory for a second copy.
 """
 
 from __future__ import annotations
@@ -42,15 +44,16 @@ class Mirror(Generic[T]):
 
     Args:
         client: the API server.
-        kind: what to hold; give a kind with a narrow type to hold less.
-        on_change: called from the mirror's thread for every change in order, with no lock held; the cache shows the change
-            already. It must not block for long. It is never called after ``stop`` has returned.
-        on_error: told of every failure; a mirror goes on by itself. A fault in ``on_change`` is told here as well.
-        on_skipped: told of every version of an object that cannot be read, or on which ``on_change``, ``keep`` or ``only``
-            fails, from the mirror's thread; after a new list again.
-        keep: what of an object to hold and tell, when that is less than all of it (``sharing``).
-        only: which objects to hold, where no selector can say it; the others are read and dropped.
-        namespace, label_selector, field_selector: what of the kind.
+        kind: kind to hold; a kind with a narrower type needs less memory.
+        on_change: called from the mirror's thread for every change in order, without a lock held; the cache has the
+            change
+            already. It must not block for long. It is not called after ``stop`` has returned.
+        on_error: called for every failure, also of ``on_change``; the mirror continues by itself.
+        on_skipped: called from the mirror's thread for every version of an object that cannot be read, or for which
+            ``on_change``, ``keep`` or ``only`` fails; again after a new list.
+        keep: reduces an object to what is held and reported.
+        only: selects the objects to hold where no selector can; other objects are read and dropped.
+        namespace, label_selector, field_selector: objects of the kind to read.
     """
 
     def __init__(
@@ -78,22 +81,22 @@ class Mirror(Generic[T]):
         self._lock = threading.Lock()
         self._version = ""
         self._failures = 0
-        self._contact = time.monotonic()
+        self._last_heard_s = time.monotonic()
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._woken = threading.Event()
-        self._asked = self._answered = 0  # new lists that were asked for, and up to which one they were told
+        self._asked = self._answered = 0  # number of lists requested by renew, and of those reported
         self._watch: Watch[T] | None = None
         self._thread = threading.Thread(target=self._run, name=f"mirror-{kind.plural}", daemon=True)
         self.lists = 0  # how many lists were completed; more than one means that the watch was lost
 
     def start(self) -> None:
-        """Begin; once."""
+        """Start the thread; call once."""
         KUBE_COUNTS.begin(self, self._kind.plural, self.silent_s)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for the thread (unless called from it)."""
+        """Stop, and wait for the thread unless called from it."""
         self._stopping.set()
         KUBE_COUNTS.end(self)
         self._cut()
@@ -101,43 +104,43 @@ class Mirror(Generic[T]):
             self._thread.join()
 
     def synced(self, timeout_s: float = 0.0) -> bool:
-        """Whether the first list is complete and told, waiting at most so long for it."""
+        """Return True if the first list is complete and reported, waiting up to ``timeout_s``."""
         return self._synced.wait(timeout_s)
 
     def renew(self) -> None:
-        """List anew: ``renewed`` says when everything that was written before this call has been told."""
+        """List again; ``renewed`` is True when everything written before this call has been reported."""
         with self._lock:
             self._asked += 1
         self._cut()
 
     def renewed(self) -> bool:
-        """Whether the last list that was asked for is complete and told."""
+        """Return True if the last list requested by ``renew`` is complete and reported."""
         return self._synced.is_set() and self._answered == self._asked
 
     @property
     def plural(self) -> str:
-        """What it holds, as its path names it."""
+        """Plural of the kind, as in paths."""
         return self._kind.plural
 
     def hurry(self) -> None:
-        """The API server answers, as somebody noticed: try now what failed."""
+        """Retry at once after a failure, because the API server is known to answer."""
         if self._failures:
             self._woken.set()
 
     def snapshot(self) -> dict[ObjectKey, T]:
-        """All objects as they are now, by (namespace, name)."""
+        """Return a copy of all objects by (namespace, name)."""
         return self._cache.snapshot()
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        """One object as the cache has it."""
+        """Return the object in the cache, or None."""
         return self._cache.get((namespace, name))
 
     def __len__(self) -> int:
         return len(self._cache)
 
     def silent_s(self) -> float:
-        """Seconds since the API server was last heard of by this mirror. In good order it is below 90 (bookmarks)."""
-        return time.monotonic() - self._contact
+        """Return the seconds since the API server last sent anything; normally below 90 because of bookmarks."""
+        return time.monotonic() - self._last_heard_s
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -156,22 +159,22 @@ class Mirror(Generic[T]):
             except Expired as error:
                 self._version = ""
                 self._failures += 1
-                self._tell(error)
-            except Exception as error:  # whatever it was: a mirror that ended would be a cache that lies
+                self._report_error(error)
+            except Exception as error:  # any error: a mirror that ended would leave a stale cache
                 self._failures += 1
                 away = isinstance(error, CalabashError) and error.reason is Reason.API_DOWN
                 overloaded = isinstance(error, KubeError) and error.status in _OVERLOADED
                 if not away or (self._failures >= _RESUMES_MAX and not overloaded):
                     self._version = ""  # not for an overloaded server: a list costs it more than a watch
                 wanted_s = min(error.retry_after_s, _RETRY_AFTER_MAX_S) if isinstance(error, KubeError) else 0.0
-                self._tell(error)
+                self._report_error(error)
             if self._failures:
                 pause = max(min(_BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10), _BACKOFF_MAX_S), 2 * wanted_s)
                 self._woken.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             self._woken.clear()
 
     def _cut(self) -> None:
-        """Have the thread look what it is to do, whatever it waits for."""
+        """Wake the thread, and close its watch, so that it checks what to do."""
         self._woken.set()
         with self._lock:
             watch = self._watch
@@ -201,11 +204,11 @@ class Mirror(Generic[T]):
         self._synced.set()
 
     def _wants_more(self) -> bool:
-        """Whether anything is to be listed besides."""
+        """Return True if ``_list_more`` has anything to list."""
         return False
 
     def _list_more(self) -> None:
-        """List it."""
+        """List further objects; a subclass may override it."""
 
     def _follow(self) -> None:
         if self._stopping.is_set():
@@ -243,7 +246,7 @@ class Mirror(Generic[T]):
             self._put(obj, lambda _: self._cache.apply(event))
 
     def _put(self, obj: T, put: Callable[[T], object]) -> ObjectKey:
-        """Put an object into the cache. One on which ``keep`` or ``only`` fails is skipped, as one that cannot be read."""
+        """Put an object into the cache; skip it if ``keep`` or ``only`` fails for it."""
         meta = obj.metadata
         try:
             put(obj)
@@ -263,7 +266,7 @@ class Mirror(Generic[T]):
                 self._unusable(obj, error)
 
     def _unusable(self, obj: T, error: Exception) -> None:
-        self._tell(error)
+        self._report_error(error)
         self._skipped(unusable(self._kind, obj, error))
 
     def _skipped(self, skipped: SkippedObject) -> None:
@@ -272,18 +275,18 @@ class Mirror(Generic[T]):
         try:
             self._on_skipped(skipped)
         except Exception as error:
-            self._tell(error)
+            self._report_error(error)
 
     def _heard(self) -> None:
-        self._contact = time.monotonic()
+        self._last_heard_s = time.monotonic()
 
-    def _tell(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         if self._on_error is not None and not self._stopping.is_set():
             self._on_error(error)
 
 
 def unusable(kind: Kind[Any], obj: KubeObject, error: Exception) -> SkippedObject:
-    """Describe an object that was read and with which a program could do nothing."""
+    """Return the description of an object that was read and could not be processed."""
     meta = obj.metadata
     return SkippedObject(
         kind=kind,

@@ -1,4 +1,4 @@
-"""A mirror of what ``only`` wants, where that comes to be more than it was."""
+"""Mirror whose filter ``only`` may accept more objects over time."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from calabash.adapters.kube.objects.meta import T
 
 
 class WideningMirror(Mirror[T]):
-    """What ``only`` left out, and would hold by now, is listed when somebody asks for it."""
+    """Mirror that lists objects again which ``only`` rejected before, when ``include`` is called."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
-        self._besides: list[str] = []  # field selectors of what is to be listed
-        self._besides_asked = self._besides_done = 0
+        self._pending_fields: list[str] = []  # field selectors that are to be listed
+        self._includes_asked = self._includes_done = 0
 
     def include(self, field_selector: str) -> int:
-        """List what this selects, of all that the mirror's own selectors do. ``included`` says when it has been told, given the
-        number that this returns."""
+        """List the objects of this field selector, within the mirror's own selectors.
+
+        Returns a number for ``included``, which is True when the objects have been reported.
+        """
         with self._lock:
-            self._besides.append(field_selector)
-            self._besides_asked += 1
-            number = self._besides_asked
+            self._pending_fields.append(field_selector)
+            self._includes_asked += 1
+            number = self._includes_asked
         self._cut()
         return number
 
     def included(self, number: int) -> bool:
-        """Whether all that was asked for up to that number has been listed and told."""
-        return self._besides_done >= number
+        """Return True if all includes up to that number have been listed and reported."""
+        return self._includes_done >= number
 
     def _wants_more(self) -> bool:
-        return bool(self._besides)
+        return bool(self._pending_fields)
 
     def _list_more(self) -> None:
-        while self._besides and not self._stopping.is_set():
-            fields = ",".join(filter(None, (self._fields, self._besides[0])))
+        while self._pending_fields and not self._stopping.is_set():
+            fields = ",".join(filter(None, (self._fields, self._pending_fields[0])))
             for page in self._client.pages(
                 self._kind, self._namespace, label_selector=self._labels, field_selector=fields
             ):
@@ -45,5 +47,5 @@ class WideningMirror(Mirror[T]):
                 for skipped in page.skipped:
                     self._skipped(skipped)
             with self._lock:
-                del self._besides[0]
-                self._besides_done += 1
+                del self._pending_fields[0]
+                self._includes_done += 1

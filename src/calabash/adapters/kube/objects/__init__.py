@@ -1,1 +1,1 @@
-"""Objects of the API server as narrow types."""
+"""Types of Kubernetes objects, with the fields that the product uses."""

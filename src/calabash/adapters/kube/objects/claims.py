@@ -1,6 +1,6 @@
-"""Objects of ``resource.k8s.io/v1``: what a node has to give, what is asked of it, and what was allocated.
+"""Types of ``resource.k8s.io/v1``: devices that nodes offer, claims, and their allocations.
 
-Quantities are strings as the API server writes them; opaque parameters are JSON values that nobody has looked at yet.
+Quantities are strings as the API server writes them; opaque parameters are JSON values that have not been validated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _API = "resource.k8s.io/v1"
 
 
 class DeviceAttribute(KubeStruct, frozen=True):
-    """Exactly one of these; ``version`` is one of semver 2.0."""
+    """Attribute of a device; exactly one field is set. ``version`` is a semver 2.0 version."""
 
     int_: int | None = msgspec.field(name="int", default=None)
     bool_: bool | None = msgspec.field(name="bool", default=None)
@@ -25,7 +25,7 @@ class DeviceAttribute(KubeStruct, frozen=True):
 
 
 class CapacityRange(KubeStruct, frozen=True):
-    """What may be consumed: ``min`` plus whole ``step``; what was asked is rounded up to the next such value."""
+    """Consumable amounts: ``min`` plus whole steps; a requested amount is rounded up to the next of them."""
 
     min: str | None = None
     max: str | None = None
@@ -33,7 +33,7 @@ class CapacityRange(KubeStruct, frozen=True):
 
 
 class CapacityRequestPolicy(KubeStruct, frozen=True):
-    """How much of a capacity one allocation consumes; ``default`` is for who asks for none."""
+    """Amounts of a capacity that one allocation may consume; ``default`` is for a request without an amount."""
 
     default: str | None = None
     valid_values: tuple[str, ...] = ()
@@ -41,34 +41,34 @@ class CapacityRequestPolicy(KubeStruct, frozen=True):
 
 
 class DeviceCapacity(KubeStruct, frozen=True):
-    """How much there is; divided among allocations where the device allows several."""
+    """Capacity of a device, divided among allocations if the device allows several."""
 
     value: str
     request_policy: CapacityRequestPolicy | None = None
 
 
 class DeviceCounter(KubeStruct, frozen=True):
-    """An amount of a counter set."""
+    """Amount of a counter of a counter set."""
 
     value: str
 
 
 class CounterSet(KubeStruct, frozen=True):
-    """What the devices that are cut from one card take from."""
+    """Counters that devices of one card share."""
 
     name: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)
 
 
 class CounterConsumption(KubeStruct, frozen=True):
-    """What a device takes of a set while it is allocated, once, however often."""
+    """Amounts that a device takes from a counter set while it is allocated, once for any number of allocations."""
 
     counter_set: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)
 
 
 class DeviceTaint(KubeStruct, frozen=True):
-    """Keeps claims away that do not bear it; ``effect`` is None, NoSchedule or NoExecute."""
+    """Taint of a device, which keeps claims without a toleration away; ``effect`` is None, NoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -77,7 +77,7 @@ class DeviceTaint(KubeStruct, frozen=True):
 
 
 class SliceDevice(KubeStruct, frozen=True):
-    """Something that can be allocated. Names of attributes and capacities without a domain are the driver's."""
+    """Device of a resource slice. Names of attributes and capacities without a domain belong to the driver."""
 
     name: str
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
@@ -88,7 +88,7 @@ class SliceDevice(KubeStruct, frozen=True):
 
 
 class ResourcePool(KubeStruct, frozen=True):
-    """Slices of one generation belong together; all others of the pool are obsolete."""
+    """Pool of a resource slice; slices of older generations of a pool are obsolete."""
 
     name: str
     generation: int = msgspec.field(default=0)
@@ -96,7 +96,7 @@ class ResourcePool(KubeStruct, frozen=True):
 
 
 class ResourceSliceSpec(KubeStruct, frozen=True):
-    """A part of a pool: devices, counter sets, or on older servers both."""
+    """Part of a pool: devices, counter sets, or on older servers both."""
 
     driver: str
     pool: ResourcePool
@@ -106,26 +106,26 @@ class ResourceSliceSpec(KubeStruct, frozen=True):
 
 
 class ResourceSlice(KubeStruct, frozen=True):
-    """What a driver has to give on a node; cluster scoped."""
+    """Devices that a driver offers on a node; cluster scoped."""
 
     metadata: ObjectMeta
     spec: ResourceSliceSpec
 
 
 class CelSelector(KubeStruct, frozen=True):
-    """An expression of which the scheduler knows the meaning."""
+    """CEL expression that the scheduler evaluates."""
 
     expression: str = ""
 
 
 class DeviceSelector(KubeStruct, frozen=True):
-    """Which devices are acceptable."""
+    """Selector of acceptable devices."""
 
     cel: CelSelector | None = None
 
 
 class DeviceToleration(KubeStruct, frozen=True):
-    """A taint that a request bears; ``operator`` empty means ``Equal``."""
+    """Taint that a request tolerates; an empty ``operator`` means ``Equal``."""
 
     key: str = ""
     operator: str = ""
@@ -135,13 +135,13 @@ class DeviceToleration(KubeStruct, frozen=True):
 
 
 class CapacityRequirements(KubeStruct, frozen=True):
-    """Amounts of each device, by the capacity's name."""
+    """Amounts requested of each device, by the name of the capacity."""
 
     requests: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ExactDeviceRequest(KubeStruct, frozen=True):
-    """Devices of one class; ``allocation_mode`` is ExactCount or All."""
+    """Request for devices of one class; ``allocation_mode`` is ExactCount or All."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -153,7 +153,7 @@ class ExactDeviceRequest(KubeStruct, frozen=True):
 
 
 class DeviceSubRequest(KubeStruct, frozen=True):
-    """One of several ways to answer a request."""
+    """One of several alternatives of a request."""
 
     name: str
     device_class_name: str = ""
@@ -165,7 +165,7 @@ class DeviceSubRequest(KubeStruct, frozen=True):
 
 
 class DeviceRequest(KubeStruct, frozen=True):
-    """``exactly`` these, or the first of ``first_available`` that can be had."""
+    """Request: ``exactly`` these devices, or the first of ``first_available`` that is available."""
 
     name: str
     exactly: ExactDeviceRequest | None = None
@@ -173,7 +173,7 @@ class DeviceRequest(KubeStruct, frozen=True):
 
 
 class DeviceConstraint(KubeStruct, frozen=True):
-    """What the devices of these requests, or of all, have in common, or what tells them apart."""
+    """Attribute that the devices of these requests (or of all) share, or in which they differ."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -181,21 +181,21 @@ class DeviceConstraint(KubeStruct, frozen=True):
 
 
 class OpaqueConfig(KubeStruct, frozen=True):
-    """Words for one driver, which Kubernetes does not read."""
+    """Configuration for one driver, which Kubernetes does not read."""
 
     driver: str
     parameters: Any = None
 
 
 class DeviceConfig(KubeStruct, frozen=True):
-    """Words for the drivers of these requests, or of all."""
+    """Configuration for the drivers of these requests, or of all."""
 
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfig | None = None
 
 
 class DeviceClaim(KubeStruct, frozen=True):
-    """What is asked."""
+    """Requests, constraints and configuration of a claim."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -203,13 +203,13 @@ class DeviceClaim(KubeStruct, frozen=True):
 
 
 class ResourceClaimSpec(KubeStruct, frozen=True):
-    """The ``spec`` of a claim; it never changes."""
+    """Immutable ``spec`` of a claim."""
 
     devices: DeviceClaim = DeviceClaim()
 
 
 class AllocatedDevice(KubeStruct, frozen=True):
-    """A device, or a share of one, that a request was given. ``request`` is ``NAME``, or ``NAME/SUBREQUEST``."""
+    """Device, or share of one, allocated to a request. ``request`` is ``NAME`` or ``NAME/SUBREQUEST``."""
 
     request: str
     driver: str
@@ -222,7 +222,7 @@ class AllocatedDevice(KubeStruct, frozen=True):
 
 
 class AllocatedConfig(KubeStruct, frozen=True):
-    """Words for a driver; ``source`` is FromClass or FromClaim."""
+    """Configuration for a driver; ``source`` is FromClass or FromClaim."""
 
     source: str = ""
     requests: tuple[str, ...] = ()
@@ -230,14 +230,14 @@ class AllocatedConfig(KubeStruct, frozen=True):
 
 
 class AllocatedDevices(KubeStruct, frozen=True):
-    """All that was allocated to a claim, of every driver."""
+    """All devices allocated to a claim, of every driver."""
 
     results: tuple[AllocatedDevice, ...] = ()
     config: tuple[AllocatedConfig, ...] = ()
 
 
 class ClaimAllocation(KubeStruct, frozen=True):
-    """What the scheduler decided, and on which nodes it can be used."""
+    """Allocation of a claim, with the nodes on which it can be used."""
 
     devices: AllocatedDevices = AllocatedDevices()
     node_selector: NodeSelector | None = None
@@ -245,7 +245,7 @@ class ClaimAllocation(KubeStruct, frozen=True):
 
 
 class ClaimConsumer(KubeStruct, frozen=True):
-    """Who may use a claim; ``resource`` is ``pods`` for a pod."""
+    """Object that may use a claim; ``resource`` is ``pods`` for a pod."""
 
     api_group: str = ""
     resource: str = ""
@@ -254,7 +254,7 @@ class ClaimConsumer(KubeStruct, frozen=True):
 
 
 class AllocatedDeviceStatus(KubeStruct, frozen=True):
-    """What the driver says of a device that was allocated."""
+    """Status of an allocated device, reported by its driver."""
 
     driver: str
     pool: str
@@ -265,7 +265,7 @@ class AllocatedDeviceStatus(KubeStruct, frozen=True):
 
 
 class ResourceClaimStatus(KubeStruct, frozen=True):
-    """``allocation`` None: nothing is allocated. Each writer has a part of its own."""
+    """Status of a claim; ``allocation`` is None if nothing is allocated. Each field has its own writer."""
 
     allocation: ClaimAllocation | None = None
     reserved_for: tuple[ClaimConsumer, ...] = ()
@@ -273,7 +273,7 @@ class ResourceClaimStatus(KubeStruct, frozen=True):
 
 
 class ResourceClaim(KubeStruct, frozen=True):
-    """What pods ask together; namespaced."""
+    """Claim of devices that pods can share; namespaced."""
 
     metadata: ObjectMeta
     spec: ResourceClaimSpec = ResourceClaimSpec()
@@ -281,21 +281,21 @@ class ResourceClaim(KubeStruct, frozen=True):
 
 
 class ResourceClaimTemplateSpec(KubeStruct, frozen=True):
-    """What each claim that is made of it is to be."""
+    """Metadata and spec of the claims that are created from a template."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
 class ResourceClaimTemplate(KubeStruct, frozen=True):
-    """Of which every pod gets a claim of its own; namespaced."""
+    """Template from which each pod gets its own claim; namespaced."""
 
     metadata: ObjectMeta
     spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
 class DeviceClassSpec(KubeStruct, frozen=True):
-    """Which devices, with which words for their driver; ``extended_resource_name`` is how containers may ask for one."""
+    """Selectors and configuration of a class; ``extended_resource_name`` lets containers request it as a resource."""
 
     selectors: tuple[DeviceSelector, ...] = ()
     config: tuple[DeviceConfig, ...] = ()
@@ -303,7 +303,7 @@ class DeviceClassSpec(KubeStruct, frozen=True):
 
 
 class DeviceClass(KubeStruct, frozen=True):
-    """What an administrator lets claims ask for; cluster scoped."""
+    """Class of devices that claims may request, defined by an administrator; cluster scoped."""
 
     metadata: ObjectMeta
     spec: DeviceClassSpec = DeviceClassSpec()

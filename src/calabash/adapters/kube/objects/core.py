@@ -1,4 +1,7 @@
-"""Objects of Kubernetes itself, as narrow as the product needs them. Add a field when it is used, with a default."""
+"""Types of built-in Kubernetes objects, with the fields that the product uses.
+
+Add a field when it is used, with a default.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from calabash.adapters.kube.objects.meta import Kind, KubeStruct, ObjectMeta
 
 
 class Condition(KubeStruct, frozen=True):
-    """What is true of an object; ``status`` is ``True``, ``False`` or ``Unknown``."""
+    """Condition of an object; ``status`` is ``True``, ``False`` or ``Unknown``."""
 
     type: str
     status: str = ""
@@ -19,14 +22,14 @@ class Condition(KubeStruct, frozen=True):
 
 
 class ContainerClaim(KubeStruct, frozen=True):
-    """A claim of the pod that a container uses; ``request`` empty means all that the claim has."""
+    """Claim of the pod that a container uses; an empty ``request`` means all requests of the claim."""
 
     name: str
     request: str = ""
 
 
 class ContainerResources(KubeStruct, frozen=True):
-    """Amounts as quantities ("8Gi", "500m"); ``model.units`` and the dialects read them."""
+    """Amounts as quantities ("8Gi", "500m"), which ``model.units`` and the dialects parse."""
 
     limits: dict[str, str] = msgspec.field(default_factory=dict)
     requests: dict[str, str] = msgspec.field(default_factory=dict)
@@ -34,14 +37,14 @@ class ContainerResources(KubeStruct, frozen=True):
 
 
 class EnvironmentVariable(KubeStruct, frozen=True):
-    """A variable of a container; ``value`` is empty when it comes from elsewhere."""
+    """Variable of a container; ``value`` is empty if it comes from another object."""
 
     name: str
     value: str = ""
 
 
 class Container(KubeStruct, frozen=True):
-    """A container of a pod's spec. ``restart_policy`` is ``Always`` for sidecars among the init containers, else empty."""
+    """Container of a pod's spec; ``restart_policy`` is ``Always`` for an init container that is a sidecar, else empty."""
 
     name: str
     image: str = ""
@@ -50,13 +53,13 @@ class Container(KubeStruct, frozen=True):
 
 
 class PodSchedulingGate(KubeStruct, frozen=True):
-    """While a pod has one, no scheduler looks at it."""
+    """Scheduling gate: a pod that has one is not scheduled."""
 
     name: str
 
 
 class Toleration(KubeStruct, frozen=True):
-    """A taint that a pod bears; ``operator`` empty means ``Equal``."""
+    """Taint that a pod tolerates; an empty ``operator`` means ``Equal``."""
 
     key: str = ""
     operator: str = ""
@@ -66,7 +69,7 @@ class Toleration(KubeStruct, frozen=True):
 
 
 class SelectorRequirement(KubeStruct, frozen=True):
-    """``key operator values``, operator one of In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+    """Requirement ``key operator values``; the operator is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
     key: str
     operator: str
@@ -74,56 +77,56 @@ class SelectorRequirement(KubeStruct, frozen=True):
 
 
 class LabelSelector(KubeStruct, frozen=True):
-    """Labels that must be; an empty one selects everything."""
+    """Required labels; an empty selector selects all objects."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[SelectorRequirement, ...] = ()
 
 
 class NodeSelectorTerm(KubeStruct, frozen=True):
-    """All of these must hold."""
+    """Requirements that must all hold."""
 
     match_expressions: tuple[SelectorRequirement, ...] = ()
     match_fields: tuple[SelectorRequirement, ...] = ()
 
 
 class NodeSelector(KubeStruct, frozen=True):
-    """One of these must hold."""
+    """Terms of which one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class NodeAffinity(KubeStruct, frozen=True):
-    """Which nodes a pod demands; what it merely prefers is not read."""
+    """Node affinity that a pod requires; preferences are not read."""
 
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
 class Affinity(KubeStruct, frozen=True):
-    """The part of a pod's affinity that concerns nodes."""
+    """Affinity of a pod to nodes."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class SchedulingGroup(KubeStruct, frozen=True):
-    """The group of ``scheduling.k8s.io`` that a pod belongs to (Kubernetes 1.36)."""
+    """Group of ``scheduling.k8s.io`` that a pod belongs to (Kubernetes 1.36)."""
 
     pod_group_name: str | None = None
 
 
 class EmptyDirectory(KubeStruct, frozen=True):
-    """A directory of the node that ends with its pod."""
+    """Directory of the node that is deleted with its pod."""
 
 
 class Volume(KubeStruct, frozen=True):
-    """What a pod's containers can mount; of the kinds only the one whose data is lost with the pod."""
+    """Volume of a pod; only ``emptyDir``, whose data is lost with the pod, is read."""
 
     name: str
     empty_dir: EmptyDirectory | None = None
 
 
 class PodClaim(KubeStruct, frozen=True):
-    """A claim as a pod calls it: one that is there, or one that is made for the pod of a template."""
+    """Claim of a pod: an existing one, or one that is created from a template."""
 
     name: str
     resource_claim_name: str | None = None
@@ -131,7 +134,7 @@ class PodClaim(KubeStruct, frozen=True):
 
 
 class PodSpec(KubeStruct, frozen=True):
-    """What a pod is to be."""
+    """``spec`` of a pod."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -156,20 +159,20 @@ class PodSpec(KubeStruct, frozen=True):
 
 
 class StateWaiting(KubeStruct, frozen=True):
-    """Not started, and why."""
+    """State of a container that has not started, with the reason."""
 
     reason: str = ""
     message: str = ""
 
 
 class StateRunning(KubeStruct, frozen=True):
-    """Runs since."""
+    """State of a running container."""
 
     started_at: str | None = None
 
 
 class StateTerminated(KubeStruct, frozen=True):
-    """Ended, how and when."""
+    """State of an ended container."""
 
     exit_code: int = 0
     reason: str = ""
@@ -178,7 +181,7 @@ class StateTerminated(KubeStruct, frozen=True):
 
 
 class ContainerState(KubeStruct, frozen=True):
-    """At most one of the three."""
+    """State of a container; at most one field is set."""
 
     waiting: StateWaiting | None = None
     running: StateRunning | None = None
@@ -186,7 +189,7 @@ class ContainerState(KubeStruct, frozen=True):
 
 
 class ContainerStatus(KubeStruct, frozen=True):
-    """How a container fares; ``container_id`` is ``containerd://...`` once there is one."""
+    """Status of a container; ``container_id`` is ``containerd://...`` once the container exists."""
 
     name: str
     container_id: str = msgspec.field(name="containerID", default="")
@@ -197,20 +200,20 @@ class ContainerStatus(KubeStruct, frozen=True):
 
 
 class PodClaimStatus(KubeStruct, frozen=True):
-    """The claim that was made of a template; None: none was needed."""
+    """Claim that was created from a template; None if none was needed."""
 
     name: str
     resource_claim_name: str | None = None
 
 
 class PodExtendedClaim(KubeStruct, frozen=True):
-    """The claim that a scheduler made for extended resources of a pod."""
+    """Claim that a scheduler created for extended resources of a pod."""
 
     resource_claim_name: str = ""
 
 
 class PodStatus(KubeStruct, frozen=True):
-    """How a pod fares; ``phase`` is Pending, Running, Succeeded, Failed or Unknown."""
+    """Status of a pod; ``phase`` is Pending, Running, Succeeded, Failed or Unknown."""
 
     phase: str = ""
     reason: str = ""
@@ -226,7 +229,7 @@ class PodStatus(KubeStruct, frozen=True):
 
 
 class Pod(KubeStruct, frozen=True):
-    """A pod."""
+    """Pod."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
@@ -234,7 +237,7 @@ class Pod(KubeStruct, frozen=True):
 
 
 class Taint(KubeStruct, frozen=True):
-    """Keeps pods away that do not bear it; ``effect`` is NoSchedule, PreferNoSchedule or NoExecute."""
+    """Taint of a node; ``effect`` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -242,7 +245,7 @@ class Taint(KubeStruct, frozen=True):
 
 
 class NodeTraits(KubeStruct, frozen=True):
-    """What is installed on a node."""
+    """Versions of the software on a node, and its architecture."""
 
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -251,7 +254,7 @@ class NodeTraits(KubeStruct, frozen=True):
 
 
 class NodeSettings(KubeStruct, frozen=True):
-    """The ``spec`` of a node."""
+    """``spec`` of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -259,7 +262,7 @@ class NodeSettings(KubeStruct, frozen=True):
 
 
 class NodeStatus(KubeStruct, frozen=True):
-    """What a node has and how it fares."""
+    """Capacity and conditions of a node."""
 
     capacity: dict[str, str] = msgspec.field(default_factory=dict)
     allocatable: dict[str, str] = msgspec.field(default_factory=dict)
@@ -268,7 +271,7 @@ class NodeStatus(KubeStruct, frozen=True):
 
 
 class Node(KubeStruct, frozen=True):
-    """A node."""
+    """Node."""
 
     metadata: ObjectMeta
     spec: NodeSettings = NodeSettings()
@@ -276,19 +279,19 @@ class Node(KubeStruct, frozen=True):
 
 
 class Namespace(KubeStruct, frozen=True):
-    """A namespace; its labels name the queue of its pods."""
+    """Namespace; its labels name the queue of its pods."""
 
     metadata: ObjectMeta
 
 
 class BudgetSpec(KubeStruct, frozen=True):
-    """Which pods a budget protects."""
+    """Selector of the pods that a disruption budget protects."""
 
     selector: LabelSelector | None = None
 
 
 class BudgetStatus(KubeStruct, frozen=True):
-    """How many may be disturbed now; pods in ``disrupted_pods`` are counted already (name to time)."""
+    """Number of pods that may be disrupted now; pods in ``disrupted_pods`` (name to time) are counted already."""
 
     disruptions_allowed: int = 0
     observed_generation: int = 0
@@ -296,7 +299,7 @@ class BudgetStatus(KubeStruct, frozen=True):
 
 
 class PodDisruptionBudget(KubeStruct, frozen=True):
-    """How many pods of a kind may be taken away at once."""
+    """Limit on the number of selected pods that may be disrupted at once."""
 
     metadata: ObjectMeta
     spec: BudgetSpec = BudgetSpec()
@@ -304,7 +307,7 @@ class PodDisruptionBudget(KubeStruct, frozen=True):
 
 
 class KubeLeaseSpec(KubeStruct, frozen=True):
-    """Who leads, for how long; times in microseconds as Kubernetes writes them (``2026-01-02T03:04:05.000000Z``)."""
+    """Holder and duration of a lease; times have microseconds (``2026-01-02T03:04:05.000000Z``)."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -314,14 +317,14 @@ class KubeLeaseSpec(KubeStruct, frozen=True):
 
 
 class KubeLease(KubeStruct, frozen=True):
-    """The lock by which replicas agree on a leader. Write it with ``metadata.resourceVersion`` in the patch."""
+    """Lease by which replicas elect a leader. Patch it with ``metadata.resourceVersion``."""
 
     metadata: ObjectMeta
     spec: KubeLeaseSpec = KubeLeaseSpec()
 
 
 class ObjectReference(KubeStruct, frozen=True):
-    """An object that an event is about."""
+    """Object that an event is about."""
 
     api_version: str = ""
     kind: str = ""
@@ -331,7 +334,7 @@ class ObjectReference(KubeStruct, frozen=True):
 
 
 class KubeEvent(KubeStruct, frozen=True):
-    """Something that happened to an object, for people; ``type`` is Normal or Warning."""
+    """Event of an object, for people; ``type`` is Normal or Warning."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference
@@ -346,14 +349,14 @@ class KubeEvent(KubeStruct, frozen=True):
 
 
 class ConfigMap(KubeStruct, frozen=True):
-    """Settings."""
+    """ConfigMap."""
 
     metadata: ObjectMeta
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Secret(KubeStruct, frozen=True):
-    """Secrets, base64 in ``data``."""
+    """Secret; values of ``data`` are base64."""
 
     metadata: ObjectMeta
     type: str = "Opaque"
@@ -361,7 +364,7 @@ class Secret(KubeStruct, frozen=True):
 
 
 class PriorityClass(KubeStruct, frozen=True):
-    """What a name of a priority means."""
+    """Priority class."""
 
     metadata: ObjectMeta
     value: int = 0

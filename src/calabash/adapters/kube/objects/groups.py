@@ -1,5 +1,7 @@
-"""Groups of pods that belong together, in the words of the three systems that have such an object. None of them need be
-installed: whoever watches them asks first, by ``KubeClient.serves``."""
+"""Types of pod groups of three systems: Kubernetes, coscheduling and Volcano.
+
+The kinds need not be installed: check with ``KubeClient.serves`` before a watch.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,19 @@ from calabash.adapters.kube.objects.meta import Kind, KubeStruct, ObjectMeta
 
 
 class GangPolicy(KubeStruct, frozen=True):
-    """All or none of at least this many."""
+    """Gang: at least ``min_count`` pods of the group start together, or none."""
 
     min_count: int = 0
 
 
 class GroupPolicy(KubeStruct, frozen=True):
-    """``gang`` None: the pods of the group are started one by one."""
+    """Scheduling policy of a group; without ``gang`` its pods are started one by one."""
 
     gang: GangPolicy | None = None
 
 
 class PodGroupSpec(KubeStruct, frozen=True):
-    """``scheduling.k8s.io/v1alpha2`` (Kubernetes 1.36): pods name the group in ``spec.schedulingGroup``."""
+    """Spec of ``scheduling.k8s.io/v1alpha2`` (Kubernetes 1.36); pods name the group in ``spec.schedulingGroup``."""
 
     scheduling_policy: GroupPolicy = GroupPolicy()
     priority: int | None = None
@@ -29,14 +31,14 @@ class PodGroupSpec(KubeStruct, frozen=True):
 
 
 class PodGroup(KubeStruct, frozen=True):
-    """A group of Kubernetes itself; Workloads make them from templates."""
+    """Pod group of Kubernetes; Workloads create them from templates."""
 
     metadata: ObjectMeta
     spec: PodGroupSpec = PodGroupSpec()
 
 
 class MemberGroupSpec(KubeStruct, frozen=True):
-    """The common part of the older two; times in seconds, ``min_resources`` as quantities."""
+    """Common spec of coscheduling and Volcano groups; times in seconds, ``min_resources`` as quantities."""
 
     min_member: int = 0
     schedule_timeout_seconds: int | None = None
@@ -46,7 +48,7 @@ class MemberGroupSpec(KubeStruct, frozen=True):
 
 
 class MemberGroup(KubeStruct, frozen=True):
-    """A group that its pods name by a label (coscheduling) or an annotation (Volcano)."""
+    """Pod group that its pods name by a label (coscheduling) or an annotation (Volcano)."""
 
     metadata: ObjectMeta
     spec: MemberGroupSpec = MemberGroupSpec()
@@ -62,6 +64,6 @@ VOLCANO_GROUP = Kind(
     api_version="scheduling.volcano.sh/v1beta1", name="PodGroup", plural="podgroups", namespaced=True, type=MemberGroup
 )
 
-# How a pod of the older two says which group it belongs to.
+# Label and annotation by which a pod names its coscheduling or Volcano group.
 COSCHEDULING_LABEL = "scheduling.x-k8s.io/pod-group"
 VOLCANO_ANNOTATION = "scheduling.k8s.io/group-name"

@@ -1,7 +1,7 @@
-"""What every object of the API server has, and the name of a kind: the base of ``objects`` and of the client.
+"""Metadata of Kubernetes objects, base class of their types, and kinds.
 
-Objects are narrow: only fields that the product uses, unknown ones are ignored, so that a newer API server or a stranger's
-extension breaks nothing. They are frozen and outside the garbage collector's care, for caches hold tens of thousands.
+Types have only the fields that the product uses; unknown fields are ignored, so that a newer API server or an extension
+breaks nothing. They are frozen and not tracked by the garbage collector, because caches hold tens of thousands.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 
 class KubeStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """Base of all shapes of the API server: camelCase outside, unknown fields ignored, defaults not written."""
+    """Base of all types of the API server: camelCase names, unknown fields ignored, defaults not written."""
 
 
 class OwnerReference(KubeStruct, frozen=True):
-    """Whose the object is; the one with ``controller`` makes it again when it is deleted."""
+    """Owner of an object; the owner with ``controller`` may create a replacement when the object is deleted."""
 
     api_version: str = ""
     kind: str = ""
@@ -27,7 +27,7 @@ class OwnerReference(KubeStruct, frozen=True):
 
 
 class ObjectMeta(KubeStruct, frozen=True):
-    """Who an object is. Times are RFC 3339 in UTC; ``resource_version`` may only be compared for being equal."""
+    """Metadata of an object. Times are RFC 3339 in UTC; ``resource_version`` may only be compared for equality."""
 
     name: str = ""
     generate_name: str = ""
@@ -45,16 +45,16 @@ class ObjectMeta(KubeStruct, frozen=True):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that makes the object again, when it has one."""
+        """The owner that is the object's controller, or None."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class KubeObject(Protocol):
-    """Anything with a name in the API server."""
+    """Object with metadata."""
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Who it is."""
+        """Metadata of the object."""
         ...
 
 
@@ -63,10 +63,14 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
-    """A kind of object and the type that it is decoded to.
+    """Kind of object and the type that it is decoded to.
 
-    ``api_version`` is ``v1`` or ``group/version``; ``plural`` stands in paths; ``type`` is a ``KubeStruct`` with
-    ``metadata``. Two kinds may name the same objects with different types: the narrower, the smaller a cache.
+    Args:
+        api_version: ``v1`` or ``group/version``.
+        plural: name of the kind in paths.
+        type: a ``KubeStruct`` with ``metadata``. Two kinds may name the same objects with different types; a narrower
+            type
+            makes a smaller cache.
     """
 
     api_version: str
@@ -76,7 +80,10 @@ class Kind(Generic[T]):
     type: type[T]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Where the objects are; ``namespace`` empty means all. Names are checked: a path can be left by no name."""
+        """Return the path of the objects; an empty ``namespace`` means all namespaces.
+
+        Raises ValueError if a name has characters with which it could leave its path segment.
+        """
         root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
         if namespace and self.namespaced:
             root += f"/namespaces/{_segment(namespace)}"
@@ -87,9 +94,9 @@ class Kind(Generic[T]):
 
 
 def _segment(name: str) -> str:
-    """A name as it stands in a path. Kubernetes allows in names no more than letters, digits, ``-``, ``.`` and ``:``."""
+    """Return a name as a path segment; names of Kubernetes have only letters, digits, ``-``, ``.`` and ``:``."""
     if not name.replace("-", "").replace(".", "").replace(":", "").replace("_", "").isalnum() or not name.isascii():
-        raise ValueError(f"{name!r} is no name of an object")
+        raise ValueError(f"{name!r} is not a valid name of an object")
     if name in {".", ".."}:
-        raise ValueError(f"{name!r} is no name of an object")
+        raise ValueError(f"{name!r} is not a valid name of an object")
     return name

@@ -1,5 +1,9 @@
-"""Objects of tenant networks in the API server: one kind for each noun of ``model.network``, whose fields stand in ``spec`` as
-they do in YAML. ``red/a/web1`` is called ``red.a.web1`` there. Their schemas are made of the nouns (``tools.network_crds``)."""
+"""Types of tenant network objects in the API server: one kind for each noun of ``model.network``.
+
+Fields are in ``spec``, named as in YAML. The object ``red/a/web1`` is named ``red.a.web1`` in the API server. The
+schemas
+are generated from the nouns (``tools.network_crds``).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _PLURALS = {"DnsRecord": "dnsrecords", "QosPolicy": "qospolicies"}
 
 
 class KubeNetworkStatus(KubeStruct, frozen=True):
-    """What the server made of an object: ``completed`` are all its fields with what was allocated, as text."""
+    """Status of a network object; ``completed`` has all fields with allocated values, as text."""
 
     observed_generation: int = 0
     completed: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -23,7 +27,7 @@ class KubeNetworkStatus(KubeStruct, frozen=True):
 
 
 class KubeNetworkObject(KubeStruct, frozen=True):
-    """An object of a network; cluster scoped."""
+    """Object of a network; cluster scoped."""
 
     metadata: ObjectMeta
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -43,10 +47,10 @@ NETWORK_KINDS: dict[NetworkKind, Kind[KubeNetworkObject]] = {
 
 
 def network_name(name: str) -> str:
-    """The path of an object by its name in the API server."""
+    """Return the path of a network object from its name in the API server."""
     return name.replace(".", "/")
 
 
 def resource_name(path: str) -> str:
-    """The name in the API server of an object by its path."""
+    """Return the name in the API server from the path of a network object."""
     return path.replace("/", ".")

@@ -1,6 +1,6 @@
-"""The product's own objects in the API server: what a node's agent tells of its devices, the queues, and the tenants.
+"""Types of the product's own objects in the API server: GpuNode, Queue and Tenant.
 
-Their schemas are in ``charts/calabash/crds``; a test holds both to each other. Names are those of ``model``.
+Their schemas are in ``charts/calabash/crds``; a test compares both. Names are those of ``model``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _API = "calabash.dev/v1alpha1"
 
 
 class GpuNodeMigProfile(KubeStruct, frozen=True):
-    """A way to cut a card by MIG, as in ``model.mig``."""
+    """MIG profile of a card, as in ``model.mig``."""
 
     name: str
     compute: int
@@ -27,14 +27,14 @@ class GpuNodeMigProfile(KubeStruct, frozen=True):
 
 
 class GpuNodeMigPart(KubeStruct, frozen=True):
-    """A part of an instance that has to stay as it is: its first compute slice, and how many they are."""
+    """Compute instance that must be kept: its first compute slice, and its number of slices."""
 
     start: int
     compute: int
 
 
 class GpuNodeMigInstance(KubeStruct, frozen=True):
-    """A MIG instance that stands on a card, as in ``model.mig``."""
+    """MIG instance that exists on a card, as in ``model.mig``."""
 
     profile: str
     start: int
@@ -44,9 +44,15 @@ class GpuNodeMigInstance(KubeStruct, frozen=True):
 
 
 class GpuNodeSlice(KubeStruct, frozen=True):
-    """What one container holds of a device. ``pod`` is ``namespace/name``; ``memory_mib`` 0 means not capped, ``spill_mib``
-    of it need not lie on the device. What is used of it is told coarsely: ``core_used_percent`` of the whole device; None
-    where the agent does not tell."""
+    """Slice of a device that one container has.
+
+    Args:
+        pod: ``namespace/name``.
+        memory_mib: memory limit; 0 for none.
+        spill_mib: part of the limit that may be in host memory.
+        memory_used_mib: rounded use; None if the agent does not report it.
+        core_used_percent: rounded use of the whole device; None if the agent does not report it.
+    """
 
     pod: str
     pod_uid: str
@@ -65,12 +71,12 @@ class GpuNodeSlice(KubeStruct, frozen=True):
 
     @property
     def promised_percent(self) -> int:
-        """The compute that is promised: none with policy ``best-effort``, of which ``core_percent`` is the accounted share."""
+        """Guaranteed compute: 0 with policy ``best-effort``, whose ``core_percent`` is the accounted share."""
         return 0 if self.policy == "best-effort" else self.core_percent
 
 
 class GpuNodeOrder(KubeStruct, frozen=True):
-    """Something that is to be done with a device, once for each ``id``: ``test``, ``reset`` or ``undrain``."""
+    """Operation on a device, done once for each ``id``: ``test``, ``reset`` or ``undrain``."""
 
     id: str
     what: str
@@ -80,7 +86,7 @@ BEGUN, DONE, FAILED = "begun", "done", "failed"
 
 
 class GpuNodeOutcome(KubeStruct, frozen=True):
-    """What became of an order: ``BEGUN``, ``DONE`` or ``FAILED``."""
+    """Result of an order; ``state`` is ``BEGUN``, ``DONE`` or ``FAILED``."""
 
     id: str
     what: str
@@ -88,8 +94,8 @@ class GpuNodeOutcome(KubeStruct, frozen=True):
     message: str = ""
 
 
-class GpuNodeCare(KubeStruct, frozen=True):
-    """What an administrator wants of one device: ``drained``: nothing new is placed on it, for ``reason``."""
+class GpuNodeDeviceSpec(KubeStruct, frozen=True):
+    """Settings of an administrator for one device; ``drained`` with a ``reason`` keeps new pods off the device."""
 
     drained: bool = False
     reason: str = ""
@@ -97,11 +103,20 @@ class GpuNodeCare(KubeStruct, frozen=True):
 
 
 class GpuNodeDevice(KubeStruct, frozen=True):
-    """A device. ``modes`` are those it can have, ``mode`` the one in force ("" when idle); ``foreign_mib`` is memory in
-    use by processes that nobody was given; what the driver says of its use is told coarsely, None where it is not.
-    ``state`` says more where it is not healthy, ``order`` what became of the last order for it. ``spill_mib`` is the host
-    memory that the node gives, to all slices together, for what does not fit on its devices; ``replicas`` is how many
-    containers may use it in turns; ``mig_profiles`` say how it can be cut, ``mig_instances`` how it is."""
+    """Device of a node.
+
+    Args:
+        modes: modes that the device supports.
+        mode: the mode in force; "" if the device is idle.
+        reason, state: details if the device is not healthy.
+        order: result of the last order for the device.
+        foreign_mib: memory in use by unmanaged processes.
+        memory_used_mib, utilization_percent: rounded figures of the driver; None if not reported.
+        spill_mib: host memory that the node gives to all slices together for what does not fit on its devices.
+        replicas: number of containers that may share the device by time.
+        mig_profiles: MIG profiles that the card supports.
+        mig_instances: MIG instances that exist on it.
+    """
 
     uuid: str
     index: int
@@ -127,7 +142,7 @@ class GpuNodeDevice(KubeStruct, frozen=True):
 
 
 class GpuNodeSummary(KubeStruct, frozen=True):
-    """The same in words, for ``kubectl get gpunodes``: "7/8" devices healthy, "96/640 GiB" given."""
+    """Summary for ``kubectl get gpunodes``: "7/8" devices healthy, "96/640 GiB" allocated."""
 
     devices: str = ""
     model: str = ""
@@ -136,8 +151,12 @@ class GpuNodeSummary(KubeStruct, frozen=True):
 
 
 class GpuNodeStatus(KubeStruct, frozen=True):
-    """What the agent of a node sees. ``observed_at`` is when the device list last changed, ``used_at`` when the use that
-    it tells was read; RFC 3339. ``door``: by which its devices are asked for, ``tokens`` or ``claims``; the node's label wins.
+    """Status of a node's devices, reported by its agent. Times are RFC 3339.
+
+    Args:
+        observed_at: when the list of devices last changed.
+        used_at: when the reported use was read.
+        door: allocation API of the devices, ``tokens`` or ``claims``; the node's label takes precedence.
     """
 
     agent_version: str = ""
@@ -152,15 +171,19 @@ class GpuNodeStatus(KubeStruct, frozen=True):
 
 
 class GpuNodeSpec(KubeStruct, frozen=True):
-    """What an administrator wants of the node's devices: ``unschedulable``: no pod is given any of them from now on;
-    ``devices`` are wishes for single ones, by UUID."""
+    """Settings of an administrator for the node's devices.
+
+    Args:
+        unschedulable: no pod gets any of the devices from now on.
+        devices: settings of single devices, by UUID.
+    """
 
     unschedulable: bool = False
-    devices: dict[str, GpuNodeCare] = msgspec.field(default_factory=dict)
+    devices: dict[str, GpuNodeDeviceSpec] = msgspec.field(default_factory=dict)
 
 
 class GpuNode(KubeStruct, frozen=True):
-    """The devices of the node of the same name; cluster scoped."""
+    """Devices of the node with the same name; cluster scoped."""
 
     metadata: ObjectMeta
     spec: GpuNodeSpec = GpuNodeSpec()
@@ -168,7 +191,7 @@ class GpuNode(KubeStruct, frozen=True):
 
 
 class KubeQueueSpec(KubeStruct, frozen=True):
-    """A queue as an administrator set it; amounts are devices, ``limit`` None is unlimited."""
+    """Settings of a queue; amounts are devices, ``limit`` None is unlimited."""
 
     parent: str = ""
     deserved: float = 0.0
@@ -181,9 +204,16 @@ class KubeQueueSpec(KubeStruct, frozen=True):
 
 
 class KubeQueueStatus(KubeStruct, frozen=True):
-    """What the planner last saw, in devices: in use, its own now, in use beyond that, asked for by who waits; the memory in
-    use; pods that wait for devices and that have them; why the planner does not use the queue, empty where it does. A parent
-    has the sums of what is below it."""
+    """State of a queue that the planner last saw; amounts in devices. A parent has the sums of its children.
+
+    Args:
+        allocated: in use.
+        guaranteed: in use within the queue's own share.
+        borrowed: in use beyond it.
+        pending: requested by waiting pods.
+        waiting, running: number of pods that wait for devices and that have them.
+        message: why the planner does not use the queue; "" if it does.
+    """
 
     allocated: float = 0.0
     guaranteed: float = 0.0
@@ -196,7 +226,7 @@ class KubeQueueStatus(KubeStruct, frozen=True):
 
 
 class KubeQueue(KubeStruct, frozen=True):
-    """A queue; cluster scoped. Namespaces name theirs by the label ``calabash.dev/queue``."""
+    """Queue; cluster scoped. Namespaces name theirs by the label ``calabash.dev/queue``."""
 
     metadata: ObjectMeta
     spec: KubeQueueSpec = KubeQueueSpec()
@@ -204,7 +234,7 @@ class KubeQueue(KubeStruct, frozen=True):
 
 
 class KubeProject(KubeStruct, frozen=True):
-    """A part of a tenant; amounts are devices of the tenant's, ``limit`` None is the tenant's."""
+    """Project of a tenant; amounts are devices of the tenant, ``limit`` None is the tenant's."""
 
     name: str
     guarantee: float = 0.0
@@ -213,7 +243,7 @@ class KubeProject(KubeStruct, frozen=True):
 
 
 class KubeTenantSpec(KubeStruct, frozen=True):
-    """A tenant as an administrator set it; amounts are devices, ``limit`` None is unlimited, ``budget`` like ``5000EUR``."""
+    """Settings of a tenant; amounts are devices, ``limit`` None is unlimited, ``budget`` like ``5000EUR``."""
 
     guarantee: float = 0.0
     limit: float | None = None
@@ -223,8 +253,15 @@ class KubeTenantSpec(KubeStruct, frozen=True):
 
 
 class KubeTenantStatus(KubeStruct, frozen=True):
-    """What the server last saw: devices in use and of these beyond its guarantee, pods that wait, namespaces in its queues.
-    The condition ``Ready`` says whether its queues are as it wants them, and else why not."""
+    """State of a tenant that the server last saw.
+
+    Args:
+        allocated: devices in use.
+        borrowed: devices in use beyond the guarantee.
+        waiting: pods that wait.
+        namespaces: namespaces in the tenant's queues.
+        conditions: ``Ready`` is true if the queues match the tenant's spec.
+    """
 
     observed_generation: int = 0
     allocated: float = 0.0
@@ -235,7 +272,7 @@ class KubeTenantStatus(KubeStruct, frozen=True):
 
 
 class KubeTenant(KubeStruct, frozen=True):
-    """A tenant; cluster scoped. Its queues are ``NAME``, ``NAME.default`` and ``NAME.PROJECT``."""
+    """Tenant; cluster scoped. Its queues are ``NAME``, ``NAME.default`` and ``NAME.PROJECT``."""
 
     metadata: ObjectMeta
     spec: KubeTenantSpec = KubeTenantSpec()

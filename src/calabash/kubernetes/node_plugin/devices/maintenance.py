@@ -23,7 +23,7 @@ from calabash.adapters.kube.objects.resources import (
     DONE,
     FAILED,
     GpuNode,
-    GpuNodeCare,
+    GpuNodeDeviceSpec,
     GpuNodeOrder,
     GpuNodeOutcome,
 )
@@ -69,7 +69,7 @@ class CardCare:
         self._devices = devices
         self._file = file
         self._told = told
-        self._wanted: Mapping[str, GpuNodeCare] | None = None
+        self._wanted: Mapping[str, GpuNodeDeviceSpec] | None = None
         self._outcomes = _read(file)
         self._news = threading.Event()
         self._stopping = False
@@ -99,7 +99,7 @@ class CardCare:
         wanted = self._wanted
         if wanted is None:
             return
-        cards = [(device, wanted.get(device.uuid, GpuNodeCare())) for device in self._devices()]
+        cards = [(device, wanted.get(device.uuid, GpuNodeDeviceSpec())) for device in self._devices()]
         for device, one in cards:
             self._drain(device, one)
         for device, one in cards:
@@ -118,7 +118,7 @@ class CardCare:
             except Exception:
                 log.exception("cannot carry out the maintenance of a device")
 
-    def _drain(self, device: Device, wanted: GpuNodeCare) -> None:
+    def _drain(self, device: Device, wanted: GpuNodeDeviceSpec) -> None:
         entry = self._care.entry(device)
         if wanted.drained and (not entry.condition.drained or entry.drained_why != wanted.reason):
             self._care.drain(device, why=wanted.reason, evict_after_s=None)

@@ -8,7 +8,7 @@ import pytest
 
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.meta import ObjectMeta
-from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeCare, GpuNodeOrder, GpuNodeSpec
+from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDeviceSpec, GpuNodeOrder, GpuNodeSpec
 from calabash.kubernetes.node_plugin.devices.maintenance import CardCare
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -66,7 +66,7 @@ class World:
     def _tell(self) -> None:
         self.told += 1
 
-    def say(self, **cards: GpuNodeCare) -> None:
+    def say(self, **cards: GpuNodeDeviceSpec) -> None:
         """The spec is so from now on; ``GPU_0`` is the first card."""
         spec = GpuNodeSpec(devices={name.replace("_", "-"): care for name, care in cards.items()})
         node = GpuNode(metadata=ObjectMeta(name="n1"), spec=spec)
@@ -83,8 +83,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def ordered(what: str, number: str = "1", **more: object) -> GpuNodeCare:
-    return GpuNodeCare(order=GpuNodeOrder(id=number, what=what), **more)  # type: ignore[arg-type]
+def ordered(what: str, number: str = "1", **more: object) -> GpuNodeDeviceSpec:
+    return GpuNodeDeviceSpec(order=GpuNodeOrder(id=number, what=what), **more)  # type: ignore[arg-type]
 
 
 def test_before_the_spec_is_known_nothing_is_done(world: World) -> None:
@@ -97,9 +97,9 @@ def test_before_the_spec_is_known_nothing_is_done(world: World) -> None:
 
 def test_a_card_is_drained_as_long_as_the_spec_says_so(world: World) -> None:
     for _ in range(3):
-        world.say(GPU_0=GpuNodeCare(drained=True, reason="a new fan"))
+        world.say(GPU_0=GpuNodeDeviceSpec(drained=True, reason="a new fan"))
     assert world.cards.done == [("drain", "GPU-0")]
-    world.say(GPU_0=GpuNodeCare(drained=True, reason="a new card"))
+    world.say(GPU_0=GpuNodeDeviceSpec(drained=True, reason="a new card"))
     assert world.cards.entries[CARDS[0].uuid].drained_why == "a new card"
     world.say()
     assert world.cards.done[1:] == [("drain", "GPU-0"), ("undrain", "GPU-0")]
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_down_is_not_done(world: World) -> None:
 
 def test_the_thread_follows_what_the_mirror_sees_and_ends(world: World) -> None:
     world.care.start()
-    spec = GpuNodeSpec(devices={"GPU-1": GpuNodeCare(drained=True)})
+    spec = GpuNodeSpec(devices={"GPU-1": GpuNodeDeviceSpec(drained=True)})
     world.care.changed(MirrorChange(before=None, after=GpuNode(metadata=ObjectMeta(name="n1"), spec=spec)))
     world.care.stop()
     world.care.follow()  # had it ended before it saw it
