@@ -1,1 +1,1 @@
-"""HTTP servers and clients, TLS and sockets."""
+"""HTTP servers and clients, TLS certificates, and limits of connections."""

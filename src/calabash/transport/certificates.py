@@ -1,4 +1,4 @@
-"""Certificates and keys that somebody hands in, read by the library that knows them: are they a pair, and for what."""
+"""Read uploaded certificates and keys, and check that they belong together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RSA_BITS_MIN = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFacts:
-    """What a certificate says. ``names``: of hosts; times are Unix time; ``sha256`` of its DER, in hex."""
+    """Facts of a certificate: ``names`` are host names, times are Unix time, ``sha256`` is of its DER in hex."""
 
     subject: str
     names: tuple[str, ...]
@@ -21,7 +21,7 @@ class CertificateFacts:
 
 
 def read_chain(chain: str) -> CertificateFacts:
-    """Of the first certificate of a PEM file. Raises CalabashError."""
+    """Return the facts of the first certificate of a PEM text. Raises CalabashError(BAD_REQUEST)."""
     from cryptography import x509  # noqa: PLC0415 - it takes long to load, and a pool may never need it
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
 
@@ -49,7 +49,10 @@ def read_chain(chain: str) -> CertificateFacts:
 
 
 def check_pair(chain: str, key: str, *, now_s: float) -> CertificateFacts:
-    """That the key is the first certificate's, and this has not ended. Raises CalabashError; says nothing of the key."""
+    """Check that the key belongs to the first certificate, and that it has not expired; return its facts.
+
+    Raises CalabashError(BAD_REQUEST), without any part of the key in its message.
+    """
     from cryptography import x509  # noqa: PLC0415
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415

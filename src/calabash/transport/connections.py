@@ -52,12 +52,12 @@ class Connection:
 
 
 class Connections:
-    """See the module's description.
+    """Table of the open connections of a server, with their limits. For one thread.
 
     Args:
-        most: connections at a time.
-        per_peer: connections of one peer.
-        held_bytes_max: bytes of requests that are held in memory at a time.
+        most: largest number of connections.
+        per_peer: largest number of connections of one peer.
+        held_bytes_max: largest number of bytes of requests in memory.
     """
 
     def __init__(self, *, most: int, per_peer: int, held_bytes_max: int = 0) -> None:
@@ -78,7 +78,7 @@ class Connections:
         return self._held_bytes
 
     def open(self, address: str, close: Callable[[], object]) -> Connection | None:
-        """Add a connection, and close another one where there are too many; None: it is refused."""
+        """Add a connection, closing another one if there are too many; return None if it is refused."""
         peer = peer_of(address)
         if len(self._by_peer.get(peer, ())) >= self._per_peer:
             if not self._close_one([peer]):
@@ -91,7 +91,7 @@ class Connections:
         return found
 
     def shed(self) -> bool:
-        """Close a connection of the peer that has most; False: each one is being answered."""
+        """Close a connection of the peer that has most; return False if every connection is being answered."""
         return self._close_one(sorted(self._by_peer, key=lambda peer: -len(self._by_peer[peer])))
 
     def set_activity(self, connection: Connection, activity: Activity) -> None:
@@ -99,8 +99,10 @@ class Connections:
         connection.since = next(self._numbers)
 
     def take(self, connection: Connection, count: int) -> bool:
-        """Hold so many bytes more for a request, and close connections whose request is not complete where there are too many,
-        of the peer that holds most; False: the bytes are not held, and the request is to be refused."""
+        """Reserve memory for more bytes of a request; return False if the request is to be refused.
+
+        If there are too many bytes, connections whose request is not complete are closed, of the peer that holds most.
+        """
         if connection not in self._by_peer.get(connection.peer, ()):
             return False  # it was closed for another, and its last bytes are read now
         while self._held_bytes + count > self._held_bytes_max:
@@ -114,12 +116,12 @@ class Connections:
         return True
 
     def release(self, connection: Connection) -> None:
-        """Hold no bytes for it any more."""
+        """Release the memory reserved for a connection."""
         self._held_bytes -= connection.held_bytes
         connection.held_bytes = 0
 
     def ended(self, connection: Connection) -> None:
-        """Forget a connection; it may have been forgotten before."""
+        """Remove a connection; does nothing if it has been removed."""
         of_peer = self._by_peer.get(connection.peer, {})
         if connection in of_peer:
             del of_peer[connection]

@@ -1,7 +1,8 @@
-"""HTTP/1.1 as far as API servers and kube-scheduler speak it: strict, bounded in size and time.
+"""HTTP/1.1 server side for API servers and kube-scheduler: strict, bounded in size and time.
 
-A question has a body of a known length, or none; connections are kept and used again. Whoever sends anything else, or too
-much, is answered once and hung up on; whoever is too slow is hung up on. How servers live and end is their own affair.
+A request has a body of a known length, or none; connections are kept open. A client that sends anything else, or too
+much, is
+answered once and disconnected; a client that is too slow is disconnected. Servers manage their own start and end.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpQuestion:
-    """A request with its whole body; ``path`` without the query, ``authorization`` what it shows of who asks."""
+    """Request with its whole body.
+
+    Args:
+        path: path without the query.
+        authorization: value of the Authorization header.
+    """
 
     method: str
     path: str
@@ -55,7 +61,7 @@ class HttpQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """What is answered."""
+    """Reply to a request."""
 
     status: HTTPStatus = HTTPStatus.OK
     body: bytes = b""
@@ -64,7 +70,7 @@ class HttpReply:
 
 
 class RefusedError(Exception):
-    """A request that is answered by its status alone; the connection is then closed."""
+    """The request is answered by its status alone; the connection is then closed."""
 
     def __init__(self, status: HTTPStatus, *, retry_after_s: int = 0) -> None:
         super().__init__(status.phrase)
@@ -81,14 +87,16 @@ Take = Callable[[int], bool]
 
 
 async def read_first(reader: asyncio.StreamReader, wait_s: float) -> bytes:
-    """The first byte of a request. Raises what streams raise when it does not come."""
+    """Return the first byte of a request. Raises what streams raise if it does not come."""
     async with asyncio.timeout(wait_s):
         return await reader.readexactly(1)
 
 
 async def read_head(first: bytes, reader: asyncio.StreamReader, bounds: Bounds) -> bytes:
-    """All before the body, ``first`` included. Raises RefusedError, and what streams raise when it does not come, or is too
-    long."""
+    """Return all bytes before the body, including ``first``.
+
+    Raises RefusedError, and what streams raise if the head does not come or is too long.
+    """
     if first == b"\r":
         raise RefusedError(HTTPStatus.BAD_REQUEST)
     async with asyncio.timeout(bounds.head_s):
@@ -98,7 +106,7 @@ async def read_head(first: bytes, reader: asyncio.StreamReader, bounds: Bounds) 
 async def read_question(
     head: bytes, reader: asyncio.StreamReader, bounds: Bounds, take: Take = lambda _: True
 ) -> tuple[HttpQuestion, bool]:
-    """The question that begins with ``head``, and whether the connection is to be kept. Raises RefusedError."""
+    """Return the request that begins with ``head``, and True if the connection is to be kept. Raises RefusedError."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
@@ -113,7 +121,7 @@ async def read_question(
 
 
 async def _body(reader: asyncio.StreamReader, length: int, bounds: Bounds, take: Take) -> bytes:
-    """All of the body; every byte counts from when it has come."""
+    """Return the whole body; memory is reserved for every byte when it has arrived."""
     parts: list[bytes] = []
     missing = length
     async with asyncio.timeout(bounds.body_s):
@@ -140,7 +148,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
 
 
 def _length(fields: dict[str, str], most: int) -> int:
-    """Of the body."""
+    """Return the length of the body. Raises RefusedError."""
     if "transfer-encoding" in fields:
         raise RefusedError(HTTPStatus.LENGTH_REQUIRED)
     length = fields.get("content-length", "0")
@@ -152,7 +160,10 @@ def _length(fields: dict[str, str], most: int) -> int:
 
 
 async def write_reply(writer: asyncio.StreamWriter, reply: HttpReply, bounds: Bounds, *, keep: bool) -> None:
-    """Answer; closes the connection unless it is to be kept. Raises TimeoutError when nobody reads it."""
+    """Write the reply, and close the connection unless it is to be kept.
+
+    Raises TimeoutError if the client does not read.
+    """
     later = f"Retry-After: {reply.retry_after_s}\r\n" if reply.retry_after_s else ""
     head = (
         f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\nContent-Type: {reply.content_type}\r\n{later}"

@@ -1,8 +1,10 @@
-"""A small HTTPS server for one kind of question: a bounded POST that is answered from memory.
+"""Small HTTPS server for bounded POST requests that are answered from memory.
 
-Connections are bounded by ``transport.connections``: no client holds more than its share of them, and the longest idle one is
-closed for a new one. Each step of a connection has a short limit of time of its own: handshake, first byte, head, body,
-reply. The bodies of all requests together are bounded as well; one too many is answered with 503.
+Connections are bounded by ``transport.connections``: no client holds more than its share of them, and the longest idle
+one is
+closed for a new one. Each step of a connection has its own short time limit: handshake, first byte, head, body, reply.
+The
+bodies of all requests together are bounded as well; a request beyond that is answered with 503.
 """
 
 from __future__ import annotations
@@ -81,12 +83,12 @@ class HttpsServer:
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Begin; returns when questions are taken."""
+        """Start the thread; return when requests are accepted."""
         self._thread.start()
         self._started.wait(10)
 
     def stop(self, within_s: float = 5.0) -> None:
-        """Take no more questions, let those that are being answered finish, end."""
+        """Accept no more requests, let running ones finish, and end."""
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -96,12 +98,14 @@ class HttpsServer:
             self._listener.close()
 
     def renew(self, context: ssl.SSLContext) -> None:
-        """Use this context for new connections; from any thread. A context is never changed while it is used, so that no
-        handshake sees half of a change."""
+        """Use this context for new connections; callable from any thread.
+
+        A context in use is never changed, so that no handshake sees half of a change.
+        """
         self._context = context
 
     def open_connections(self) -> int:
-        """Count the open connections, those in their handshake included."""
+        """Return the number of open connections, including those in their handshake."""
         return len(self._connections)
 
     async def _serve(self) -> None:

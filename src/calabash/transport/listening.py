@@ -56,7 +56,7 @@ class Acceptor:
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Accept until cancelled. Open connections go on."""
+        """Accept connections until cancelled; open connections continue."""
         self._listener.setblocking(False)
         loop = asyncio.get_running_loop()
         while True:

@@ -1,9 +1,12 @@
-"""A small HTTP/1.1 server for one kind of client, kube-scheduler: POST with a JSON body, GET for probes.
+"""Small HTTP/1.1 server for kube-scheduler: POST with a JSON body, GET for probes.
 
-It runs in an event loop and a thread of its own, so that it answers whatever else the planner does. Who asks may hang up
-while its answer is being waited for; the handler then is cancelled. Who can reach it is believed; it therefore listens on the
-loopback of the pod that kube-scheduler shares. Closing it while the planner is unwell makes
-kube-scheduler fail at once instead of waiting for time-outs.
+It runs in its own event loop and thread, so that it answers while the planner is busy. A client may disconnect while it
+waits;
+the handler is then cancelled. Clients are not authenticated; the server therefore listens on the loopback of the pod
+that it
+shares with kube-scheduler. Closing it while the planner is unhealthy makes kube-scheduler fail at once instead of
+waiting for
+time-outs.
 """
 
 from __future__ import annotations
@@ -42,10 +45,10 @@ Handler = Callable[[HttpQuestion], Awaitable[HttpReply]]
 
 
 class SmallServer:
-    """See the module's description.
+    """HTTP server in its own thread, which listens only while it is healthy.
 
     Args:
-        well: asked every second; while it is False nothing listens.
+        well: called every ``every_s`` seconds; the server does not listen while it returns False.
     """
 
     def __init__(
@@ -76,20 +79,20 @@ class SmallServer:
         self.address = ("", 0)
 
     def start(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
+        """Listen. Raises OSError if the address is not available."""
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Close everything."""
+        """Close all connections and end the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have it called in the server's loop."""
+        """Call a function in the server's event loop."""
         with contextlib.suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(callback)
 
@@ -183,7 +186,7 @@ class SmallServer:
         return keep
 
     async def _handled(self, question: HttpQuestion, reader: asyncio.StreamReader) -> HttpReply | None:
-        """The handler's reply; None when the caller hung up first."""
+        """Return the handler's reply; None if the client disconnected first."""
         answer = asyncio.ensure_future(self._handler(question))
         await asyncio.sleep(0)
         if not answer.done():

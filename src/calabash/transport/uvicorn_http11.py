@@ -1,8 +1,10 @@
-"""uvicorn's HTTP/1.1, made safe against clients that break off the protocol in the middle of a request.
+"""uvicorn's HTTP/1.1 protocol, hardened against clients that violate the protocol in the middle of a request.
 
-uvicorn answers bytes that are no HTTP with 400 while the application is still answering the request before them, and the
-application's reply then fails with an error whose report has all headers in it. And an error while bytes are taken in leaves
-the connection open. Here the application of a broken request is told that its client is gone, and the connection ends.
+uvicorn answers invalid bytes with 400 while the application is still answering the previous request; the application's
+reply
+then fails with an error whose report has all headers in it. An error while reading bytes leaves the connection open.
+This
+class reports a disconnected client to the application of a broken request, and ends the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ class StrictProtocol(H11Protocol):
     """A connection that ends with the first malformed request."""
 
     def handle_events(self) -> None:
-        """Take what has come. Never raises."""
+        """Process the received bytes. Never raises."""
         try:
             super().handle_events()
         except h11.ProtocolError:

@@ -1,8 +1,10 @@
-"""What must survive: the allocation journal, queues, usage records and events, in SQLite or PostgreSQL.
+"""Durable state in SQLite or PostgreSQL: allocation journal, queues, usage records, invoices and events.
 
-What lives here: the tables, their migrations, and ``Store``, the only object of the product that speaks SQL. SQLite is
-the default (write-ahead log, every commit synced); PostgreSQL is chosen by URL; both pass the same tests. A database
-written by a newer program is refused, a full disk is a reason and not a crash.
+The tables, their migrations, and ``Store``; no other code executes SQL. SQLite is the default (write-ahead log, every
+commit
+synced); PostgreSQL is chosen by URL; both pass the same tests. A database written by a newer program is refused, and a
+full
+disk is reported as a reason.
 """
 
 from calabash.adapters.store.database import absolute_url

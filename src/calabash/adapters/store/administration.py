@@ -1,4 +1,4 @@
-"""What administrators set: queues, and who may use them."""
+"""Queues and their permitted users in the database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.allocation import QueueRecord
 
 
 class Administration:
-    """Queues. Every method may raise CalabashError; then nothing of that call was written."""
+    """Queue table. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -23,11 +23,11 @@ class Administration:
         self._put(tables.queues, record.name, asdict(record))
 
     def delete_queue(self, name: str) -> bool:
-        """False when there was none."""
+        """Delete the queue; return False if it does not exist."""
         return self._delete(tables.queues, name)
 
     def queues(self) -> list[QueueRecord]:
-        """All queues by name."""
+        """Return all queues by name."""
         return [QueueRecord(**row) for row in self._all(tables.queues)]
 
     def _put(self, table: sa.Table, name: str, values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The audit log in the database: lines are added at the end and read; only retention removes, at the beginning."""
+"""Audit log in the database: lines are appended and read; only retention deletes, from the beginning."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BEGINNING = tables.AUDIT_BEGINNING
 
 
 class AuditTable:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Audit table. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, lines: Sequence[AuditLine]) -> None:
-        """Lines that follow the last one."""
+        """Append lines."""
         if lines:
             with self._database.transaction() as connection:
                 connection.execute(sa.insert(tables.audit), [asdict(line) for line in lines])
@@ -29,7 +29,11 @@ class AuditTable:
     def lines(
         self, *, after: int = 0, limit: int = 1000, tenants: Collection[str] | None = None, newest: bool = False
     ) -> list[AuditLine]:
-        """Lines younger than ``after``, oldest first; of some tenants, or of all. ``newest``: the last ``limit`` of them."""
+        """Return lines after ``after``, oldest first, of some tenants or of all.
+
+        Args:
+            newest: True for the last ``limit`` lines instead of the first.
+        """
         table = tables.audit
         query = sa.select(table).where(table.c.id > after)
         if tenants is not None:
@@ -40,12 +44,12 @@ class AuditTable:
         return found[::-1] if newest else found
 
     def end(self) -> AuditHead:
-        """The last line, or what stands before the first one."""
+        """Return the last line; if there is none, as ``beginning``."""
         newest = self.lines(limit=1, newest=True)
         return AuditHead(id=newest[0].id, seal=newest[0].seal) if newest else self.beginning()
 
     def beginning(self) -> AuditHead:
-        """The last line that retention has removed."""
+        """Return the last line that retention has removed."""
         with self._database.reading() as connection:
             query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _BEGINNING)
             value = connection.execute(query).scalar_one_or_none()
@@ -53,7 +57,10 @@ class AuditTable:
         return AuditHead(id=int(number), seal=seal) if number.isdigit() and seal else AuditHead()
 
     def trim(self, *, kept: int, before_s: float, batch: int = 1000) -> int:
-        """Remove the oldest lines beyond so many or older than that; how many went. The newest one always stays."""
+        """Remove the oldest lines beyond ``kept`` or before ``before_s``; return their number.
+
+        The newest line always stays.
+        """
         oldest = self.lines(limit=batch)
         end = self.end()
         gone = [line for line in oldest if line.id < end.id and (line.at < before_s or line.id <= end.id - kept)]

@@ -1,10 +1,14 @@
-"""A whole database as one file, and back: for SQLite and PostgreSQL alike, so a backup of the one can be restored in the other.
+"""Backup of a whole database as one file, and its restore, into SQLite or PostgreSQL.
 
-Theory of operation. The file is gzip of lines of JSON: a head (format, schema, time), for each table its columns and then
-its rows, and a tail with the number of rows and the SHA-256 of all lines before it. It is written from one transaction, so it
-is of one moment, however long it takes and whoever writes meanwhile. A file is read to its end and checked before anything is
-touched. A database of SQLite is built beside the old one and takes its place in one step; in PostgreSQL everything is one
-transaction. Tables are those that the file has, made as its schema had them; the store then brings them up to date.
+The file is gzip of lines of JSON: a head (format, schema, time), for each table its columns and then its rows, and a
+tail with
+the number of rows and the SHA-256 of all lines before it. It is written from one transaction, so that it is consistent
+however
+long it takes. A file is read to its end and checked before anything is changed. A SQLite database is built beside the
+old one
+and replaces it in one step; in PostgreSQL the restore is one transaction. Tables are created with the schema of the
+file; the
+store then migrates them.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ ROWS_AT_ONCE = 500
 
 
 class BackupHead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the file is."""
+    """Head of a backup file."""
 
     calabash_backup: int
     schema: int
@@ -39,14 +43,14 @@ class BackupHead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class BackupTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The rows that follow are of this table."""
+    """Table of the rows that follow."""
 
     table: str
     columns: list[str]
 
 
 class BackupTail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What the file must have had before."""
+    """Number of rows and checksum of all lines before the tail."""
 
     rows: int
     sha256: str
@@ -54,7 +58,7 @@ class BackupTail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupFacts:
-    """A backup that is whole."""
+    """Facts of a valid backup."""
 
     schema: int
     written_at: float
@@ -65,7 +69,7 @@ class BackupFacts:
 
 
 def write_backup(database: Database, file: BinaryIO, *, at_s: float) -> BackupFacts:
-    """Everything in the database as of one moment. Raises CalabashError: BAD_REQUEST where there is no schema yet."""
+    """Write a backup of one moment. Raises CalabashError(BAD_REQUEST) if the database is empty."""
     schema = database.schema_version()
     if not schema:
         raise CalabashError("the database is empty: there is nothing to keep", hint="has the pool been up with it?")
@@ -88,7 +92,7 @@ def write_backup(database: Database, file: BinaryIO, *, at_s: float) -> BackupFa
 
 
 def _tables(connection: sa.Connection) -> list[sa.Table]:
-    """All but Alembic's, those first that others refer to."""
+    """Return all tables except Alembic's; referenced tables come first."""
     found = sa.MetaData()
     found.reflect(connection)
     return [table for table in found.sorted_tables if table.name != tables.REVISION_TABLE]
@@ -98,7 +102,10 @@ def _tables(connection: sa.Connection) -> list[sa.Table]:
 
 
 def checked_backup(path: Path) -> BackupFacts:
-    """Read it to its end. Raises BAD_FILE for what is no backup or is damaged, STORE_NEWER for one of a newer program."""
+    """Read a backup to its end and return its facts.
+
+    Raises CalabashError: BAD_FILE if it is not a backup or damaged, STORE_NEWER if a newer program wrote it.
+    """
     digest, rows, schema, written_at = hashlib.sha256(), 0, 0, 0.0
     tail: BackupTail | None = None
     for number, line in enumerate(_lines(path)):
@@ -171,9 +178,9 @@ def _damaged(path: Path, how: str) -> CalabashError:
 
 
 def restore_backup(path: Path, database: Database) -> BackupFacts:
-    """Put a backup in the place of whatever the database has; all or nothing.
+    """Replace the content of the database by a backup; all or nothing.
 
-    Nobody may use the database meanwhile. Raises CalabashError as ``checked_backup``, and STORE_UNAVAILABLE, DISK_FULL.
+    No other process may use the database. Raises CalabashError as ``checked_backup``, and STORE_UNAVAILABLE, DISK_FULL.
     """
     facts = checked_backup(path)
     with database.transaction() as connection:
@@ -200,7 +207,7 @@ def restore_backup(path: Path, database: Database) -> BackupFacts:
 
 
 def _cleared(connection: sa.Connection) -> None:
-    """Take away all tables; only such a database is cleared that is empty or one of ours."""
+    """Drop all tables of a database that is empty or Calabash's. Raises CalabashError(CONFLICT) for any other."""
     found = sa.MetaData()
     found.reflect(connection)
     if found.tables and "meta" not in found.tables:
@@ -213,7 +220,7 @@ def _cleared(connection: sa.Connection) -> None:
 
 
 def _count_on(connection: sa.Connection, restored: Any) -> None:
-    """Numbers that PostgreSQL gives out go on after the largest that is there."""
+    """Set PostgreSQL's sequences to the largest existing ID."""
     if connection.dialect.name != "postgresql":
         return
     for table in restored:
@@ -226,7 +233,7 @@ def _count_on(connection: sa.Connection, restored: Any) -> None:
 
 
 def replace_file(path: Path, restored: Path) -> None:
-    """A database of SQLite takes the place of another one, which is kept beside it as ``NAME.replaced``."""
+    """Replace a SQLite database by another file; the old one is kept as ``NAME.replaced``."""
     for companion in ("-wal", "-shm"):  # the old one's: they would be taken for the new one's
         Path(f"{path}{companion}").unlink(missing_ok=True)
     if path.exists():

@@ -1,7 +1,8 @@
-"""The connection to the database: how it is opened, transactions, and the schema's version.
+"""Database connection: opening, transactions, and the version of the schema.
 
 SQLite runs with a write-ahead log and ``synchronous=FULL``: a commit that returned survives a power cut. PostgreSQL
-gives the same by default. A file of SQLite and its companions belong to the pool's user alone.
+does the
+same by default. Only the pool's user can access a SQLite file and its companions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _READS = "calabash_reads"
 
 
 class Database:
-    """An engine and its transactions. Safe to use from several threads."""
+    """Engine and its transactions. Safe for threads."""
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
@@ -45,7 +46,7 @@ class Database:
         return told
 
     def check(self) -> None:
-        """Look at all pages and indexes of a SQLite database. Raises STORE_DAMAGED."""
+        """Check all pages and indexes of a SQLite database. Raises STORE_DAMAGED."""
         if self.engine.dialect.name != "sqlite":
             return  # a server checks its own files
         with self.reading() as connection:
@@ -56,7 +57,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """One transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
+        """Transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
         self._require_sound()
         try:
             with self.engine.begin() as connection:
@@ -66,7 +67,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads: however long it takes, nobody who writes waits for it."""
+        """Read-only transaction, which never blocks writers."""
         self._require_sound()
         try:
             with self.engine.connect() as connection:
@@ -78,7 +79,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads, everything as of one moment."""
+        """Read-only transaction with a consistent view of one moment."""
         wanted = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {_READS: True}
         self._require_sound()
         try:
@@ -93,7 +94,7 @@ class Database:
         self.engine.dispose()
 
     def insert_or_ignore(self, table: sa.Table, keys: Sequence[str]) -> Any:
-        """An INSERT that does nothing when a row with those keys is there."""
+        """Return an INSERT that does nothing if a row with those keys exists."""
         if self.engine.dialect.name == "postgresql":
             from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - a pool loads the dialect that it uses
 
@@ -103,7 +104,7 @@ class Database:
         return sqlite.insert(table).on_conflict_do_nothing(index_elements=keys)
 
     def bring_up_to_date(self) -> None:
-        """Make the tables in an empty database, refuse one of a newer program, and migrate one of an older program.
+        """Create the tables in an empty database, migrate an older schema, and refuse a newer one.
 
         Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, STORE_DAMAGED, DISK_FULL.
         """
@@ -123,7 +124,7 @@ class Database:
             self.migrate()
 
     def schema_version(self) -> int:
-        """0 for an empty database."""
+        """Return the version of the schema; 0 for an empty database. Raises CalabashError(STORE_UNAVAILABLE)."""
         with self.transaction() as connection:
             if not sa.inspect(connection).has_table("meta"):
                 return 0
@@ -144,14 +145,14 @@ class Database:
             _upgrade(connection, revision)
 
     def make(self, connection: sa.Connection, schema: int) -> None:
-        """The tables of that schema in an empty database, as a part of a transaction."""
+        """Create the tables of a schema in an empty database, within a transaction."""
         if schema == tables.SCHEMA_VERSION:
             tables.create(connection)
         else:
             _upgrade(connection, f"{schema:04}")
 
     def check_writable(self) -> None:
-        """Prove by a committed write that grants could be journalled."""
+        """Check by a committed write that grants could be journalled."""
         with self.transaction() as connection:
             connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == "probe"))
             connection.execute(sa.insert(tables.meta).values(key="probe", value="x" * 512))
@@ -222,10 +223,11 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _keep_private(path: str) -> None:
-    """Only the owner may open the file or its companions, whatever the umask is and whoever made them before.
+    """Restrict the file and its companions to their owner, whatever the umask was.
 
-    Whoever can open them can lock them, and a lock on a companion stops every grant. SQLite gives companions that it
-    makes the mode of the file.
+    A process that can open them can lock them, and a lock on a companion blocks every grant. SQLite gives new
+    companions the mode
+    of the file.
     """
     if path in {"", ":memory:"}:
         return

@@ -1,4 +1,4 @@
-"""What a database says when it fails -> a reason and a hint that a user can act on."""
+"""Translation of database errors to reasons with hints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POSTGRES_DAMAGED = ("XX001", "XX002")  # data_corrupted, index_corrupted
 
 
 def public_url(url: str) -> str:
-    """The URL without its password, for people and logs."""
+    """Return the URL without its password, for messages and logs."""
     try:
         return sa.make_url(url).render_as_string(hide_password=True)
     except sa.exc.ArgumentError:
@@ -23,7 +23,7 @@ def public_url(url: str) -> str:
 
 
 def damaged(url: str, found: str) -> CalabashError:
-    """The error of a database whose content is not what was written."""
+    """Return the error of a database whose content is corrupt."""
     return CalabashError(
         f"database {public_url(url)} is damaged: {found}",
         reason=Reason.STORE_DAMAGED,
@@ -32,7 +32,7 @@ def damaged(url: str, found: str) -> CalabashError:
 
 
 def translated(error: DBAPIError, url: str) -> CalabashError:
-    """The CalabashError for a driver's error; the first line of the driver's words is kept."""
+    """Return the CalabashError for a driver's error, with the first line of its message."""
     original = error.orig
     words = (str(original).strip().splitlines() or [type(original).__name__])[0]
     full = getattr(original, "sqlstate", None) == _POSTGRES_DISK_FULL or any(w in str(original) for w in _FULL_WORDS)

@@ -1,4 +1,4 @@
-"""What somebody may see of the journal, as conditions of the database: whoever sees little of it costs no look at each row."""
+"""Visibility of allocations and events as conditions in SQL, so that no invisible row is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from calabash.adapters.store import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationsSeen:
-    """Those of these tenants, and those of this user: by ``uid``, or by name where an allocation has none."""
+    """Visible allocations: those of these tenants, and those of this user by ``uid``, or by name if an allocation has
+    none.
+    """
 
     tenants: frozenset[str]
     uid: int
@@ -21,7 +23,7 @@ class AllocationsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSeen:
-    """Those of such allocations, and of these requests that wait; and of no allocation those of these kinds."""
+    """Visible events: of visible allocations, of these waiting requests, and of these kinds without an allocation."""
 
     allocations: AllocationsSeen
     waiting: frozenset[str]
@@ -29,7 +31,7 @@ class EventsSeen:
 
 
 def held_by(seen: AllocationsSeen) -> sa.ColumnElement[bool]:
-    """The condition on the table of allocations."""
+    """Return the condition on the table of allocations."""
     held = tables.allocations.c
     whose: sa.ColumnElement[bool] = held.tenant.in_(sorted(seen.tenants))
     if seen.own:
@@ -39,7 +41,7 @@ def held_by(seen: AllocationsSeen) -> sa.ColumnElement[bool]:
 
 
 def seen_by(seen: EventsSeen) -> sa.ColumnElement[bool]:
-    """The condition on the table of events."""
+    """Return the condition on the table of events."""
     events, held = tables.events.c, tables.allocations.c
     journalled = sa.select(held.id).where(held.id == events.allocation, held_by(seen.allocations)).exists()
     return sa.or_(

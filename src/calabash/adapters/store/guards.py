@@ -1,4 +1,4 @@
-"""Triggers by which a database itself refuses to change what is never changed, whoever asks it."""
+"""Database triggers that refuse changes of immutable rows by any client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The book of networks as it is kept: objects as plain data, the revision of all of them, certificates of load balancers.
+"""Network objects in the database: plain data with a common revision, and certificates of load balancers.
 
-Theory of operation. A change is written in one transaction which also moves the revision from the one that it was judged by
-to the next; where the revision is another one by now, nothing is written, so that of two writers one judges again.
+A change is one transaction that also advances the revision from the one on which it was based; if the revision has
+changed, it
+writes nothing, so that one of two concurrent writers must decide again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Key = tuple[str, str]  # kind, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNetworkObject:
-    """One object. ``tenant``: whose VPC it is in; ``applied``: made by a file of objects; ``status``: as it was reported."""
+    """Network object; ``applied`` is True if a file of objects created it."""
 
     kind: str
     name: str
@@ -37,7 +38,7 @@ class StoredNetworkObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCertificate:
-    """``VPC/NAME``: certificate chain and key, both PEM."""
+    """Certificate named ``VPC/NAME``: chain and key, both PEM."""
 
     name: str
     certificate: str
@@ -49,29 +50,29 @@ class StoredCertificate:
 
 
 class NetworkTables:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Network tables. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def load(self) -> tuple[list[StoredNetworkObject], int]:
-        """All objects, and the revision that they are."""
+        """Return all objects and their revision."""
         with self._database.snapshot() as connection:
             revision = connection.execute(sa.select(_R.c.revision)).scalar_one_or_none()
             rows = connection.execute(sa.select(_O).order_by(_O.c.kind, _O.c.name)).mappings().all()
         return [StoredNetworkObject(**row) for row in rows], int(revision or 0)
 
     def revision(self) -> int:
-        """That of all objects now."""
+        """Return the current revision of all objects."""
         with self._database.reading() as connection:
             return int(connection.execute(sa.select(_R.c.revision)).scalar_one_or_none() or 0)
 
     def change(
         self, puts: Sequence[StoredNetworkObject], removed: Sequence[Key], *, before: int, revision: int
     ) -> None:
-        """Write objects, without their status where they are there already, and remove others.
+        """Write objects (existing ones without their status) and remove others.
 
-        Raises CONFLICT when the revision is not ``before`` any more.
+        Raises CalabashError(CONFLICT) if the revision is no longer ``before``.
         """
         with self._database.transaction() as connection:
             connection.execute(self._database.insert_or_ignore(_R, ["id"]).values(id=1, revision=0))
@@ -93,7 +94,7 @@ class NetworkTables:
                     connection.execute(sa.insert(_O).values(values | key_values))
 
     def report(self, statuses: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Replace what is known of objects; those that are not there are left out."""
+        """Replace the status of objects; missing objects are ignored."""
         with self._database.transaction() as connection:
             for key, status in statuses.items():
                 connection.execute(sa.update(_O).where(*_is(key)).values(status=dict(status)))
@@ -101,20 +102,20 @@ class NetworkTables:
     # -- certificates ------------------------------------------------------------------------------------------
 
     def certificates(self) -> list[StoredCertificate]:
-        """All of them by name."""
+        """Return all certificates by name."""
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(_C).order_by(_C.c.name)).mappings().all()
         return [StoredCertificate(**row) for row in rows]
 
     def put_certificate(self, made: StoredCertificate) -> None:
-        """Create or replace it."""
+        """Create or replace a certificate."""
         values = {"certificate": made.certificate, "key": made.key, "changed_at": made.changed_at}
         with self._database.transaction() as connection:
             if connection.execute(sa.update(_C).where(_C.c.name == made.name).values(values)).rowcount == 0:
                 connection.execute(sa.insert(_C).values(values | {"name": made.name}))
 
     def delete_certificate(self, name: str) -> bool:
-        """False when there was none."""
+        """Delete a certificate; return False if it does not exist."""
         with self._database.transaction() as connection:
             return connection.execute(sa.delete(_C).where(_C.c.name == name)).rowcount > 0
 

@@ -1,9 +1,9 @@
-"""Notifications, and notices on their way to their receivers: a bounded queue that survives the pool.
+"""Notifications, and notices that wait for delivery: a bounded queue in the database.
 
-Theory of operation. A notice is put in once, whoever says it how often: its id and the deliveries that it makes are written in
-one transaction. Each receiver has a line of its own in order of time; a receiver that does not answer holds up its own line
-alone, and where its line is full the next notice is counted and not kept. A delivery is removed when it was taken, when it was
-refused for good, or when it is too old.
+A notice is added once: its ID and its deliveries are written in one transaction. Each receiver has its own queue in
+order of
+time; a receiver that does not answer delays only its own queue, and if its queue is full the next notice is counted and
+dropped. A delivery is removed when it was accepted, permanently refused, or too old.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SETTINGS = ("tenant", "name", "channel", "target", "kinds", "secret", "created_
 
 
 class NoticeTables:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Notification tables. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def notifications(self) -> list[tuple[Notification, NotificationState]]:
-        """All of them by tenant and name, and how each fares."""
+        """Return all notifications by tenant and name, each with its state."""
         waits = sa.select(_D.c.tenant, _D.c.name, sa.func.count()).group_by(_D.c.tenant, _D.c.name)
         with self._database.reading() as connection:
             waiting = {(tenant, name): count for tenant, name, count in connection.execute(waits)}
@@ -44,7 +44,7 @@ class NoticeTables:
         return [_known(dict(row), waiting.get((row["tenant"], row["name"]), 0)) for row in rows]
 
     def put(self, notification: Notification) -> None:
-        """Create it or replace it; what waits for its receiver and how it fared stays."""
+        """Create or replace the notification; its state and waiting deliveries are kept."""
         values = asdict(notification) | {"channel": notification.channel.value, "kinds": [*notification.kinds]}
         there = _of(_N, notification.tenant, notification.name)
         with self._database.transaction() as connection:
@@ -53,15 +53,16 @@ class NoticeTables:
                 connection.execute(sa.insert(_N).values(values))
 
     def delete(self, tenant: str, name: str) -> bool:
-        """With what waits for its receiver; False when there was none."""
+        """Delete the notification with its waiting deliveries; return False if it does not exist."""
         with self._database.transaction() as connection:
             connection.execute(sa.delete(_D).where(*_of(_D, tenant, name)))
             return connection.execute(sa.delete(_N).where(*_of(_N, tenant, name))).rowcount > 0
 
     def post(self, notices: Sequence[Notice], *, cursor: int | None = None) -> int:
-        """Put notices in the lines of those who want them; one whose id was told already is left alone. How many deliveries.
+        """Add notices to the queues of their receivers; known IDs are skipped. Return the number of deliveries.
 
-        ``cursor``: the events up to that one have been looked at, in the same transaction.
+        Args:
+            cursor: last event that was examined, stored in the same transaction.
         """
         made = 0
         with self._database.transaction() as connection:
@@ -76,19 +77,19 @@ class NoticeTables:
         return made
 
     def cursor(self) -> int:
-        """The last event that was looked at; -1: none was ever."""
+        """Return the last event that was examined; -1 if there is none."""
         with self._database.reading() as connection:
             query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _CURSOR)
             value = connection.execute(query).scalar_one_or_none()
         return int(value) if value is not None else -1
 
     def newest_event(self) -> int:
-        """The id of the newest event, 0 for none."""
+        """Return the ID of the newest event; 0 if there is none."""
         with self._database.reading() as connection:
             return int(connection.execute(sa.select(sa.func.max(tables.events.c.id))).scalar_one_or_none() or 0)
 
     def invoices_since(self, at: float) -> list[tuple[str, str, str, str, float]]:
-        """Kind, number, tenant, amount and time of what was issued from then on."""
+        """Return kind, number, tenant, amount and time of invoices issued since then."""
         table = billing_tables.invoices
         query = sa.select(table).where(table.c.issued_at >= at).order_by(table.c.issued_at).limit(1000)
         with self._database.reading() as connection:
@@ -96,7 +97,7 @@ class NoticeTables:
         return [(r["kind"], r["number"], r["tenant"], f"{r['total']} {r['currency']}", r["issued_at"]) for r in rows]
 
     def heads(self, *, now_s: float) -> list[tuple[Notification, NotificationState, Delivery]]:
-        """The oldest delivery of each receiver that may be tried now, oldest first."""
+        """Return the oldest delivery of each receiver that may be tried now, oldest first."""
         other = _D.alias()
         first = sa.select(sa.func.min(other.c.at)).where(other.c.tenant == _N.c.tenant, other.c.name == _N.c.name)
         oldest = first.correlate(_N).scalar_subquery()
@@ -120,22 +121,22 @@ class NoticeTables:
         return list(found.values())
 
     def next_s(self) -> float | None:
-        """When the next delivery may be tried; None while nothing waits."""
+        """Return the time of the next attempt; None if no delivery waits."""
         waits = sa.select(_D.c.id).where(_D.c.tenant == _N.c.tenant, _D.c.name == _N.c.name).exists()
         with self._database.reading() as connection:
             found = connection.execute(sa.select(sa.func.min(_N.c.next_at)).where(waits)).scalar_one_or_none()
         return None if found is None else float(found)
 
     def taken(self, delivery: Delivery, *, at: float) -> None:
-        """Its receiver has it."""
+        """Remove a delivery that its receiver has accepted."""
         self._settle(delivery, {"delivered": _N.c.delivered + 1, "last_error": ""}, at=at)
 
     def refused(self, delivery: Delivery, *, at: float, error: str) -> None:
-        """Its receiver will never have it."""
+        """Remove a delivery that its receiver refuses permanently."""
         self._settle(delivery, {"failed": _N.c.failed + 1, "last_error": error[:ERROR_CHARACTERS_MAX]}, at=at)
 
     def postpone(self, delivery: Delivery, *, at: float, next_at: float, error: str) -> None:
-        """It is tried again then, and what stands behind it in its line too."""
+        """Postpone the receiver's queue until ``next_at`` after a failed attempt."""
         change = {
             "tries": _N.c.tries + 1,
             "next_at": next_at,
@@ -146,7 +147,7 @@ class NoticeTables:
             connection.execute(sa.update(_N).where(*_of(_N, delivery.tenant, delivery.name)).values(change))
 
     def trim(self, *, before_s: float) -> int:
-        """Drop what has waited since before then, and count it; how many went."""
+        """Remove and count deliveries that wait since before ``before_s``; return their number."""
         gone = 0
         old = (
             sa.select(_D.c.tenant, _D.c.name, sa.func.count())
@@ -165,7 +166,7 @@ class NoticeTables:
         return gone
 
     def _settle(self, delivery: Delivery, change: dict[str, Any], *, at: float) -> None:
-        """Once: a delivery that is gone already changes nothing."""
+        """Remove a delivery and update its receiver's state; does nothing if the delivery is gone."""
         with self._database.transaction() as connection:
             if connection.execute(sa.delete(_D).where(_D.c.id == delivery.id)).rowcount > 0:
                 fresh = {"tries": 0, "next_at": 0.0, "last_at": at}
@@ -174,7 +175,7 @@ class NoticeTables:
 
 
 def _line_up(connection: sa.Connection, receiver: Notification, notice: Notice) -> bool:
-    """Put it at the end of the receiver's line; False where that is full, which is counted."""
+    """Append a delivery to the receiver's queue; if it is full, count it as dropped and return False."""
     there = _of(_D, receiver.tenant, receiver.name)
     count = connection.execute(sa.select(sa.func.count()).select_from(_D).where(*there)).scalar_one()
     if count >= WAITING_MAX:

@@ -1,6 +1,8 @@
-"""A name that is granted again: containers of a pod have one name each, and may hold slices more than once in its life.
+"""Rename journal entries of an allocation name that is granted again.
 
-What was journalled and metered of the earlier grant is kept under a name of its own, so that numbers of intervals begin anew.
+Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier grant
+are kept
+under a new name, so that the numbers of usage records begin again.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _HASH_DIGITS = 12
 
 
 def make_way(connection: sa.Connection, record: AllocationRecord) -> None:
-    """Rename what was released under the name of this grant, if anything was and this is another grant."""
+    """Rename the released allocation with the name of this grant, if it is an earlier grant."""
     journal, usage = tables.allocations, tables.usage
     before = sa.select(journal.c.granted_at).where(
         journal.c.id == record.id,
@@ -33,6 +35,6 @@ def make_way(connection: sa.Connection, record: AllocationRecord) -> None:
 
 
 def earlier_name(allocation: str, granted_at: float) -> str:
-    """Of a grant that has ended: it begins as the name does."""
+    """Return the new name of an ended grant, which begins with the old one."""
     mark = hashlib.sha256(f"{allocation}/{granted_at!r}".encode()).hexdigest()[:_HASH_DIGITS]
     return f"{allocation[:_KEPT_CHARACTERS]}~{mark}"

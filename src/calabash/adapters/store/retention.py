@@ -1,7 +1,8 @@
-"""What of the past is kept: bounds by age and by count, and the removal of what is beyond them.
+"""Retention: bounds of the history by age and count, and removal beyond them.
 
-Removal goes in small batches, oldest first, each a transaction of its own, so that a grant never waits long for it.
-What is held is never touched.
+Rows are removed in small batches, oldest first, each in its own transaction, so that a grant never waits long. Rows of
+held
+allocations are never removed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Retention:
 
 
 def trim(database: Database, kept: Retention, *, now_s: float) -> int:
-    """Remove at most one batch per table of what is beyond the bounds; how many rows went."""
+    """Remove at most one batch of each table beyond the bounds; return the number of rows."""
     gone = flatten(database, bound=kept.usage, now_s=now_s)
     gone += AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):

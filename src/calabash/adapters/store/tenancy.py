@@ -19,14 +19,14 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, Tok
 
 
 class TenancyTables:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Tenancy tables. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @property
     def database(self) -> Database:
-        """Where they are."""
+        """Database of the tables."""
         return self._database
 
     def tenants(self) -> list[Tenant]:
@@ -52,7 +52,7 @@ class TenancyTables:
                     connection.execute(sa.insert(table), [_member_values(m) for m in members])
 
     def delete_tenant(self, name: str) -> bool:
-        """With its projects, memberships and notifications; False when there was none."""
+        """Delete the tenant with its projects, memberships and notifications; return False if it does not exist."""
         with self._database.transaction() as connection:
             note_guarantee(connection, name, 0.0, at=time.time())
             for table in (tables.members, tables.projects, tables.notifications, tables.deliveries):
@@ -69,7 +69,7 @@ class TenancyTables:
             _replace(connection, tables.projects, ("tenant", "name"), asdict(project))
 
     def delete_project(self, tenant: str, name: str) -> bool:
-        """With its memberships; False when there was none."""
+        """Delete the project with its memberships; return False if it does not exist."""
         members, projects = tables.members.c, tables.projects.c
         with self._database.transaction() as connection:
             connection.execute(sa.delete(tables.members).where(members.tenant == tenant, members.project == name))
@@ -86,7 +86,7 @@ class TenancyTables:
             _replace(connection, tables.users, ("name",), asdict(user))
 
     def delete_user(self, name: str) -> bool:
-        """With its memberships and tokens; False when there was none."""
+        """Delete the user with its memberships and tokens; return False if it does not exist."""
         with self._database.transaction() as connection:
             for table in (tables.members, tables.tokens):
                 connection.execute(sa.delete(table).where(table.c.user == name))
@@ -102,7 +102,7 @@ class TenancyTables:
             _replace(connection, tables.members, ("user", "tenant", "project"), _member_values(member))
 
     def delete_member(self, *, user: str, tenant: str, project: str) -> bool:
-        """False when it was none."""
+        """Delete the membership; return False if it does not exist."""
         table = tables.members
         there = (table.c.user == user, table.c.tenant == tenant, table.c.project == project)
         with self._database.transaction() as connection:
@@ -110,23 +110,26 @@ class TenancyTables:
 
 
 class TokenTable:
-    """Tokens; as ``TenancyTables`` otherwise."""
+    """Token table. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def everything(self) -> list[TokenRecord]:
-        """All tokens, the revoked and the expired too, as long as they are kept."""
+        """Return all stored tokens, including revoked and expired ones."""
         return [_token(row) for row in _all(self._database, tables.tokens)]
 
     def put(self, token: TokenRecord) -> None:
-        """Keep a new token."""
+        """Store a new token."""
         values = asdict(token) | {"kind": token.kind.value, "scopes": [scope.value for scope in token.scopes]}
         with self._database.transaction() as connection:
             connection.execute(sa.insert(tables.tokens).values(values))
 
     def revoke(self, token: str, *, at: float) -> bool:
-        """False when there is none or it was revoked before: of two that use a token up, one gets True."""
+        """Revoke the token; return False if it does not exist or was revoked before.
+
+        Of two concurrent calls, one returns True.
+        """
         table = tables.tokens
         change = sa.update(table).where(table.c.id == token, table.c.revoked_at == 0.0).values(revoked_at=at)
         with self._database.transaction() as connection:

@@ -1,6 +1,6 @@
-"""The manager of an InfiniBand fabric (UFM) by its REST API: partitions by P_Key and the ports in them.
+"""Client of the manager of an InfiniBand fabric (UFM): partitions by P_Key and the ports in them.
 
-What lives here: questions, answers and their strict reading. What never lives here: whose a partition is to be.
+The members of a partition are decided elsewhere.
 """
 
 from calabash.adapters.ufm.client import Pkey, PkeyMember, UfmClient, UfmServer

@@ -1,5 +1,7 @@
-"""UFM's routes for P_Keys: ``/ufmRest/resources/pkeys``; with a token ``/ufmRestV3``. An answer is believed only where it has
-the shape that is documented: a manager that answers with a page for people, or with half a list, has not answered."""
+"""UFM's REST API for P_Keys: ``/ufmRest/resources/pkeys``; with a token ``/ufmRestV3``.
+
+Answers are decoded strictly: an HTML page or a truncated list is an error.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _ABSENT = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UfmServer:
-    """Where it is and how it knows us.
+    """Address and credentials of a UFM server.
 
-    ``token_file``: a file with a token, else ``user`` and ``password_file``; only their owner may read these files.
-    ``authority``: PEM file of whoever signs its certificate; empty: what the system trusts.
+    Args:
+        token_file: file with a token, else ``user`` and ``password_file``; only their owner may read these files.
+        authority: PEM file of the authority of its certificate; "" for the system's.
     """
 
     url: str
@@ -37,27 +40,31 @@ class UfmServer:
 
 
 class PkeyMember(msgspec.Struct, frozen=True):
-    """A port in a partition; ``limited`` members do not talk to each other."""
+    """Port in a partition; ``limited`` members cannot communicate with each other."""
 
     guid: Annotated[str, Meta(pattern="^(0x)?[0-9A-Fa-f]{16}$")]
     membership: Literal["full", "limited"]
 
     @property
     def address(self) -> str:
-        """The GUID as 16 small digits."""
+        """GUID as 16 lower-case hexadecimal digits."""
         return self.guid.lower().removeprefix("0x")
 
 
 class Pkey(msgspec.Struct, frozen=True):
-    """A partition; ``partition`` is its name. ``guids`` are asked for, so they are required."""
+    """Partition with its name and members."""
 
     guids: tuple[PkeyMember, ...]
     partition: str = ""
 
 
 class UfmClient:
-    """Safe for threads; keeps no connection. Every call raises CalabashError: UNREACHABLE or TIMEOUT where there is no answer,
-    NOT_AUTHENTICATED, CONFLICT where the manager refuses, BAD_FILE where its answer is not understood."""
+    """Client of UFM; safe for threads, keeps no connection.
+
+    Every call raises CalabashError: UNREACHABLE or TIMEOUT without an answer, NOT_AUTHENTICATED, CONFLICT if the
+    manager refuses,
+    BAD_FILE if its answer cannot be decoded.
+    """
 
     def __init__(self, server: UfmServer) -> None:
         self._web = WebClient(
@@ -75,7 +82,7 @@ class UfmClient:
         self._headers = {"Authorization": f"Basic {credential}", "Content-Type": "application/json"}
 
     def pkeys(self) -> dict[int, Pkey]:
-        """All partitions with their members, by number."""
+        """Return all partitions with their members, by P_Key. Raises CalabashError."""
         content = self._ask("GET", "/resources/pkeys/?guids_data=true")
         try:
             found = msgspec.json.decode(content, type=dict[str, Pkey])
@@ -88,22 +95,22 @@ class UfmClient:
             ) from None
 
     def create(self, number: int, name: str) -> None:
-        """Make an empty partition of that name."""
+        """Create an empty partition."""
         self._ask("POST", "/resources/pkeys/add", {"pkey": hex(number), "partition_name": name, "ip_over_ib": True})
 
     def add(self, number: int, guids: Collection[str]) -> None:
-        """Have these ports in it as full members."""
+        """Add ports to a partition as full members."""
         for some in _portions(guids):
             body = {"pkey": hex(number), "guids": some, "membership": "full", "index0": False, "ip_over_ib": True}
             self._ask("POST", "/resources/pkeys/", body)
 
     def remove(self, number: int, guids: Collection[str]) -> None:
-        """Have these ports out of it; those that are not in it are no error."""
+        """Remove ports from a partition; ports that are not members are ignored."""
         for some in _portions(guids):
             self._ask("DELETE", f"/resources/pkeys/{number:#x}/guids/{','.join(some)}", absent=True)
 
     def delete(self, number: int) -> None:
-        """Remove the partition; none is no error."""
+        """Delete the partition; does nothing if it does not exist."""
         self._ask("DELETE", f"/resources/pkeys/{number:#x}", absent=True)
 
     def _ask(self, method: str, path: str, body: object = None, *, absent: bool = False) -> bytes:

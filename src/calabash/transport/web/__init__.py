@@ -1,7 +1,8 @@
-"""Requests to web servers of others: an identity provider, whoever is to be notified.
+"""HTTP client for web servers of others: identity providers and receivers of notices.
 
-What lives here: one bounded request at a time over HTTP/1.1, and the rule which addresses may be reached. What never lives
-here: what is asked and what the answer means. No redirect is followed, no proxy is asked, nothing is kept between two requests.
+It makes one bounded request at a time over HTTP/1.1, and restricts the addresses that may be reached. It follows no
+redirects,
+uses no proxy, and keeps no connection between two requests.
 """
 
 from calabash.transport.web.addresses import AddressRule

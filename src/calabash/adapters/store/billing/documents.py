@@ -13,9 +13,11 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillRecord:
-    """An invoice or, with ``number`` empty, a draft; money is text. ``reversed_by`` is the number of what took it back.
+    """Invoice or, with an empty ``number``, draft; amounts of money are text.
 
-    ``items`` are the parts of its itemised use; they are only written with a draft, and read by ``BillingTables.items``.
+    Args:
+        reversed_by: number of the reversal.
+        items: parts of its itemised use; only written with a draft, and read by ``BillingTables.items``.
     """
 
     tenant: str
@@ -35,7 +37,7 @@ class BillRecord:
 
     @property
     def seal(self) -> str:
-        """The seal of an issued invoice as its columns, document and lines are now."""
+        """Seal of an issued invoice, computed from its current columns, document and lines."""
         head = {
             "number": self.number,
             "tenant": self.tenant,
@@ -53,7 +55,7 @@ class BillRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillFilter:
-    """Which invoices; "" is any."""
+    """Filter of invoices; "" is any."""
 
     tenant: str = ""
     month: str = ""

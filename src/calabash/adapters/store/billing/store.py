@@ -1,7 +1,8 @@
 """Tariffs, guarantees, drafts and invoices in the database.
 
-An invoice gets its number in the transaction that writes it, so that numbers of a series run without gaps: whoever issues
-next waits for the counter, and a failure takes the number back.
+An invoice gets its number in the transaction that writes it, so that the numbers of a series have no gaps: a concurrent
+issue
+waits for the counter, and a failure rolls the number back.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _ALL_SERIES = "*"  # a row that no number is taken from: what is issued waits fo
 
 
 class BillingTables:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Billing tables. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put_tariff(self, name: str, valid_from: str, document: Document, *, at: float) -> None:
-        """Create it, or replace the one of that name that begins on the same day."""
+        """Create the tariff, or replace the one of that name that begins on the same day."""
         table = tables.tariffs
         with self._database.transaction() as connection:
             connection.execute(sa.delete(table).where(table.c.name == name, table.c.valid_from == valid_from))
@@ -37,14 +38,14 @@ class BillingTables:
             )
 
     def tariffs(self) -> list[Document]:
-        """All of them by name and begin."""
+        """Return all tariffs by name and begin."""
         table = tables.tariffs
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table.c.document).order_by(table.c.name, table.c.valid_from))
             return [dict(document) for document in rows.scalars()]
 
     def guarantees(self) -> dict[str, list[tuple[float, float]]]:
-        """Of each tenant, since when it is guaranteed how many devices; oldest first."""
+        """Return for each tenant the times and numbers of guaranteed devices, oldest first."""
         table, found = tables.guarantees, dict[str, list[tuple[float, float]]]()
         with self._database.reading() as connection:
             for row in connection.execute(sa.select(table).order_by(table.c.id)):
@@ -78,14 +79,14 @@ class BillingTables:
                     connection.execute(sa.insert(items), parts)
 
     def drafts(self, which: BillFilter) -> list[BillRecord]:
-        """By month and tenant, with their lines."""
+        """Return drafts by month and tenant, with their lines."""
         table = tables.invoice_drafts
         query = _filtered(sa.select(table), table, which).order_by(table.c.month.desc(), table.c.tenant)
         with self._database.reading() as connection:
             return [_draft(dict(row)) for row in connection.execute(query.limit(which.limit)).mappings()]
 
     def delete_draft(self, tenant: str, month: str) -> bool:
-        """False when there was none."""
+        """Delete the draft; return False if it does not exist."""
         with self._database.transaction() as connection:
             return _forget_draft(connection, tenant, month)
 
@@ -101,12 +102,12 @@ class BillingTables:
         by: str,
         complete: Callable[[BillRecord, Sequence[BillRecord]], BillRecord] = lambda draft, _: draft,
     ) -> str:
-        """The draft of that tenant and month becomes an invoice: its number.
+        """Turn the draft of a tenant and month into an invoice; return its number.
 
         Args:
-            complete: makes the invoice of the draft and of everything that was issued to the tenant.
+            complete: makes the invoice from the draft and all invoices of the tenant.
 
-        Raises CalabashError: NOT_FOUND without a draft, CONFLICT where that month is invoiced already.
+        Raises CalabashError: NOT_FOUND without a draft, CONFLICT if the month is invoiced already.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
@@ -149,10 +150,12 @@ class BillingTables:
         by: str,
         check: Callable[[Sequence[BillRecord]], None] = lambda _: None,
     ) -> str:
-        """Write what takes an invoice back: its number. Raises CONFLICT when that was done already.
+        """Write the reversal of an invoice; return its number.
+
+        Raises CalabashError(CONFLICT) if it is reversed already.
 
         Args:
-            check: raises CalabashError where something else that was issued to the tenant forbids it.
+            check: raises CalabashError if another invoice of the tenant forbids the reversal.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
@@ -171,10 +174,10 @@ class BillingTables:
     def credit(
         self, tenant: str, *, make: Callable[[Sequence[BillRecord]], BillRecord], series: str, at: float, by: str
     ) -> str:
-        """Write a credit note: its number.
+        """Write a credit note; return its number.
 
         Args:
-            make: makes the credit note from everything that was issued to the tenant. It may raise CalabashError.
+            make: makes the credit note from all invoices of the tenant. It may raise CalabashError.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
@@ -184,12 +187,12 @@ class BillingTables:
         return number
 
     def bills_of(self, tenant: str) -> list[BillRecord]:
-        """Everything that was issued to a tenant, in the order of issue, without lines."""
+        """Return all invoices of a tenant in the order of issue, without lines."""
         with self._database.reading() as connection:
             return _bills_of(connection, tenant)
 
     def bills(self, which: BillFilter) -> list[BillRecord]:
-        """Issued ones by number, without their lines."""
+        """Return issued invoices by number, without their lines."""
         table = tables.invoices
         query = _filtered(_bills(), table, which).order_by(table.c.number).limit(which.limit)
         if which.after:
@@ -198,7 +201,7 @@ class BillingTables:
             return [_bill(dict(row)) for row in connection.execute(query).mappings()]
 
     def bill(self, number: str) -> BillRecord | None:
-        """One issued invoice with its lines."""
+        """Return an issued invoice with its lines, or None."""
         lines = tables.invoice_lines
         with self._database.reading() as connection:
             row = connection.execute(_bills().where(tables.invoices.c.number == number)).mappings().one_or_none()
@@ -210,7 +213,7 @@ class BillingTables:
             return _bill(dict(row), [dict(line) for line in found.scalars()])
 
     def items(self, record: BillRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
-        """The next parts of the itemised use of an invoice or a draft: each its number and its items."""
+        """Return the next parts of the itemised use of an invoice or draft: number and items of each."""
         table = tables.invoice_items if record.number else tables.invoice_draft_items
         mine = (
             [table.c.number == record.number]

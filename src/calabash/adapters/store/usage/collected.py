@@ -1,7 +1,8 @@
-"""Usage that nodes have sent, and how far each has sent: both change in one transaction, so nothing is lost or there twice.
+"""Usage records that nodes have sent, and the position of each node.
 
-A *source* is a node and the name of its database. The number of an interval in ``usage`` is made of the source's number and the
-interval's own, so intervals of two sources never meet, whatever they say of themselves.
+Both change in one transaction, so that no record is lost or stored twice. A *source* is a node and the name of its
+database. The
+number of a record is made of the source's number and the record's own, so that records of two sources never collide.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class UsageSource:
 
 
 class CollectedUsage:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Collected usage. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def last(self, node: str, epoch: str) -> int:
-        """Up to which number the intervals of that source are here; 0 when it is new."""
+        """Return the number up to which the source's records are stored; 0 for a new source."""
         table = tables.usage_sources
         query = sa.select(table.c.last).where(table.c.node == node, table.c.epoch == epoch)
         with self._database.transaction() as connection:
             return connection.execute(query).scalar_one_or_none() or 0
 
     def sources(self) -> list[UsageSource]:
-        """All of them, by node and age."""
+        """Return all sources by node and age."""
         table = tables.usage_sources
         with self._database.transaction() as connection:
             rows = connection.execute(sa.select(table).order_by(table.c.node, table.c.id)).all()
@@ -53,13 +54,13 @@ class CollectedUsage:
     def commit(
         self, node: str, epoch: str, intervals: Sequence[NumberedUsage], *, after: int, lost: bool = False, at_s: float
     ) -> int:
-        """Write those that are new; up to which number all are here now.
+        """Write the new records; return the number up to which all are stored now.
 
         Args:
-            after: the number before the first of them; when it is beyond what is here nothing is written.
-            lost: what lies between is gone on the node, and is not waited for.
+            after: the number before the first record; if it is beyond the stored ones, nothing is written.
+            lost: True if the records between are gone on the node.
 
-        Raises CalabashError: CONFLICT when a node has had more databases than anybody installs.
+        Raises CalabashError(CONFLICT) if a node has had more than EPOCHS_MAX databases.
         """
         with self._database.transaction() as connection:
             source, last = self._source(connection, node, epoch, at_s)
@@ -75,7 +76,7 @@ class CollectedUsage:
         return last
 
     def _source(self, connection: sa.Connection, node: str, epoch: str, at_s: float) -> tuple[int, int]:
-        """Its number, and how far it is. Nobody else writes it before this transaction ends."""
+        """Return the source's number and position, locked until the transaction ends."""
         table = tables.usage_sources
         of_node = table.c.node == node
         mine = sa.select(table.c.id, table.c.last).where(of_node, table.c.epoch == epoch).with_for_update()

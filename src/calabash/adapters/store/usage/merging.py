@@ -36,7 +36,7 @@ _ACCOUNT = ("tenant", "project", "queue", "user", "device", "device_model", "mod
 
 
 def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, Any]]:
-    """The rows that have the same sums, each within the quarter (its number since 1970): times, shares and amounts."""
+    """Return rows with the same sums, all within the quarter (its number since 1970)."""
     lengths = [_us(row["to_s"]) - _us(row["from_s"]) for row in rows]
     core = sum(us * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
     memory = sum(us * row["memory_mib"] for us, row in zip(lengths, rows, strict=True))
@@ -64,9 +64,9 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 
 
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
-    """Where there are more than ``bound`` rows, spread the largest groups of the next days; how many rows went.
+    """Merge the largest groups of the next days if there are more than ``bound`` rows; return the rows removed.
 
-    Every time is looked at once, and all of it again after ``AGAIN_S``, for usage may come late.
+    All of the time is processed once, and again after ``AGAIN_S``, because usage may arrive late.
     """
     usage = tables.usage
     with database.reading() as connection:
@@ -92,7 +92,7 @@ def flatten(database: Database, *, bound: int, now_s: float) -> int:
 
 
 def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
-    """The largest ones that ended in that time, which begins and ends with a quarter."""
+    """Return the query for the largest groups that ended in a time of whole quarters."""
     usage = tables.usage
     quarter = _quarter(database).label("quarter")
     account = [usage.c[name] for name in _ACCOUNT]
@@ -104,7 +104,7 @@ def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
 
 
 def _flatten(database: Database, group: dict[str, Any], *, now_s: float) -> int:
-    """All of a group, in short transactions; how many rows went."""
+    """Merge all rows of a group in short transactions; return the number of rows removed."""
     usage, quarter = tables.usage, int(group.pop("quarter"))
     begin_s, gone = float(quarter * QUARTER_S), 0
     mine = [usage.c[name] == value for name, value in group.items()]
@@ -134,7 +134,7 @@ def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group
 
 
 def _mark(connection: sa.Connection) -> tuple[float, float]:
-    """When this pass began, and how far it is."""
+    """Return when the current pass began, and its position."""
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _MARK)).scalar_one_or_none()
     pass_s, mark_s = (float(word) for word in (found or "-inf 0").split())
@@ -148,14 +148,14 @@ def _set_mark(connection: sa.Connection, pass_s: float, mark_s: float) -> None:
 
 
 def _released() -> sa.ColumnElement[bool]:
-    """Nobody goes on from it."""
+    """Return the condition that the record's allocation is released."""
     usage, journal = tables.usage, tables.allocations
     held = sa.select(journal.c.id).where(journal.c.state != AllocationState.RELEASED.value)
     return usage.c.allocation.not_in(held)
 
 
 def _quarter(database: Database) -> sa.ColumnElement[Any]:
-    """In which quarter since 1970 an interval begins."""
+    """Return the quarter since 1970 in which a record begins."""
     quarters = tables.usage.c.from_s / float(QUARTER_S)
     whole = quarters if database.engine.dialect.name == "sqlite" else sa.func.floor(quarters)
     return sa.cast(whole, sa.BigInteger)
@@ -185,5 +185,5 @@ def _name(group: Mapping[str, Any], quarter: int) -> str:
 
 
 def _us(seconds: float) -> int:
-    """As the ledger reads them."""
+    """Return microseconds, rounded as the ledger does."""
     return round(seconds * _US)

@@ -46,13 +46,13 @@ class NumberedUsage:
 
 
 class UsageOutbox:
-    """Every method may raise CalabashError; then nothing of that call was written."""
+    """Outbox of usage records. Every method may raise CalabashError; then nothing of the call was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def epoch(self) -> str:
-        """The name of this database, 32 hexadecimal digits; made when it is first asked for."""
+        """Return the name of this database, 32 hexadecimal digits; made at the first call."""
         with self._database.transaction() as connection:
             table = tables.meta
             name = secrets.token_hex(16)
@@ -61,7 +61,7 @@ class UsageOutbox:
         return found
 
     def youngest(self) -> int:
-        """The number of the last interval that is here."""
+        """Return the number of the last record."""
         with self._database.transaction() as connection:
             found: int = connection.execute(sa.select(sa.func.max(tables.usage.c.id))).scalar_one() or 0
         return found
@@ -76,12 +76,12 @@ class UsageOutbox:
             _set(connection, usage_acked=number, usage_folded=number)
 
     def marks(self) -> OutboxMarks:
-        """Where it stands."""
+        """Return the marks of the outbox."""
         with self._database.transaction() as connection:
             return _marks(connection)
 
     def waiting(self) -> int:
-        """How many intervals are not acknowledged."""
+        """Return the number of records that are not acknowledged."""
         table = tables.usage
         with self._database.transaction() as connection:
             acked = _marks(connection).acked
@@ -90,7 +90,7 @@ class UsageOutbox:
         return found
 
     def after(self, number: int, *, limit: int) -> list[NumberedUsage]:
-        """The next intervals behind that row; from now on somebody may have seen them."""
+        """Return the next records after that row, and mark them as sent."""
         table = tables.usage
         query = sa.select(table).where(table.c.id > number).order_by(table.c.id).limit(limit)
         with self._database.transaction() as connection:
@@ -101,13 +101,13 @@ class UsageOutbox:
         return found
 
     def acknowledge(self, number: int) -> None:
-        """Everything up to that row was committed elsewhere."""
+        """Mark everything up to that row as stored by the collector."""
         with self._database.transaction() as connection:
             if number > _marks(connection).acked:
                 _set(connection, usage_acked=number)
 
     def go_back(self, number: int) -> OutboxMarks:
-        """Elsewhere only that row was reached: what follows is waiting again, as far as it is still here."""
+        """Move the acknowledged mark back to that row, as far as its records still exist; return the marks."""
         with self._database.transaction() as connection:
             marks = _marks(connection)
             _set(connection, usage_acked=max(marks.folded, min(number, marks.acked)))

@@ -1,4 +1,4 @@
-"""Questions about usage records that the database answers better than whoever would read all of them."""
+"""Sums over usage records, computed by the database."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ IDS_AT_ONCE = 500  # SQLite takes so many variables in any build
 
 
 class UsageBook:
-    """Sums over the records. Every method may raise CalabashError."""
+    """Sums over usage records. Every method may raise CalabashError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def so_far(self, record: AllocationRecord) -> UsageSoFar | None:
-        """What is written of an allocation; None when nothing is."""
+        """Return the sums of an allocation's records; None if there are none."""
         return self.all_so_far([record]).get(record.id)
 
     def all_so_far(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, UsageSoFar]:
-        """What is written of these allocations; those of which nothing is written are left out.
+        """Return the sums of each allocation's records; allocations without records are left out.
 
-        One question for IDS_AT_ONCE allocations with the same number of slices, however many there are in all.
+        One query for IDS_AT_ONCE allocations with the same number of slices.
         """
         by_count: dict[int, list[AllocationId]] = {}
         for record in records:
