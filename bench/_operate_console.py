@@ -25,7 +25,7 @@ from bench._report import Report
 from calabash.api.gateway import ConsoleSettings, GatewayOrder
 from calabash.api.tenancy import IssuedTokenReply, Me, MemberView
 from calabash.model.access import Action
-from calabash.platform.http.gateway_supervisor import GatewayKeeper, listening_tcp, url_of
+from calabash.platform.http.gateway_supervisor import GatewaySupervisor, listening_tcp, url_of
 from calabash.platform.overview import overview
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def measure_console(report: Report) -> None:
         order = GatewayOrder(
             pool=str(pool.path), credential="none", listener=listener.fileno(), user=0, console=ConsoleSettings()
         )
-        gateway = GatewayKeeper(listener, order)
+        gateway = GatewaySupervisor(listener, order)
         gateway.start()
         try:
             found = _visited(url_of(listener, tls=False), chromium, visits=3 if report.quick else VISITS)

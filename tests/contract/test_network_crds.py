@@ -24,7 +24,7 @@ from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import encode
 from calabash.platform.access.permission import Permission
 from calabash.platform.networks.rights import NetworkRights
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 from calabash.platform.tenancy.directory import People
 
 PEOPLE = People(tenants={"vision": Tenant(name="vision")})
@@ -49,15 +49,15 @@ def _listed(client: KubeClient, kind: Any) -> bool:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[NetworkBook]:
+def store(tmp_path: Path) -> Iterator[NetworkStore]:
     store = open_store(f"sqlite:///{tmp_path / 'pool.db'}")
     permission = Permission(0, everybody=True, people=lambda: PEOPLE)
-    yield NetworkBook(store.networks, NetworkRights(permission, lambda: PEOPLE))
+    yield NetworkStore(store.networks, NetworkRights(permission, lambda: PEOPLE))
     store.close()
 
 
 @pytest.fixture
-def keeper(kube: KubeClient, store: NetworkBook) -> Iterator[KubeNetworkKeeper]:
+def keeper(kube: KubeClient, store: NetworkStore) -> Iterator[KubeNetworkKeeper]:
     found = KubeNetworkKeeper(kube, store)
     found.start()
     yield found
@@ -75,7 +75,7 @@ def test_every_noun_has_a_definition_with_its_fields() -> None:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: NetworkBook) -> None:
+def test_networks_are_objects_of_a_real_api_server(kube: KubeClient, store: NetworkStore) -> None:
     vpc = f"v{uuid.uuid4().hex[:8]}"
 
     def write(kind: NetworkKind, path: str, **spec: Any) -> None:

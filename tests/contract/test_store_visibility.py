@@ -12,7 +12,7 @@ from calabash.adapters.store import Store
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind, TokenScope
-from calabash.platform.access.visibility import PUBLIC_EVENTS, Held, Sight
+from calabash.platform.access.visibility import PUBLIC_EVENTS, Held, Visibility
 from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.owners import AllocationOwners
 
@@ -34,8 +34,8 @@ def _random_record(chance: random.Random, name: str) -> AllocationRecord:
     return replace(record, request=GpuRequest(tenant=chance.choice(TENANTS)), created_at=chance.random())
 
 
-def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Sight:
-    return Sight(
+def _visibility_of(who: Principal, store: Store, waiting: list[Held]) -> Visibility:
+    return Visibility(
         who,
         people=People(tenants={name: Tenant(name=name) for name in ("vision", "speech")}),
         live=lambda: waiting,
@@ -76,5 +76,5 @@ def test_journal_leaves_out_exactly_the_invisible_objects(store: Store, seed: in
         assert {r.id for r in held} == {r.id for r in found if not r.ended_at}, who
 
 
-def _event(visible: Sight, allocation: str, kind: str) -> bool:
+def _event(visible: Visibility, allocation: str, kind: str) -> bool:
     return visible.allocation(allocation) if allocation else kind in PUBLIC_EVENTS

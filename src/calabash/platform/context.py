@@ -11,15 +11,15 @@ from calabash.model.tenancy import Principal
 from calabash.platform.access.permission import Permission
 from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
-from calabash.platform.access.visibility import Sight
+from calabash.platform.access.visibility import Visibility
 from calabash.platform.audit.trail import AuditTrail
 from calabash.platform.billing.service import Billing
 from calabash.platform.http.change_feed import Key, Trace
 from calabash.platform.http.request_limits import Fairness
-from calabash.platform.networks.certificates import CertificateBook
-from calabash.platform.networks.store import NetworkBook
-from calabash.platform.notifications.rules import NoticeBook
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.networks.certificates import CertificateStore
+from calabash.platform.networks.store import NetworkStore
+from calabash.platform.notifications.rules import NotificationRules
+from calabash.platform.tenancy.store import TenancyStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Operations:
     """Services of one pool, of a machine or of a cluster.
 
     Args:
-        sight: returns the visibility of a principal.
+        visibility: returns the visibility of a principal.
         queues: returns the visible queues, with the amounts that are allocated and waiting.
         devices: returns the present number of devices.
         settle: releases allocations that have ended; called before a decision that depends on running allocations.
@@ -39,17 +39,17 @@ class Operations:
 
     permission: Permission
     tokens: Tokens
-    tenancy: TenancyBook
+    tenancy: TenancyStore
     changes: TenancyChanges
     billing: Billing
     store: Store
     audit: AuditTrail
     fairness: Fairness
-    sight: Callable[[Principal], Sight]
-    queues: Callable[[Sight], list[QueueView]]
+    visibility: Callable[[Principal], Visibility]
+    queues: Callable[[Visibility], list[QueueView]]
     devices: Callable[[], int]
     settle: Callable[[], None]
     traces: Callable[[], Mapping[Key, Trace]]
-    notices: NoticeBook | None = None
-    networks: NetworkBook | None = None
-    certificates: CertificateBook | None = None
+    notices: NotificationRules | None = None
+    networks: NetworkStore | None = None
+    certificates: CertificateStore | None = None

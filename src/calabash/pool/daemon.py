@@ -1,7 +1,7 @@
-"""``python -I -m calabash.pool.daemon``: build the adapters, start the threads, serve, and stop in reverse order.
+"""Pool daemon, ``python -I -m calabash.pool.daemon``: builds adapters, starts threads, serves, and stops in reverse.
 
-It stays in the foreground. What cannot start says why in two lines on stderr, ``error [reason]: ...`` and
-``hint: ...``, and ends with 1.
+It stays in the foreground. If it cannot start, it writes two lines to stderr, ``error [reason]: ...`` and ``hint: ...``, and
+exits with status 1.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from calabash.platform.home.directory import DATABASE_FILE, own_home, require_ro
 from calabash.platform.home.housekeeping import Housekeeper
 from calabash.platform.home.limits import Limits
 from calabash.platform.home.logs import LOG_FILE, STARTING, configure
-from calabash.platform.http.gateway_supervisor import OFF, ConsoleDoor, gateway_socket
+from calabash.platform.http.gateway_supervisor import OFF, ConsoleListener, gateway_socket
 from calabash.platform.http.request_limits import Fairness
 from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
-from calabash.platform.networks.certificates import CertificateBook
-from calabash.platform.networks.controller_supervisor import NetworkKeeper
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.certificates import CertificateStore
+from calabash.platform.networks.controller_supervisor import ControllerSupervisor
+from calabash.platform.networks.store import NetworkStore
 from calabash.platform.networks.wiring import networking
-from calabash.platform.notifications.rules import NoticeBook
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.notifications.rules import NotificationRules
+from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.handlers.application import application
 from calabash.pool.handlers.asked import Context
 from calabash.pool.jobs.service import Jobs
 from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
 from calabash.pool.networks.ports import TenantPorts
-from calabash.pool.notice_sources import over_use_told, pool_notices
+from calabash.pool.notice_sources import over_use_notifier, pool_notices
 from calabash.pool.overuse.watcher import OverUseWatch
 from calabash.pool.pool import Pool
 from calabash.pool.requests.run_times import RunTimes
 from calabash.pool.settings import Settings, read_settings
 
-SWITCH_INTERVAL_S = 0.001  # a reply passes several threads: whoever computes must not hold each of them up for long
+SWITCH_INTERVAL_S = 0.001  # a reply passes several threads, and a computing thread must not delay each of them
 
 log = structlog.get_logger(__name__)
 
 
 def main() -> int:
-    """Run the pool until it is told to stop."""
+    """Run the pool until it is stopped; return the exit status."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    faulthandler.register(signal.SIGUSR2)  # for whoever looks for the cause when a pool does not answer
+    faulthandler.register(signal.SIGUSR2)  # prints the stacks of all threads of a pool that does not answer
     os.umask(0o022)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every waiting request is a connection
@@ -143,38 +143,38 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         network=network,
         names=names,
     )
-    end_urgency()  # threads and processes that begin from here on have the usual priority
+    end_urgency()  # later threads and processes have the usual priority
     agent.start(_starting)
     stack.callback(agent.stop)
     everybody = agent.membership == "kernel"
     _starting("scheduler and API")
-    tenancy = TenancyBook(store.tenancy)
+    tenancy = TenancyStore(store.tenancy)
     permission = Permission(os.geteuid(), everybody=everybody, people=tenancy.people)
     pool = _pool(agent, store, permission, tenancy, settings)
     stack.callback(pool.billing.close)
     fairness = Fairness(_possible(settings.user), exempt=lambda uid: uid in {0, os.geteuid()})
-    door = stack.enter_context(_console(arguments, settings.console))
+    console = stack.enter_context(_console(arguments, settings.console))
     context = Context(
         home=home,
         sim=sim,
         simulation=simulation,
         driver=", ".join(f"{d.vendor} {d.driver_version()}" for d in drivers),
         arbiter_pid=agent.arbiter_pid,
-        console=door.url,
-        console_failure=door.failure,
+        console=console.url,
+        console_failure=console.failure,
     )
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener)
-    stack.callback(address.unlink, missing_ok=True)  # ours from here on, and never what stood there before
+    stack.callback(address.unlink, missing_ok=True)  # the path is this pool's own from here on
     audit = _audit_trail(home, store, stack)
     listeners, token_socket = [listener], ""
-    if door.listener is not None:
+    if console.listener is not None:
         listeners.append(stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)))
         token_socket = str(gateway_socket(home))
         listening(Path(token_socket), listeners[1], mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
-        door.serve(token_socket, credential=pool.tokens.gateway().secret)
-    notices = _watch_over_use(pool, settings, audit, stack)
+        console.serve(token_socket, credential=pool.tokens.gateway().secret)
+    notices = _start_over_use_watch(pool, settings, audit, stack)
     networks, certificates = _networks(pool, store, network=network, booked=booked, journal=journal, home=home)
     keeper = Housekeeper(
         store=store,
@@ -182,16 +182,16 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
         kept=settings.journal.retention(),
         log_file=home / LOG_FILE,
         check=lambda: _end_overdue(pool),
-        preload="scipy.optimize",  # by the scheduler's tables
+        preload="scipy.optimize",  # imported by the scheduler's tables
     )
     keeper.start()
     stack.callback(keeper.stop)
     _keep_run_times(agent, tenancy, stack)
-    stack.enter_context(NetworkKeeper(home, fabric=settings.fabric.run))
+    stack.enter_context(ControllerSupervisor(home, fabric=settings.fabric.run))
     log.info("pool is up", home=str(home), sim=sim, serves=permission.serves(), membership=agent.membership)
-    # uvicorn raises a signal that ended it once more when it is done; then the way out leads through our stack.
+    # uvicorn raises the signal that ended it again at its end; the handler then unwinds the stack.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit_by_signal)
     server = Server(listeners, fairness, token_socket=token_socket, ending=networks.end)
     server.run(
         application(
@@ -222,7 +222,7 @@ def _journal(url: str, stack: ExitStack) -> Store:
     return store
 
 
-def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyBook, settings: Settings) -> Pool:
+def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: TenancyStore, settings: Settings) -> Pool:
     pool = Pool(
         agent=agent, store=store, clock=SystemClock(), permission=permission, tenancy=tenancy, limits=settings.user
     )
@@ -232,7 +232,7 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
 
 
 def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPorts, PlaceJournal]:
-    """The ports of this host; what servers hold is known before anything is swept."""
+    """Return the ports of this host and the journal of places, which is read before unused ports are removed."""
     booked, journal = PlatformPorts(), PlaceJournal(home)
     network = HostNetwork(
         home=home, pool=group_name(home), switch=lambda: host_switch(home), source=booked, names=names
@@ -243,32 +243,37 @@ def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPo
 
 def _networks(
     pool: Pool, store: Store, *, network: HostNetwork, booked: PlatformPorts, journal: PlaceJournal, home: Path
-) -> tuple[NetworkBook, CertificateBook]:
-    """The book of networks and the certificates of their balancers; from now on programs may have ports."""
-    book, certificates = networking(
+) -> tuple[NetworkStore, CertificateStore]:
+    """Return the stores of networks and certificates, and let programs of this pool have ports."""
+    network_store, certificates = networking(
         store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
     )
-    booked.networks = lambda: book.state().networks
+    booked.networks = lambda: network_store.state().networks
     places = ServerPlaces(
-        journal, network=network, book=book, agent=pool.agent, permission=pool.permission, clock=SystemClock()
+        journal,
+        network=network,
+        network_store=network_store,
+        agent=pool.agent,
+        permission=pool.permission,
+        clock=SystemClock(),
     )
-    pool.ports = TenantPorts(home=home, network=network, book=book, agent=pool.agent, places=places)
+    pool.ports = TenantPorts(home=home, network=network, network_store=network_store, agent=pool.agent, places=places)
     pool.entry.require_ports = pool.ports.require
-    return book, certificates
+    return network_store, certificates
 
 
 def _end_overdue(pool: Pool) -> None:
-    """Take back what stands, and what servers hold, of which nobody has spoken for too long."""
-    pool.keeps.end_overdue()
+    """End standing allocations and places of servers that were not renewed in time."""
+    pool.standing.end_overdue()
     if pool.ports is not None:
         pool.ports.places.end_overdue()
 
 
-def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleDoor:
-    """What the command line says goes before the file."""
+def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleListener:
+    """Return the console's listener; arguments of the command line override the file."""
     listen = settings.listen if arguments.console == "default" else arguments.console
     wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
-    return ConsoleDoor(wanted)
+    return ConsoleListener(wanted)
 
 
 def _audit_trail(home: Path, store: Store, stack: ExitStack) -> AuditTrail:
@@ -278,14 +283,14 @@ def _audit_trail(home: Path, store: Store, stack: ExitStack) -> AuditTrail:
     return audit
 
 
-def _keep_run_times(agent: NodeAgent, tenancy: TenancyBook, stack: ExitStack) -> None:
+def _keep_run_times(agent: NodeAgent, tenancy: TenancyStore, stack: ExitStack) -> None:
     run_times = RunTimes(agent=agent, tenancy=tenancy, clock=SystemClock())
     run_times.start()
     stack.callback(run_times.stop)
 
 
-def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NoticeBook:
-    """Look for over-use, and tell whoever wants to know; who that is, is returned."""
+def _start_over_use_watch(pool: Pool, settings: Settings, audit: AuditTrail, stack: ExitStack) -> NotificationRules:
+    """Start the notifications and the thread that detects over-use; return the notification rules."""
     notices = pool_notices(pool, settings.notifications, SystemClock(), stack)
     watch = OverUseWatch(
         agent=pool.agent,
@@ -295,7 +300,7 @@ def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: Ex
         spent=pool.billing.spent,
         audit=audit,
         clock=SystemClock(),
-        told=over_use_told(notices, SystemClock()),
+        told=over_use_notifier(notices, SystemClock()),
     )
     pool.require_within = watch.require_within
     watch.start()
@@ -304,12 +309,12 @@ def _watch_over_use(pool: Pool, settings: Settings, audit: AuditTrail, stack: Ex
 
 
 def _possible(limits: Limits) -> Limits:
-    """One user's connections never take more than half of the descriptors that this process may open."""
+    """Return the limits with a user's connections lowered to half of the descriptors that this process may open."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
     return msgspec.structs.replace(limits, connections=max(16, min(limits.connections, most)))
 
 
-def _leave(_number: int, _frame: object) -> None:
+def _exit_by_signal(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 

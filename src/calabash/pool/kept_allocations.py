@@ -1,7 +1,7 @@
-"""Allocations that stand and are kept as long as somebody says so: who has died for good keeps no device.
+"""Expiry of standing allocations, which have no program on this machine and must be renewed by their owner.
 
-A request that stands without a program of this machine may say how long it is kept without a word from its owner. A pool that
-starts again gives everybody that long anew.
+A standing request may name the time for which its allocation is kept without a renewal (``keep_s``). A restarted pool begins
+that time anew.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from calabash.node.agent import NodeAgent
 NOT_KEPT = "not_kept"
 
 
-class Keeps:
-    """When each of them is over. Methods may be called from any thread."""
+class StandingAllocations:
+    """Expiry times of standing allocations. Safe for threads."""
 
     def __init__(self, agent: NodeAgent, clock: Clock) -> None:
         self._agent = agent
@@ -28,9 +28,9 @@ class Keeps:
         self._until_ns: dict[AllocationId, int] = {}
 
     def renew(self, record: AllocationRecord) -> float:
-        """Its owner is there: for how many seconds it is kept now; 0 when it is kept until it is given back.
+        """Renew an allocation; return the seconds for which it is kept now, 0 if it is kept until it is released.
 
-        Raises BAD_REQUEST for one that lives as long as its program.
+        Raises BAD_REQUEST for an allocation that is not standing.
         """
         if not record.request.standing:
             raise CalabashError(f"{record.id} is kept as long as its program runs", hint="nothing is to be done")
@@ -40,7 +40,7 @@ class Keeps:
         return record.request.keep_s
 
     def end_overdue(self) -> None:
-        """End those of which nobody has spoken for too long."""
+        """End standing allocations that were not renewed in time."""
         now_ns = self._clock.monotonic_ns()
         standing = [r for r in self._agent.records() if r.request.standing and r.request.keep_s]
         with self._lock:

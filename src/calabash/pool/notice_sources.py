@@ -1,4 +1,4 @@
-"""What the pool of one machine adds to its notices: over-use, and requests that wait."""
+"""Notices of the pool of one machine: over-use and long waiting requests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from calabash.binder.local.binder import Binder
 from calabash.model.errors import Reason
 from calabash.model.notices import Notice, NoticeKind
 from calabash.platform.notifications.collector import WaitingLong
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.platform.notifications.wiring import notifying
 from calabash.pool.overuse.policy import OverUseFinding
 from calabash.pool.pool import Pool
 
 
-def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NoticeBook:
-    """The pool's book of notifications, with what carries notices started. Raises CalabashError(BAD_FILE)."""
+def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack: ExitStack) -> NotificationRules:
+    """Start the pool's notifications and return their rules. Raises BAD_FILE."""
     return notifying(
         settings,
         stack,
@@ -31,10 +31,13 @@ def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack
     )
 
 
-def over_use_told(book: NoticeBook, clock: Clock) -> Callable[[str, OverUseFinding], None]:
-    """What the watch over over-use calls. What was taken back is told when it is back."""
+def over_use_notifier(rules: NotificationRules, clock: Clock) -> Callable[[str, OverUseFinding], None]:
+    """Return the function that the over-use watch calls; it posts a notice of each new finding.
 
-    def told(kind: str, finding: OverUseFinding) -> None:
+    An ended allocation causes a notice by its journal event, not here.
+    """
+
+    def notify(kind: str, finding: OverUseFinding) -> None:
         if kind == "over_use":
             now_s = clock.now_s()
             spent = finding.reason is Reason.BUDGET_SPENT
@@ -46,9 +49,9 @@ def over_use_told(book: NoticeBook, clock: Clock) -> Callable[[str, OverUseFindi
                 about=finding.allocation or finding.tenant,
                 message=finding.message,
             )
-            book.post([notice])
+            rules.post([notice])
 
-    return told
+    return notify
 
 
 def _waiting(binder: Binder) -> Iterable[WaitingLong]:

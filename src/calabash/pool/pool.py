@@ -1,8 +1,8 @@
-"""The pool: requests in, allocations out, and who may touch what.
+"""The pool of one machine: submit requests, use and release allocations, with permission checks.
 
-Which request goes where is the scheduler's decision, and the binder carries it out. Here is what stands before both:
-permission, limits per user, and what people are told. Everything is synchronous and safe for threads; the HTTP layer
-calls it from worker threads and awaits the future of a waiting request.
+The scheduler decides on requests and the binder carries its decisions out; this module checks permissions and limits before
+that, and explains decisions to users. All methods are synchronous and safe for threads: the HTTP layer calls them in worker
+threads and awaits the future of a waiting request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from calabash.platform.access.caller import Caller
 from calabash.platform.access.permission import Permission, not_found
 from calabash.platform.access.tenancy_changes import TenancyChanges
 from calabash.platform.access.tokens import Tokens
-from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.access.visibility import Held, Visibility
 from calabash.platform.billing.service import Billing
 from calabash.platform.home.limits import Limits
 from calabash.platform.tenancy.owners import AllocationOwners
-from calabash.platform.tenancy.store import TenancyBook
-from calabash.pool.kept_allocations import Keeps
+from calabash.platform.tenancy.store import TenancyStore
+from calabash.pool.kept_allocations import StandingAllocations
 from calabash.pool.networks.fabric import FabricHolds
 from calabash.pool.networks.ports import TenantPorts
 from calabash.pool.queues import Queues
@@ -51,7 +51,7 @@ class Pool:
         store: Store,
         clock: Clock,
         permission: Permission,
-        tenancy: TenancyBook,
+        tenancy: TenancyStore,
         limits: Limits | None = None,
     ) -> None:
         self.agent, self.store, self.permission, self.tenancy = agent, store, permission, tenancy
@@ -62,7 +62,7 @@ class Pool:
             agent=agent, queues=self.queues.specs, clock=clock, limit=CycleLimit(clock=time.thread_time)
         )
         self.explanations = Explanations(binder=self.binder, agent=agent, store=store)
-        self.keeps, self.fabric = Keeps(agent, clock), FabricHolds(agent.records, self.binder)
+        self.standing, self.fabric = StandingAllocations(agent, clock), FabricHolds(agent.records, self.binder)
         self.entry = EntryBounds(
             permission=permission,
             tenancy=tenancy,
@@ -71,21 +71,23 @@ class Pool:
             binder=self.binder,
             limits=limits or Limits(),
         )
-        tenancy.prepare = lambda people: self.queues.reformed(self.binder, people)
-        self.ports: TenantPorts | None = None  # this pool has no networks
-        self.require_within: Callable[[str], None] = lambda _: None  # whether a tenant gets new slices
+        tenancy.prepare = lambda people: self.queues.with_tenants(self.binder, people)
+        self.ports: TenantPorts | None = None  # None: this pool has no networks
+        self.require_within: Callable[[str], None] = lambda _: (
+            None
+        )  # raises CalabashError for a tenant that gets no new slices
         agent.subscribe(self.binder.room_may_have_appeared)
 
-    # -- asking ------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
     def submit(self, wanted: requests.AllocationRequest, caller: Caller) -> WaitingRequest:
-        """Join the queue and try at once.
+        """Add a request to its queue and schedule at once.
 
-        Raises CalabashError when the caller may not, when it can never be granted, or when it cannot be granted now
-        and does not want to wait. While somebody is just leaving, the answer to such a one is left open: see ``refuse``.
+        Raises CalabashError if the caller lacks permission, if the request can never be granted, or if it cannot be granted
+        now and does not wait. While an allocation is being released, the request stays open instead: see ``refuse``.
         """
         who = caller.principal
-        request = self.entry.judged(wanted, who)
+        request = self.entry.admit(wanted, who)
         self.require_within(request.tenant)
         requester = Requester(uid=who.uid, user=who.user, process=caller.process)
         with self.entry.joining(request, who):
@@ -97,7 +99,7 @@ class Pool:
             return waiting
         try:
             told = self.explanations.refusal(waiting)
-        except CalabashError:  # it was granted in this moment
+        except CalabashError:  # granted in the meantime
             return waiting
         if told.overtaken and wanted.wait_s <= 0:
             self.binder.schedule()
@@ -111,35 +113,35 @@ class Pool:
         return waiting
 
     def refuse(self, waiting: WaitingRequest) -> None:
-        """Withdraw a request that does not want to wait, and raise why; nothing when it was granted in this moment."""
+        """Withdraw a request that does not wait and raise the reason; does nothing if it was granted in the meantime."""
         try:
             told = self.explanations.refusal(waiting)
         except CalabashError:
             return
-        if self.binder.withdraw(waiting, why="it did not want to wait"):
+        if self.binder.withdraw(waiting, why="the request does not wait"):
             raise told.error()
 
     def cancel(self, waiting: WaitingRequest, *, why: str) -> bool:
-        """The caller is gone or tired of waiting. False when it has been answered already."""
+        """Withdraw a request whose client has disconnected or timed out; return False if it was answered before."""
         if not self.binder.withdraw(waiting, why=why):
             return False
         self.agent.event("cancelled", allocation=waiting.id, message=why)
         return True
 
     def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
-        """Nobody is there to take what it was granted."""
+        """End an allocation whose client has disconnected."""
         self.agent.end(waiting.id, reason="cancelled", explanation=why)
 
-    # -- holding -----------------------------------------------------------------------------------------------
+    # -- allocations --------------------------------------------------------------------------------------------
 
     def enter(self, allocation: AllocationId, process: Process | None) -> AllocationRecord:
-        """Make the asking process itself the program. Raises CalabashError when it has gone meanwhile."""
+        """Make the requesting process the program of an allocation. Raises CalabashError if it has ended."""
         if process is None:
-            raise CalabashError("the asking process cannot be seen from here", reason=Reason.NOT_FOUND)
+            raise CalabashError("the requesting process cannot be identified", reason=Reason.NOT_FOUND)
         return self.agent.enter(allocation, process)
 
     def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
-        """The program of an allocation is about to run; only one of the caller's own processes can be it."""
+        """Make a process of the caller the program of an allocation. Raises NOT_FOUND, NOT_PERMITTED."""
         self.permission.require_process(caller.principal, "start the program of an allocation")
         self._require_owner(caller, self._held(allocation))
         program = identify(pid)
@@ -150,15 +152,15 @@ class Pool:
             raise CalabashError(message, reason=Reason.NOT_PERMITTED)
         return self.agent.enter(allocation, program)
 
-    def keep(self, allocation: AllocationId, *, caller: Caller) -> float:
-        """One that stands is still needed: for how many seconds it is kept now; 0: until it is given back."""
+    def renew(self, allocation: AllocationId, *, caller: Caller) -> float:
+        """Renew a standing allocation; return the seconds for which it is kept now, 0 if until it is released."""
         self._require_owner(caller, record := self._held(allocation))
-        return self.keeps.renew(record)
+        return self.standing.renew(record)
 
     def release(self, allocation: AllocationId, *, caller: Caller, force: bool) -> str:
-        """Give it back, or withdraw the request; the state that it is in then: ``ending`` or ``released``.
+        """Release an allocation or withdraw a request; return its state, ``ending`` or ``released``.
 
-        Raises CONFLICT when its programs run and ``force`` is not given.
+        Raises CONFLICT if other processes than the caller use it and ``force`` is false.
         """
         who = caller.principal
         waiting = self.binder.find(allocation)
@@ -180,23 +182,23 @@ class Pool:
                 reason=Reason.CONFLICT,
                 hint="end them, or release it with force",
             )
-        # A program that gives its own slice back is not to be killed for it.
+        # A program that releases its own allocation is not killed.
         by = f"released by {mention(Mentioned.USER, who.user)}"
         self.agent.end(allocation, reason="released", explanation=by, gently=not others and not force)
         return "ending" if self.agent.record(allocation) is not None else "released"
 
-    def what_holds(self, allocation: AllocationId) -> CalabashError:
-        """Why an allocation that was to end is still there: who holds it."""
+    def still_held_error(self, allocation: AllocationId) -> CalabashError:
+        """Build the error for an allocation that was to end and is still held; it names the processes."""
         found = processes_of(self.agent, allocation)
-        holders = f" by {_named(found)}" if found else ", by nobody that can be seen from here"
+        holders = f" by {_named(found)}" if found else ", by a process that the pool cannot see"
         return CalabashError(
             f"{allocation} is still held{holders}",
             reason=Reason.CONFLICT,
-            hint="it is freed as soon as they are gone: end them, or ask root to",
+            hint="it is freed when these processes end: end them, or ask root to do so",
         )
 
     def close(self, *, force: bool) -> None:
-        """Take no more requests. Raises CONFLICT while programs run and ``force`` is not given."""
+        """End all requests and allocations for the shutdown. Raises CONFLICT if something is allocated and not ``force``."""
         running = self.agent.records()
         if running and not force:
             held = "1 allocation is" if len(running) == 1 else f"{len(running)} allocations are"
@@ -224,11 +226,11 @@ class Pool:
             raise not_found(allocation)
         return record
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- views -------------------------------------------------------------------------------------------------
 
-    def sight(self, who: Principal) -> Sight:
-        """What that principal is shown."""
-        return Sight(
+    def visibility(self, who: Principal) -> Visibility:
+        """Return the visibility of a principal."""
+        return Visibility(
             who,
             people=self.tenancy.people(),
             live=lambda: _live(self.agent, self.binder),
@@ -238,27 +240,27 @@ class Pool:
         )
 
     def scenario(self) -> str:
-        """What the scheduler knows now as a scenario file, to be replayed elsewhere."""
+        """Return the scheduler's present state as a scenario file that can be replayed elsewhere."""
         with self.binder.reading() as scheduler:
             snapshot = scheduler.scheduler.snapshot()
         return dump_scenario(snapshot, rule=f"the pool of {self.agent.node} as it was")
 
 
 def processes_of(agent: NodeAgent, allocation: AllocationId) -> list[Process]:
-    """Return the processes of one allocation. Those of others are not looked up: a pool may hold hundreds."""
+    """Return the processes of one allocation. Does not look up the processes of other allocations."""
     found = agent.snapshot(processes=True, only=[allocation]).allocations
     return next((list(a.processes) for a in found if a.record.id == allocation), [])
 
 
 def _live(agent: NodeAgent, binder: Binder) -> list[Held]:
-    """Everything that is held or waits."""
+    """Return all allocations and waiting requests."""
     held: list[Held] = [(r.id, r.request, r.uid, r.user) for r in agent.records()]
     held += [(w.id, w.request, w.requester.uid, w.requester.user) for w in binder.waiting()]
     return held
 
 
 def _named(processes: list[Process]) -> str:
-    """``2 processes (pid 4711 of ann, pid 4712 of ann)``."""
+    """Return a text like ``2 processes (pid 4711 of ann, pid 4712 of ann)``."""
     some = ", ".join(f"pid {p.pid} of {user_name(owner(p))}" for p in processes[:5])
     more = ", ..." if len(processes) > 5 else ""
     return f"{len(processes)} process{'es' if len(processes) != 1 else ''} ({some}{more})"

@@ -1,4 +1,4 @@
-"""A request that waits goes to another queue of its tenant's, or to one that an administrator has made."""
+"""Move a waiting request to another queue of its tenant, or to one that an administrator has created."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from calabash.pool.pool import Pool
 
 
 def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> str:
-    """The queue that it waits in then; the account it is on stays. It keeps its age, and its gang goes with it.
+    """Move a waiting request and its gang to a queue; return the full name of the queue. Tenant and age stay the same.
 
-    Raises NOT_FOUND, NOT_PERMITTED for a request or a queue that the caller may not touch, CONFLICT when it waits no more.
+    Raises NOT_FOUND, NOT_PERMITTED if the caller may not move the request or use the queue, CONFLICT if it does not wait.
     """
     waiting = pool.binder.find(allocation)
     if waiting is None:
-        if pool.agent.record(allocation) is not None and pool.sight(caller.principal).allocation(allocation):
+        if pool.agent.record(allocation) is not None and pool.visibility(caller.principal).allocation(allocation):
             raise CalabashError(
-                f"{allocation} has its place already", reason=Reason.CONFLICT, hint="only what waits can be moved"
+                f"{allocation} is placed already", reason=Reason.CONFLICT, hint="only waiting requests can be moved"
             )
         raise not_found(allocation)
     asker, request = waiting.requester, waiting.request
@@ -45,13 +45,13 @@ def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> st
 
 
 def _permitted(pool: Pool, waiting: WaitingRequest, queue: str, caller: Caller) -> str:
-    """The full name of the queue. Raises NOT_FOUND, NOT_PERMITTED where the caller may not put that request into it."""
+    """Return the full name of the queue. Raises NOT_FOUND, NOT_PERMITTED if the caller may not move the request there."""
     who, tenant = caller.principal, waiting.request.tenant
     people, explicit = pool.tenancy.people(), pool.queues.explicit()
     other = queue.partition("/")[0]
     if other in people.tenants and other != tenant and queue not in explicit:
         if not access.is_allowed(who, Action.SEE, tenant=other):
-            pool.queues.require_explicit(queue)  # to whoever does not see that tenant there is no such queue
+            pool.queues.require_explicit(queue)  # hides the queues of tenants that the caller may not see
         raise CalabashError(
             f"queue {queue} is on the account of tenant {other}, {waiting.id} on that of {tenant}",
             reason=Reason.NOT_PERMITTED,

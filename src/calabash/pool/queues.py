@@ -1,6 +1,6 @@
-"""What administrators set: queues with their guarantees and access lists.
+"""Store of queues with their guarantees and access lists: in memory and in the database.
 
-Kept in memory as stored, so that a request asks no database. The queue ``default`` always exists.
+It has the queues that administrators created, and derives those of tenants. The queue ``default`` always exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from calabash.sched import UNLIMITED, Amount, QueueSpec
 
 
 class Queues:
-    """The queues of the pool. Safe for threads."""
+    """Queues of the pool. Safe for threads."""
 
     def __init__(self, store: Store, people: Callable[[], People] = People) -> None:
         self._stored = store.administration
@@ -32,28 +32,32 @@ class Queues:
         self._queues = {q.name: q for q in self._stored.queues()}
 
     def specs(self) -> list[QueueSpec]:
-        """As the scheduler knows them."""
+        """Return all queues in the scheduler's form."""
         return _specs(self._all(self._people()).values())
 
     def records(self) -> list[QueueRecord]:
-        """Those that an administrator has made."""
+        """Return the queues that an administrator has created."""
         return list(self._queues.values())
 
     def explicit(self) -> Collection[str]:
-        """Names of those that an administrator has made."""
+        """Return the names of the queues that an administrator has created."""
         return self._queues.keys()
 
     def require_explicit(self, name: str) -> None:
-        """Raises NOT_FOUND for what is neither made by an administrator nor ``default``; names no other."""
+        """Raise NOT_FOUND unless the queue is ``default`` or created by an administrator."""
         if name != DEFAULT_QUEUE and name not in self._queues:
             raise _unknown("queue", name, "see `calabash queue list`")
 
     def queue(self, name: str) -> QueueRecord:
-        """One queue; an unknown name has an empty access list."""
+        """Return a queue; for an unknown name one with an empty access list."""
         return self._queues.get(name) or QueueRecord(name=name)
 
     def shown(self, binder: Binder, seen: Callable[[QueueRecord], bool]) -> list[replies.QueueView]:
-        """The queues that are seen with what they hold and what waits in them, in devices."""
+        """Return the visible queues with the allocated and waiting amounts in devices.
+
+        Args:
+            seen: returns True if a queue is visible.
+        """
         known = {DEFAULT_QUEUE: QueueRecord(name=DEFAULT_QUEUE), **self._all(self._people())}
         with binder.reading() as scheduler:
             tree = scheduler.scheduler.tree
@@ -75,7 +79,7 @@ class Queues:
         ]
 
     def put_queue(self, name: str, wanted: QueueSettings, binder: Binder) -> None:
-        """Create a queue or change what is said. Raises CalabashError; then nothing changes."""
+        """Create a queue or change the settings that are given. Raises CalabashError, and then changes nothing."""
         tenant = name.partition("/")[0]
         if name not in self._queues and tenant in self._people().tenants:
             raise CalabashError(
@@ -90,7 +94,7 @@ class Queues:
             self._change(binder, {**self._queues, name: record}, lambda: self._stored.put_queue(record))
 
     def delete_queue(self, name: str, binder: Binder) -> None:
-        """Delete an empty one. Raises CalabashError; then nothing changes."""
+        """Delete an empty queue. Raises CalabashError, and then changes nothing."""
         with self._lock:
             if name not in self._queues:
                 raise _unknown("queue", name, "see `calabash queue list`")
@@ -98,14 +102,17 @@ class Queues:
             self._change(binder, left, lambda: self._stored.delete_queue(name))
 
     def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
-        """Keep the scheduler's tree, the stored one and this one equal whatever fails. The lock is held."""
+        """Change the queues of the scheduler, the database and this store, all or none. The caller holds the lock."""
         with self._formed(binder, self._all(self._people(), wanted)):
             write()
             self._queues = wanted
 
     @contextmanager
-    def reformed(self, binder: Binder, people: People) -> Iterator[None]:
-        """While a change of tenants is written: the scheduler has their queues, and again the old ones when that fails."""
+    def with_tenants(self, binder: Binder, people: People) -> Iterator[None]:
+        """Set the scheduler's queues for a change of tenants; restore the old ones if the body of the context raises.
+
+        Raises CONFLICT if a new tenant has the name of a queue, and CalabashError if the queues are invalid.
+        """
         taken = (people.tenants.keys() - self._people().tenants.keys()) & self._queues.keys()
         if taken:
             name = min(taken)

@@ -1,4 +1,4 @@
-"""``pool.toml`` in the pool's home: bounds that an administrator may change. Read at the start; nothing is needed."""
+"""Settings of the pool: the file ``pool.toml`` in its home, which is optional and read at the start."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from calabash.pool.overuse.policy import OverUseAnswer, OverUsePolicy
 
 
 class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How cards are given out.
+    """Settings of devices.
 
-    ``one_process``: a card that is given out exclusively takes one process only (the driver's compute mode
+    ``one_process``: a device that is allocated exclusively accepts one process only (the driver's compute mode
     EXCLUSIVE_PROCESS); programs of several processes then fail.
     ``spill``: slices may have memory beyond their cards (``calabash run --spill``), up to ``spill_mib_max`` of host memory
     for all of them together; 0 is half of what the machine has.
@@ -39,19 +39,19 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     interval: Literal["", "default", "short", "medium", "long"] = ""
 
     def spilled_mib(self) -> int:
-        """Host memory for what is spilled, where that is allowed."""
+        """Return the host memory in MiB that slices may use beyond their devices."""
         return self.spill_mib_max or memory_mib() // 2
 
     def cards(self) -> CardSettings:
-        """For all cards."""
+        """Return the settings of all devices."""
         return CardSettings(
             spill_mib=self.spilled_mib(), spill=self.spill, replicas=self.replicas, interval=self.interval
         )
 
 
 class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """As whom workers of isolation ``brokered`` run, in a pool of root: users that nobody else is, one for each allocation.
-    Those that have a name on this machine are left out."""
+    """Range of uids that workers of isolation ``brokered`` run as in a pool of root, a different one for each allocation.
+    Uids that have a name on this machine are skipped."""
 
     first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
     last_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 65_533
@@ -83,7 +83,7 @@ class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 
 
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What follows when a tenant uses more than was agreed: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
+    """Consequence of an exceeded budget or limit, or of an idle slice: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
     (and its shares are best-effort meanwhile) or ``return`` (and slices are taken back after ``notice_minutes``).
 
     ``budget``: when the tenant's budget of the month is spent; from ``budget_warn_percent`` of it on it is told.
@@ -125,12 +125,12 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     tenants: dict[str, OverUseSettings] = {}
 
     def over_use_policy(self, tenant: str) -> OverUsePolicy:
-        """One tenant's."""
+        """Return the over-use policy of one tenant."""
         return self.tenants.get(tenant, self.over_use).policy()
 
 
 def read_settings(home: Path) -> Settings:
-    """The settings of the home. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    """Return the settings in the home. Raises BAD_FILE that names the line or the field."""
     path = home / SETTINGS_FILE
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Settings)

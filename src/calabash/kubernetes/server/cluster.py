@@ -18,11 +18,11 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE, DEFAULT_TENANT, AllocationId, GpuRequest
 from calabash.model.tenancy import DEFAULT_PROJECT, Principal
 from calabash.platform.access.permission import Permission, not_found
-from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.access.visibility import Held, Visibility
 from calabash.platform.http.change_feed import Key, Trace
 from calabash.platform.overview import overview
 from calabash.platform.tenancy.owners import AllocationOwner
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 UNKNOWN = "unknown"
 
@@ -40,7 +40,7 @@ class ClusterMoment:
 class ClusterFace:
     """Safe for threads; every answer is of one look."""
 
-    def __init__(self, state: ClusterState, *, tenancy: TenancyBook, permission: Permission) -> None:
+    def __init__(self, state: ClusterState, *, tenancy: TenancyStore, permission: Permission) -> None:
         self._state = state
         self._tenancy = tenancy
         self._permission = permission
@@ -66,10 +66,10 @@ class ClusterFace:
 
     # -- who sees what -----------------------------------------------------------------------------------------
 
-    def sight(self, who: Principal) -> Sight:
+    def visibility(self, who: Principal) -> Visibility:
         """What that principal is shown."""
         tenants = tenant_map(self._tenancy.people())
-        return Sight(
+        return Visibility(
             who,
             people=self._tenancy.people(),
             live=lambda: self._live(tenants),
@@ -92,19 +92,19 @@ class ClusterFace:
             return None
         return AllocationOwner(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
-    def sees(self, sight: Sight, pod: ServedPod, tenants: TenantMap) -> bool:
+    def sees(self, visibility: Visibility, pod: ServedPod, tenants: TenantMap) -> bool:
         """Whether that pod is shown."""
-        return sight.sees(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
+        return visibility.sees(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
     # -- what there is -----------------------------------------------------------------------------------------
 
-    def devices(self, sight: Sight) -> replies.DeviceList:
+    def devices(self, visibility: Visibility) -> replies.DeviceList:
         found = self.moment().devices
-        return replies.DeviceList(items=[sight.shown_device(views.device_view(one)) for one in found])
+        return replies.DeviceList(items=[visibility.shown_device(views.device_view(one)) for one in found])
 
-    def device(self, name: str, sight: Sight) -> replies.DeviceDetail:
+    def device(self, name: str, visibility: Visibility) -> replies.DeviceDetail:
         """One, by number or UUID. Raises NOT_FOUND."""
-        return sight.shown_detail(views.device_detail(self.numbered(name)))
+        return visibility.shown_detail(views.device_detail(self.numbered(name)))
 
     def numbered(self, name: str) -> views.NumberedDevice:
         """One, by number or UUID. Raises NOT_FOUND."""
@@ -115,56 +115,60 @@ class ClusterFace:
             f"there is no device {name[:80]!r}", reason=Reason.NOT_FOUND, hint="a number of `calabash smi`, or a UUID"
         )
 
-    def allocations(self, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
+    def allocations(self, page: requests.AllocationPage, visibility: Visibility) -> replies.AllocationList:
         """One page of the pods that have devices or wait for them; of those that ended nothing is shown but their usage."""
         if page.ended or page.mine:
             return replies.AllocationList(items=[])
         moment = self.moment()
-        seen = [pod for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        seen = [pod for pod in moment.pods if self.sees(visibility, pod, moment.tenants)]
         ids = [pod.facts.uid for pod in seen]
         begin = ids.index(page.after) + 1 if page.after in ids else 0
-        shown = [self._shown(pod, moment, sight) for pod in seen[begin : begin + page.limit]]
+        shown = [self._shown(pod, moment, visibility) for pod in seen[begin : begin + page.limit]]
         more = len(seen) > begin + page.limit
         return replies.AllocationList(items=shown, next=shown[-1].id if more else "")
 
-    def why(self, name: str, sight: Sight) -> replies.WhyReply:
+    def why(self, name: str, visibility: Visibility) -> replies.WhyReply:
         """Why a pod waits, or where it is. Raises NOT_FOUND."""
         moment, pod = self.moment(), self._state.pod(name)
-        if pod is None or not self.sees(sight, pod, moment.tenants):
+        if pod is None or not self.sees(visibility, pod, moment.tenants):
             raise not_found(name)
-        shown = self._shown(pod, moment, sight)
+        shown = self._shown(pod, moment, visibility)
         told = shown.explanation
         if shown.state != views.PENDING:
             uuids = ", ".join(part.device for part in shown.slices)
             told = told or f"it is on node {pod.facts.node}" + (f", on {uuids}" if uuids else "")
         return replies.WhyReply(id=shown.id, state=shown.state, reason=shown.reason, explanation=told)
 
-    def queues(self, sight: Sight) -> list[replies.QueueView]:
+    def queues(self, visibility: Visibility) -> list[replies.QueueView]:
         """Those that are seen."""
         tenants = tenant_map(self._tenancy.people())
         there = {queue.metadata.name: queue for queue in self._state.queues()}
         found = [views.queue_view(queue, tenants) for queue in there.values()]
         if DEFAULT_QUEUE not in there:
             found.append(views.queue_view(KubeQueue(metadata=ObjectMeta(name=DEFAULT_QUEUE)), tenants))
-        seen = (q for q in found if sight.queue(QueueRecord(name=q.name, users=tuple(q.users), groups=tuple(q.groups))))
+        seen = (
+            q for q in found if visibility.queue(QueueRecord(name=q.name, users=tuple(q.users), groups=tuple(q.groups)))
+        )
         return sorted(seen, key=lambda q: q.name)
 
-    def overview(self, sight: Sight) -> OverviewReply:
+    def overview(self, visibility: Visibility) -> OverviewReply:
         moment = self.moment()
-        pods = [self._shown(pod, moment, sight) for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        pods = [
+            self._shown(pod, moment, visibility) for pod in moment.pods if self.sees(visibility, pod, moment.tenants)
+        ]
         waiting = [pod for pod in pods if pod.state == views.PENDING]
         return overview(
-            [sight.shown_device(views.device_view(one)) for one in moment.devices],
+            [visibility.shown_device(views.device_view(one)) for one in moment.devices],
             [pod for pod in pods if pod.state != views.PENDING],
             pending=len(waiting),
             reasons=[pod.reason or UNKNOWN for pod in waiting],
             at_s=time.time(),
         )
 
-    def counts(self, sight: Sight) -> tuple[int, int, int]:
+    def counts(self, visibility: Visibility) -> tuple[int, int, int]:
         """Devices, and of the pods that are seen those that have a node and those that wait."""
         moment = self.moment()
-        seen = [pod for pod in moment.pods if self.sees(sight, pod, moment.tenants)]
+        seen = [pod for pod in moment.pods if self.sees(visibility, pod, moment.tenants)]
         held = sum(bool(pod.facts.node) for pod in seen)
         return len(moment.devices), held, len(seen) - held
 
@@ -187,10 +191,10 @@ class ClusterFace:
             found["queues", view.name] = Trace(mark=view, tenant=tenant)
         return found
 
-    def _shown(self, pod: ServedPod, moment: ClusterMoment, sight: Sight) -> replies.AllocationView:
+    def _shown(self, pod: ServedPod, moment: ClusterMoment, visibility: Visibility) -> replies.AllocationView:
         held = moment.parts.get(pod.facts.uid, [])
         told = views.told_with(moment.tenants)
-        return sight.shown_allocation(views.allocation_view(pod, held, self.place(pod, moment.tenants), told))
+        return visibility.shown_allocation(views.allocation_view(pod, held, self.place(pod, moment.tenants), told))
 
 
 def _record(queue: KubeQueue) -> QueueRecord:

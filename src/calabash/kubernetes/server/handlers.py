@@ -31,7 +31,7 @@ from calabash.platform.handlers.request import (
     guarantee_warnings_of,
     operations_of,
     principal_of,
-    sight_of,
+    visibility_of,
     work,
 )
 
@@ -57,15 +57,15 @@ def cluster_of(request: Asked) -> ClusterFace:
 async def status(state: State, request: Asked) -> replies.Status:
     context: ClusterContext = state.context
     operations = operations_of(request)
-    sight = operations.sight(principal_of(request))
-    devices, held, waiting = await work(request, cluster_of(request).counts, sight)
+    visibility = operations.visibility(principal_of(request))
+    devices, held, waiting = await work(request, cluster_of(request).counts, visibility)
     return replies.Status(
         version=calabash.__version__,
         pid=os.getpid(),
         home=context.home,
         node=f"cluster, namespace {context.namespace}",
         sim="",
-        db=public_url(operations.store.url) if sight.all else "",
+        db=public_url(operations.store.url) if visibility.all else "",
         started_at=context.started_at,
         uptime_s=round(time.time() - context.started_at, 3),
         devices=devices,
@@ -82,38 +82,38 @@ async def status(state: State, request: Asked) -> replies.Status:
 
 @get("/v1/devices")
 async def list_devices(request: Asked) -> replies.DeviceList:
-    return await work(request, cluster_of(request).devices, sight_of(request))
+    return await work(request, cluster_of(request).devices, visibility_of(request))
 
 
 @get("/v1/devices/{id:str}")
 async def show_device(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002 - as the routes call it
-    return await work(request, cluster_of(request).device, id, sight_of(request))
+    return await work(request, cluster_of(request).device, id, visibility_of(request))
 
 
 @get("/v1/allocations")
 async def list_allocations(request: Asked) -> replies.AllocationList:
-    sight = sight_of(request)
+    visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
-    return await work(request, cluster_of(request).allocations, page, sight)
+    return await work(request, cluster_of(request).allocations, page, visibility)
 
 
 @get("/v1/allocations/{id:str}/why")
 async def why(request: Asked, id: str) -> replies.WhyReply:  # noqa: A002
-    sight, name = sight_of(request), requests.checked_id(id)
-    return await work(request, lambda: sight.shown_why(cluster_of(request).why(name, sight)))
+    visibility, name = visibility_of(request), requests.checked_id(id)
+    return await work(request, lambda: visibility.shown_why(cluster_of(request).why(name, visibility)))
 
 
 @get("/v1/overview")
 async def show_overview(request: Asked) -> OverviewReply:
-    return await work(request, cluster_of(request).overview, sight_of(request))
+    return await work(request, cluster_of(request).overview, visibility_of(request))
 
 
 @get("/v1/events")
 async def list_events(request: Asked) -> replies.EventList:
-    sight = sight_of(request)
+    visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
     found = await work(
-        request, operations_of(request).store.events, after=page.after, limit=page.limit, seen=sight.events_seen()
+        request, operations_of(request).store.events, after=page.after, limit=page.limit, seen=visibility.events_seen()
     )
     items = [
         replies.EventView(
@@ -121,7 +121,7 @@ async def list_events(request: Asked) -> replies.EventList:
         )
         for e in found
     ]
-    return replies.EventList(items=[sight.shown_event(event) for event in items])
+    return replies.EventList(items=[visibility.shown_event(event) for event in items])
 
 
 @post("/v1/devices/{id:str}/drain", status_code=200)
@@ -130,7 +130,7 @@ async def drain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
     orders: DeviceOrders = request.app.state.orders
     await work(request, orders.drain, id, reason=body.reason, evict=body.evict)
-    return await work(request, cluster_of(request).device, id, sight_of(request))
+    return await work(request, cluster_of(request).device, id, visibility_of(request))
 
 
 @post("/v1/devices/{id:str}/undrain", status_code=200)
@@ -139,7 +139,7 @@ async def undrain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A00
     requests.decode(await body_of(request), requests.Nothing)
     orders: DeviceOrders = request.app.state.orders
     await work(request, orders.undrain, id)
-    return await work(request, cluster_of(request).device, id, sight_of(request))
+    return await work(request, cluster_of(request).device, id, visibility_of(request))
 
 
 # -- queues ----------------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ async def undrain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A00
 
 @get("/v1/queues")
 async def list_queues(request: Asked) -> replies.QueueList:
-    sight = sight_of(request)
-    found = await work(request, operations_of(request).queues, sight)
-    return replies.QueueList(items=[sight.shown_queue(queue) for queue in found])
+    visibility = visibility_of(request)
+    found = await work(request, operations_of(request).queues, visibility)
+    return replies.QueueList(items=[visibility.shown_queue(queue) for queue in found])
 
 
 @put("/v1/queues/{name:path}")

@@ -26,7 +26,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind
 from calabash.model.tenancy import Member, Principal, Role
 from calabash.net.objects.specs import decode
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 
 COMPONENT = "calabash-server"
 LOOK_S = 3.0  # conditions that the network controller tells are as old as that at most
@@ -51,7 +51,7 @@ class _Known:
 class KubeNetworkKeeper:
     """A thread that looks when an object has changed, and every few seconds."""
 
-    def __init__(self, client: KubeClient, book: NetworkBook) -> None:
+    def __init__(self, client: KubeClient, book: NetworkStore) -> None:
         self._client, self._book = client, book
         self._due, self._stopping = threading.Event(), threading.Event()
         self._known: dict[Key, _Known] = {}

@@ -16,9 +16,9 @@ _EVERYTHING = Principal(user="pool", roles=(Member(user="pool", role=Role.VIEWER
 
 def waiting_pods(cluster: ClusterFace) -> Iterator[WaitingLong]:
     """Those that wait for devices now."""
-    sight, after = cluster.sight(_EVERYTHING), ""
+    visibility, after = cluster.visibility(_EVERYTHING), ""
     while True:
-        found = cluster.allocations(AllocationPage(limit=PAGE_MAX, after=after), sight)
+        found = cluster.allocations(AllocationPage(limit=PAGE_MAX, after=after), visibility)
         for one in found.items:
             if one.state == views.PENDING:
                 yield WaitingLong(id=AllocationId(one.id), tenant=one.tenant, since_s=one.created_at)

@@ -54,13 +54,13 @@ from calabash.platform.handlers.application import served
 from calabash.platform.home.directory import own_home
 from calabash.platform.home.housekeeping import Housekeeper
 from calabash.platform.home.logs import LOG_FILE
-from calabash.platform.http.gateway_supervisor import ConsoleDoor, gateway_socket
+from calabash.platform.http.gateway_supervisor import ConsoleListener, gateway_socket
 from calabash.platform.http.request_limits import Fairness
 from calabash.platform.http.server import Listener, Server
 from calabash.platform.http.sockets import listening
 from calabash.platform.networks.wiring import networking
 from calabash.platform.notifications.wiring import notifying
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 SYNCED_S = 120.0
 LOOK_S = 0.5
@@ -165,7 +165,7 @@ class ClusterProgram:
         figures = ServerFigures(lambda: [node.metadata.name for node in state.nodes()])
         self._serve_metrics(figures, stack)
         tables = ClusterTenancy(store.tenancy, client, state)
-        tenancy = TenancyBook(tables)
+        tenancy = TenancyStore(tables)
         keeper = TenantKeeper(client, state, tables=tables, tenancy=tenancy, due=woken)
         permission = Permission(os.geteuid(), everybody=False, people=tenancy.people, account_of=own_account)
         cluster = ClusterFace(state, tenancy=tenancy, permission=permission)
@@ -191,7 +191,7 @@ class ClusterProgram:
             store=store,
             audit=audit,
             fairness=Fairness(order.settings.user, exempt=lambda uid: uid in {0, os.geteuid()}),
-            sight=cluster.sight,
+            visibility=cluster.visibility,
             queues=cluster.queues,
             devices=lambda: len(cluster.moment().devices),
             settle=lambda: None,  # what pods hold is told by the API server, without being asked
@@ -230,8 +230,8 @@ class ClusterProgram:
         housekeeper = Housekeeper(
             store=store, clock=clock, kept=order.settings.journal.retention(), log_file=order.home / LOG_FILE
         )
-        door = stack.enter_context(ConsoleDoor(order.settings.console))
-        server = self._server = _sockets(order, operations, door, stack)
+        console = stack.enter_context(ConsoleListener(order.settings.console))
+        server = self._server = _sockets(order, operations, console, stack)
         if self._ended.is_set():  # stop was called before there was a server to stop
             return
         watch = LeaseWatch(lead, server)
@@ -242,12 +242,12 @@ class ClusterProgram:
             home=str(order.home),
             namespace=order.namespace,
             started_at=time.time(),
-            console=door.url,
-            console_failure=door.failure,
+            console=console.url,
+            console_failure=console.failure,
         )
         more = {"cluster": cluster, "context": context, "queues": QueueWriter(client, state)}
         more["orders"] = DeviceOrders(client, state, cluster)
-        log.info("serves the cluster", home=str(order.home), console=door.url)
+        log.info("serves the cluster", home=str(order.home), console=console.url)
         server.run(figures.counting(served(operations, handlers(), more)))
         if watch.lost:
             raise CalabashError("another server leads", reason=Reason.CONFLICT, hint="it is started again and waits")
@@ -271,20 +271,20 @@ def _watch(client: KubeClient, state: ClusterState, stack: ExitStack) -> None:
         )
 
 
-def _sockets(order: ClusterOrder, operations: Operations, door: ConsoleDoor, stack: ExitStack) -> Server:
+def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListener, stack: ExitStack) -> Server:
     """The server on its sockets: one for processes beside it, one for the gateway."""
     address = Path(socket_path(order.home))
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener, mode=0o600)
     stack.callback(address.unlink, missing_ok=True)
     listeners, token_socket = [listener], ""
-    if door.listener is not None:
+    if console.listener is not None:
         second = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         token_socket = str(gateway_socket(order.home))
         listening(Path(token_socket), second, mode=0o600)
         stack.callback(Path(token_socket).unlink, missing_ok=True)
         listeners.append(second)
-        door.serve(token_socket, credential=operations.tokens.gateway().secret)
+        console.serve(token_socket, credential=operations.tokens.gateway().secret)
     return Server(listeners, operations.fairness, token_socket=token_socket)
 
 

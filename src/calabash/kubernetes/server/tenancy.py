@@ -20,7 +20,7 @@ from calabash.model.tenancy import Member, Project, Tenant
 
 
 class ClusterTenancy(TenancyTables):
-    """What ``TenancyBook`` stores by. Every method may raise CalabashError: CONFLICT where somebody else was quicker."""
+    """What ``TenancyStore`` stores by. Every method may raise CalabashError: CONFLICT where somebody else was quicker."""
 
     def __init__(self, tables: TenancyTables, client: KubeClient, state: ClusterState) -> None:
         super().__init__(tables.database)

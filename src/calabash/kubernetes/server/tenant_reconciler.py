@@ -20,7 +20,7 @@ from calabash.model.allocation import QueueRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Project, Tenant
 from calabash.platform.tenancy.directory import People
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 COMPONENT = "calabash-server"
 LOOK_S = 3.0  # the figures in their status are as old as that at most
@@ -38,7 +38,7 @@ class TenantKeeper:
         state: ClusterState,
         *,
         tables: ClusterTenancy,
-        tenancy: TenancyBook,
+        tenancy: TenancyStore,
         due: threading.Event,
     ) -> None:
         self._client = client

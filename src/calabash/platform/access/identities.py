@@ -19,7 +19,7 @@ from calabash.api.gateway import OidcSettings
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.tenancy import Member, Role, User
 from calabash.platform.access.permission import account
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 NAME_CHARACTERS_MAX = 63
 TRIES = 20
@@ -40,7 +40,7 @@ class VouchedIdentity:
 class Identities:
     """Users and roles of the subjects of an identity provider. Safe for threads."""
 
-    def __init__(self, tenancy: TenancyBook, settings: OidcSettings | None = None) -> None:
+    def __init__(self, tenancy: TenancyStore, settings: OidcSettings | None = None) -> None:
         self._tenancy = tenancy
         self._rules = tuple(settings.groups) if settings else ()
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ from calabash.platform.access.identities import Identities, VouchedIdentity
 from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import IssuedSecret, Tokens
 from calabash.platform.settings_changes import changed_names, require_presence
-from calabash.platform.tenancy.store import TenancyBook, missing
+from calabash.platform.tenancy.store import TenancyStore, missing
 from calabash.sharing.registry import mode_named
 
 TENANT_CHARACTERS_MAX = 63
@@ -41,7 +41,7 @@ class TenancyChanges:
     nothing.
     """
 
-    def __init__(self, *, tenancy: TenancyBook, tokens: Tokens, permission: Permission) -> None:
+    def __init__(self, *, tenancy: TenancyStore, tokens: Tokens, permission: Permission) -> None:
         self._tenancy = tenancy
         self._tokens = tokens
         self._permission = permission

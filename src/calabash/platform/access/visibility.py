@@ -34,7 +34,7 @@ View = TypeVar("View", replies.AllocationView, replies.DeviceView, replies.Event
 Held = tuple[str, GpuRequest, int, str]  # ID, request, uid and user of an allocation or a waiting request
 
 
-class Sight:
+class Visibility:
     """Objects and names that one principal may read.
 
     Args:

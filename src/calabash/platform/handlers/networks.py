@@ -17,55 +17,55 @@ from calabash.net.objects.specs import decode, parse_kind
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
 from calabash.platform.networks import views
-from calabash.platform.networks.certificates import CertificateBook
+from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.files import apply_file, shown_changes
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 
 AUDITED_MAX = 5  # most objects of a file that an audit line names
 
 
 @get("/v1/networks/objects")
 async def list_objects(request: Asked) -> shapes.NetworkObjectList:
-    who, book = caller_of(request).principal, book_of(request)
+    who, network_store = caller_of(request).principal, network_store_of(request)
     page = requests.decode_query(dict(request.query_params), shapes.NetworkPage)
-    return await work(request, views.page, book.state(), book.rights, who, page)
+    return await work(request, views.page, network_store.state(), network_store.rights, who, page)
 
 
 @get("/v1/networks/objects/{kind:str}")
 async def show_object(request: Asked, kind: str) -> shapes.NetworkObjectView:
-    who, book = caller_of(request).principal, book_of(request)
+    who, network_store = caller_of(request).principal, network_store_of(request)
     name = requests.decode_query(dict(request.query_params), shapes.NetworkName).name
-    return views.shown(book.rights.found(who, book.state().kept, parse_kind(kind), name))
+    return views.shown(network_store.rights.found(who, network_store.state().kept, parse_kind(kind), name))
 
 
 @put("/v1/networks/objects")
 async def put_object(request: Asked) -> shapes.NetworkObjectView:
-    who, book = caller_of(request).principal, book_of(request)
+    who, network_store = caller_of(request).principal, network_store_of(request)
     order = requests.decode(await body_of(request), shapes.NetworkOrder)
     concerns(request, f"{order.kind} {order.name}")
     wanted = decode(order.kind, order.name, order.spec)
     if isinstance(wanted, LoadBalancer) and wanted.certificate:
         await work(request, certificates_of(request).require, who, wanted)
-    made = await work(request, book.put, who, wanted, new=order.new, generation=order.generation)
+    made = await work(request, network_store.put, who, wanted, new=order.new, generation=order.generation)
     return views.shown(_noted(request, made))
 
 
 @delete("/v1/networks/objects/{kind:str}", status_code=200)
 async def remove_object(request: Asked, kind: str) -> Named:
-    who, book = caller_of(request).principal, book_of(request)
+    who, network_store = caller_of(request).principal, network_store_of(request)
     order = requests.decode_query(dict(request.query_params), shapes.NetworkRemoval)
     found = parse_kind(kind)
     concerns(request, f"{found} {order.name}")
-    gone = await work(request, book.remove, who, found, order.name, cascade=order.cascade)
+    gone = await work(request, network_store.remove, who, found, order.name, cascade=order.cascade)
     return Named(name=_noted(request, gone).name)
 
 
 @post("/v1/networks/apply", status_code=200)
 async def apply_objects(request: Asked) -> shapes.NetworkChanges:
-    who, book = caller_of(request).principal, book_of(request)
+    who, network_store = caller_of(request).principal, network_store_of(request)
     file = requests.decode(await body_of(request), shapes.NetworkFile)
     certified = certificates_of(request).require_there
-    found, revision = await work(request, apply_file, book, who, file, certified=certified)
+    found, revision = await work(request, apply_file, network_store, who, file, certified=certified)
     changed = [f"{one.kind} {one.name}" for one in found if one.word != "unchanged"]
     concerns(request, f"{'tried' if file.dry_run else len(changed)}: {', '.join(changed[:AUDITED_MAX])}")
     return await work(request, shown_changes, found, revision)
@@ -73,24 +73,24 @@ async def apply_objects(request: Asked) -> shapes.NetworkChanges:
 
 @get("/v1/networks/snapshot")
 async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
-    who, book = caller_of(request).principal, book_of(request)
-    book.rights.require_platform(who, "read the networks of all tenants")
+    who, network_store = caller_of(request).principal, network_store_of(request)
+    network_store.rights.require_platform(who, "read the networks of all tenants")
     since = requests.decode_query(dict(request.query_params), shapes.NetworkSince)
-    await _wait_for_change(book, since.after, since.wait)
-    return await work(request, _snapshot, book, since)
+    await _wait_for_change(network_store, since.after, since.wait)
+    return await work(request, _snapshot, network_store, since)
 
 
 @put("/v1/networks/status")
 async def report(request: Asked) -> shapes.NetworkReported:
-    who, book = caller_of(request).principal, book_of(request)
-    book.rights.require_platform(who, "report the status of networks")
+    who, network_store = caller_of(request).principal, network_store_of(request)
+    network_store.rights.require_platform(who, "report the status of networks")
     reports = requests.decode(await body_of(request), shapes.NetworkReports)
     statuses = {(str(one.kind), one.name): msgspec.to_builtins(one.status) for one in reports.items}
     partial = {(str(one.kind), one.name) for one in reports.items if one.partial}
-    return shapes.NetworkReported(known=await work(request, book.report, statuses, partial))
+    return shapes.NetworkReported(known=await work(request, network_store.report, statuses, partial))
 
 
-def book_of(request: Asked) -> NetworkBook:
+def network_store_of(request: Asked) -> NetworkStore:
     """Return the networks of the pool. Raises UNSUPPORTED if it has none."""
     found = operations_of(request).networks
     if found is None:
@@ -100,15 +100,15 @@ def book_of(request: Asked) -> NetworkBook:
     return found
 
 
-def certificates_of(request: Asked) -> CertificateBook:
+def certificates_of(request: Asked) -> CertificateStore:
     """Return the certificates of the pool. Raises UNSUPPORTED if it has no networks."""
-    book_of(request)
+    network_store_of(request)
     found = operations_of(request).certificates
     assert found is not None
     return found
 
 
-async def _wait_for_change(book: NetworkBook, revision: int, wait_s: float) -> None:
+async def _wait_for_change(network_store: NetworkStore, revision: int, wait_s: float) -> None:
     """Wait until the networks have another revision, ``wait_s`` seconds are over, or the server ends."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     until_s = loop.time() + wait_s
@@ -116,8 +116,8 @@ async def _wait_for_change(book: NetworkBook, revision: int, wait_s: float) -> N
     def notify() -> None:
         loop.call_soon_threadsafe(changed.set)
 
-    with book.notifying(notify):
-        while book.state().revision == revision and not book.ending:
+    with network_store.notifying(notify):
+        while network_store.state().revision == revision and not network_store.ending:
             try:
                 async with asyncio.timeout_at(until_s):
                     await changed.wait()
@@ -126,8 +126,8 @@ async def _wait_for_change(book: NetworkBook, revision: int, wait_s: float) -> N
             changed.clear()
 
 
-def _snapshot(book: NetworkBook, since: shapes.NetworkSince) -> shapes.NetworkSnapshot:
-    state, changed = book.since(since.after)
+def _snapshot(network_store: NetworkStore, since: shapes.NetworkSince) -> shapes.NetworkSnapshot:
+    state, changed = network_store.since(since.after)
     return views.snapshot(state, changed if since.changes or not changed else None)
 
 

@@ -9,42 +9,42 @@ from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.rules import NotificationRules
 
 
 @get("/v1/notifications")
 async def list_notifications(request: Asked) -> shapes.NotificationList:
     who = caller_of(request).principal
-    return shapes.NotificationList(items=await work(request, _book(request).visible_rules, who))
+    return shapes.NotificationList(items=await work(request, _rules(request).visible_rules, who))
 
 
 @get("/v1/notifications/{name:str}")
 async def show_notification(request: Asked, name: str) -> shapes.NotificationView:
     who = caller_of(request).principal
-    return await work(request, _book(request).show, who, _named(name), _tenant(request))
+    return await work(request, _rules(request).show, who, _named(name), _tenant(request))
 
 
 @put("/v1/notifications/{name:str}")
 async def put_notification(request: Asked, name: str) -> shapes.NotificationReply:
     who = caller_of(request).principal
     order = requests.decode(await body_of(request), shapes.NotificationOrder)
-    return await work(request, _book(request).put, who, _named(name), _tenant(request), order)
+    return await work(request, _rules(request).put, who, _named(name), _tenant(request), order)
 
 
 @delete("/v1/notifications/{name:str}", status_code=200)
 async def delete_notification(request: Asked, name: str) -> Named:
     who = caller_of(request).principal
-    await work(request, _book(request).delete, who, _named(name), _tenant(request))
+    await work(request, _rules(request).delete, who, _named(name), _tenant(request))
     return Named(name=name)
 
 
 @post("/v1/notifications/{name:str}/test", status_code=200)
 async def test_notification(request: Asked, name: str) -> shapes.NotificationTested:
     who = caller_of(request).principal
-    return await work(request, _book(request).test, who, _named(name), _tenant(request))
+    return await work(request, _rules(request).test, who, _named(name), _tenant(request))
 
 
-def _book(request: Asked) -> NoticeBook:
+def _rules(request: Asked) -> NotificationRules:
     found = operations_of(request).notices
     if found is None:
         raise CalabashError(

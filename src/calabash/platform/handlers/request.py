@@ -21,7 +21,7 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import render
 from calabash.model.tenancy import Principal, TokenKind
 from calabash.platform.access.caller import Caller
-from calabash.platform.access.visibility import Sight
+from calabash.platform.access.visibility import Visibility
 from calabash.platform.context import Operations
 from calabash.platform.http.server import connection_of
 from calabash.platform.settings_changes import guarantee_warnings
@@ -98,9 +98,9 @@ def operations_of(request: Asked) -> Operations:
     return found
 
 
-def sight_of(request: Asked) -> Sight:
+def visibility_of(request: Asked) -> Visibility:
     """Return the visibility of the requesting principal. Raises CalabashError like ``caller_of``."""
-    return operations_of(request).sight(caller_of(request).principal)
+    return operations_of(request).visibility(caller_of(request).principal)
 
 
 def shown_to(request: Asked) -> Callable[[str], str]:
@@ -108,8 +108,8 @@ def shown_to(request: Asked) -> Callable[[str], str]:
     caller: Caller | None = request.scope["state"].get(_CALLER)
 
     def redacted(text: str) -> str:
-        sight = None if caller is None else operations_of(request).sight(caller.principal)
-        return render(text, lambda _kind, _name: False) if sight is None else sight.text(text)
+        visibility = None if caller is None else operations_of(request).visibility(caller.principal)
+        return render(text, lambda _kind, _name: False) if visibility is None else visibility.text(text)
 
     return redacted
 
@@ -133,8 +133,8 @@ async def guarantee_warnings_of(request: Asked, guarantee: float | UnsetType) ->
     """
     if not guarantee:
         return []
-    operations, sight = operations_of(request), sight_of(request)
-    return guarantee_warnings(await work(request, operations.queues, sight), operations.devices())
+    operations, visibility = operations_of(request), visibility_of(request)
+    return guarantee_warnings(await work(request, operations.queues, visibility), operations.devices())
 
 
 async def body_of(request: Asked) -> bytes:

@@ -17,7 +17,7 @@ from calabash.platform.handlers.request import (
     caller_of,
     guarantee_warnings_of,
     operations_of,
-    sight_of,
+    visibility_of,
     work,
 )
 from calabash.platform.tenancy import views
@@ -168,14 +168,14 @@ async def end_session(request: Asked) -> Named:
 
 @get("/v1/quota")
 async def list_quota(request: Asked) -> shapes.QuotaList:
-    operations, sight = operations_of(request), sight_of(request)
-    queues = await work(request, operations.queues, sight)
+    operations, visibility = operations_of(request), visibility_of(request)
+    queues = await work(request, operations.queues, visibility)
 
     def spent(tenant: str) -> Money | None:
         found = operations.billing.spent(tenant)
         return found.money if found is not None else None
 
-    return shapes.QuotaList(items=views.quota(operations.tenancy.people(), sight.who, queues, spent))
+    return shapes.QuotaList(items=views.quota(operations.tenancy.people(), visibility.who, queues, spent))
 
 
 @get("/v1/me")

@@ -31,7 +31,7 @@ OFF = "off"
 log = structlog.get_logger(__name__)
 
 
-class GatewayKeeper:
+class GatewaySupervisor:
     """Thread that starts and restarts the gateway of one pool.
 
     Args:
@@ -116,7 +116,7 @@ class GatewayKeeper:
         return process
 
 
-class ConsoleDoor:
+class ConsoleListener:
     """TCP socket of one pool, and its gateway.
 
     If the address cannot be bound, sets ``failure`` and logs a warning, and the pool runs without a console. Raises
@@ -125,7 +125,7 @@ class ConsoleDoor:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
-        self._keeper: GatewayKeeper | None = None
+        self._keeper: GatewaySupervisor | None = None
         self.listener: socket.socket | None = None
         self.url, self.failure = "", ""
         if settings.listen == OFF:
@@ -164,7 +164,7 @@ class ConsoleDoor:
             user=user,
             console=self._settings,
         )
-        self._keeper = GatewayKeeper(self.listener, order)
+        self._keeper = GatewaySupervisor(self.listener, order)
         self._keeper.start()
 
 

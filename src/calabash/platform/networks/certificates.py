@@ -10,25 +10,25 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import NetworkKind, vpc_of
 from calabash.model.network_services import LoadBalancer
 from calabash.model.tenancy import Principal
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 from calabash.platform.tenancy.store import missing
 from calabash.transport.certificates import CertificateFacts, check_pair, read_chain
 
 PER_VPC_MAX = 64
 
 
-class CertificateBook:
+class CertificateStore:
     """Stored certificates of load balancers. Safe for threads.
 
     Every method raises CalabashError if the principal lacks permission or the change is invalid.
     """
 
-    def __init__(self, tables: NetworkTables, book: NetworkBook, clock: Clock) -> None:
-        self._tables, self._book, self._clock = tables, book, clock
+    def __init__(self, tables: NetworkTables, network_store: NetworkStore, clock: Clock) -> None:
+        self._tables, self._network_store, self._clock = tables, network_store, clock
 
     def visible_certificates(self, who: Principal) -> list[shapes.CertificateView]:
         """Return the certificates of the VPCs that the principal may see."""
-        kept, rights = self._book.state().kept, self._book.rights
+        kept, rights = self._network_store.state().kept, self._network_store.rights
         vpcs = {row.name for row in kept.values() if row.kind == NetworkKind.VPC and rights.sees(who, row)}
         return [
             _shown(one, read_chain(one.certificate)) for one in self._tables.certificates() if vpc_of(one.name) in vpcs
@@ -38,8 +38,8 @@ class CertificateBook:
         """Store a certificate, replacing one of the same name; return its tenant. Raises CalabashError."""
         check_path(name, 2, "certificate name")
         now_s = self._clock.now_s()
-        with self._book.held() as state:
-            tenant = self._book.rights.require_change(who, state.kept, NetworkKind.LOAD_BALANCER, name)
+        with self._network_store.held() as state:
+            tenant = self._network_store.rights.require_change(who, state.kept, NetworkKind.LOAD_BALANCER, name)
             check_pair(order.certificate, order.key, now_s=now_s)
             others = [o for o in self._tables.certificates() if vpc_of(o.name) == vpc_of(name) and o.name != name]
             if len(others) >= PER_VPC_MAX:
@@ -54,8 +54,8 @@ class CertificateBook:
     def delete(self, who: Principal, name: str) -> str:
         """Delete a certificate; return its tenant. Raises CONFLICT if a load balancer uses it, NOT_FOUND if there is none."""
         check_path(name, 2, "certificate name")
-        with self._book.held() as state:
-            tenant = self._book.rights.require_change(who, state.kept, NetworkKind.LOAD_BALANCER, name)
+        with self._network_store.held() as state:
+            tenant = self._network_store.rights.require_change(who, state.kept, NetworkKind.LOAD_BALANCER, name)
             for balancer in state.networks.of_vpc(vpc_of(name)).all(LoadBalancer).values():
                 if certificate_name(balancer) == name:
                     raise CalabashError(
@@ -69,7 +69,7 @@ class CertificateBook:
 
     def secret(self, who: Principal, name: str) -> shapes.CertificateSecret:
         """Return a certificate and its key to a process of this machine. Raises NOT_PERMITTED, NOT_FOUND."""
-        self._book.rights.require_local(who, "read keys of certificates")
+        self._network_store.rights.require_local(who, "read keys of certificates")
         found = next((one for one in self._tables.certificates() if one.name == name), None)
         if found is None:
             raise missing("certificate", name[:200])
@@ -77,7 +77,9 @@ class CertificateBook:
 
     def require(self, who: Principal, balancer: LoadBalancer) -> None:
         """Raise NOT_FOUND if the load balancer names a certificate that does not exist in its VPC, or may not be seen."""
-        self._book.rights.require_change(who, self._book.state().kept, NetworkKind.LOAD_BALANCER, balancer.name)
+        self._network_store.rights.require_change(
+            who, self._network_store.state().kept, NetworkKind.LOAD_BALANCER, balancer.name
+        )
         self.require_there(balancer)
 
     def require_there(self, balancer: LoadBalancer) -> None:

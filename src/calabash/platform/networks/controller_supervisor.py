@@ -31,7 +31,7 @@ POLL_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-class KeptProcess:
+class SupervisedProcess:
     """Child process that is restarted when it ends.
 
     Args:
@@ -74,17 +74,17 @@ class KeptProcess:
             self._process = None
 
 
-class FollowedFile:
+class WatchedFile:
     """Processes that run while a file exists.
 
     Args:
         wanted: returns the processes to run; called when the file has appeared or changed.
     """
 
-    def __init__(self, path: Path, wanted: Callable[[], tuple[KeptProcess, ...]]) -> None:
+    def __init__(self, path: Path, wanted: Callable[[], tuple[SupervisedProcess, ...]]) -> None:
         self._path, self._wanted = path, wanted
         self._known: tuple[int, int, int] | None = None
-        self._kept: tuple[KeptProcess, ...] = ()
+        self._kept: tuple[SupervisedProcess, ...] = ()
 
     def reconcile(self) -> None:
         """End the processes if the file has changed, and start those that are to run."""
@@ -109,7 +109,7 @@ class FollowedFile:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-class NetworkKeeper:
+class ControllerSupervisor:
     """Thread that runs the controllers of one pool.
 
     Args:
@@ -122,9 +122,9 @@ class NetworkKeeper:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="network controller", daemon=True)
         self._common = ("--home", str(home.absolute()), "--supervised")
-        self._files = [FollowedFile(home / NETWORK_FILE, self._controllers)]
+        self._files = [WatchedFile(home / NETWORK_FILE, self._controllers)]
         if fabric:
-            self._files.append(FollowedFile(home / FABRIC_FILE, self._fabrics))
+            self._files.append(WatchedFile(home / FABRIC_FILE, self._fabrics))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -143,18 +143,20 @@ class NetworkKeeper:
         for file in self._files:
             file.end("the pool ends")
 
-    def _controllers(self) -> tuple[KeptProcess, ...]:
+    def _controllers(self) -> tuple[SupervisedProcess, ...]:
         """Return the controllers for ``network.toml``; none if the file is invalid."""
         try:
             connection = read_connection(self._home)
         except CalabashError as error:
             log.warning("the network controller is not started: network.toml is invalid", why=error.message)
             return ()
-        controller = KeptProcess("network controller", "calabash.controllers.networks", *self._common)
+        controller = SupervisedProcess("network controller", "calabash.controllers.networks", *self._common)
         if connection is None or not connection.lab:
             return (controller,)
         lab = ("--lab", connection.lab)
-        return controller, KeptProcess("keeper of appliances", "calabash.controllers.appliances", *self._common, *lab)
+        return controller, SupervisedProcess(
+            "keeper of appliances", "calabash.controllers.appliances", *self._common, *lab
+        )
 
-    def _fabrics(self) -> tuple[KeptProcess, ...]:
-        return (KeptProcess("keeper of fabrics", "calabash.controllers.fabric", *self._common),)
+    def _fabrics(self) -> tuple[SupervisedProcess, ...]:
+        return (SupervisedProcess("keeper of fabrics", "calabash.controllers.fabric", *self._common),)

@@ -28,14 +28,14 @@ from calabash.net.store.apply_plan import (
 from calabash.net.store.networks import Networks
 from calabash.platform.networks.changes import NetworkState
 from calabash.platform.networks.rights import Kept, bounded
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 
 def apply_file(
-    book: NetworkBook,
+    network_store: NetworkStore,
     who: Principal,
     file: shapes.NetworkFile,
     *,
@@ -53,22 +53,22 @@ def apply_file(
     found: list[NetworkChange] = []
 
     def judged(state: NetworkState) -> Networks:
-        kept = _with_new_vpcs(book, who, state, wanted)
+        kept = _with_new_vpcs(network_store, who, state, wanted)
         for one in wanted:
-            with_place(one.place, book.rights.require_put, who, kept, one.item, room=False)
+            with_place(one.place, network_store.rights.require_put, who, kept, one.item, room=False)
             if isinstance(one.item, LoadBalancer):
                 with_place(one.place, certified, one.item)
-        owned = [DesiredObject(place=one.place, item=book.owned(who, state, one.item)) for one in wanted]
+        owned = [DesiredObject(place=one.place, item=network_store.owned(who, state, one.item)) for one in wanted]
         unwanted = [*_pruned(state, named)] if file.prune else []
         for kind, name in unwanted:
-            book.rights.require_change(who, kept, kind, name)
-        after = apply_objects(state.networks, owned, unwanted, platform=book.rights.platform(who))
+            network_store.rights.require_change(who, kept, kind, name)
+        after = apply_objects(state.networks, owned, unwanted, platform=network_store.rights.platform(who))
         found[:] = changes_between(state.networks, after, owned)
         for tenant, (fresh, gone) in _counted(kept, found).items():
-            book.rights.require_room(who, state.kept, tenant, fresh, gone=gone)
+            network_store.rights.require_room(who, state.kept, tenant, fresh, gone=gone)
         return state.networks if file.dry_run else after
 
-    state = book.change(who, judged, applied=named)
+    state = network_store.change(who, judged, applied=named)
     return found, state.revision
 
 
@@ -102,13 +102,15 @@ def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.Net
     return shapes.NetworkChanges(changes=views, revision=revision)
 
 
-def _with_new_vpcs(book: NetworkBook, who: Principal, state: NetworkState, wanted: Iterable[DesiredObject]) -> Kept:
+def _with_new_vpcs(
+    network_store: NetworkStore, who: Principal, state: NetworkState, wanted: Iterable[DesiredObject]
+) -> Kept:
     """Return the stored rows and rows for new VPCs of the file, so that the file may have objects in these."""
     kept = dict(state.kept)
     for one in wanted:
         key = (str(NetworkKind.VPC), one.item.name)
         if isinstance(one.item, Vpc) and key not in kept:
-            tenant = with_place(one.place, book.rights.tenant_for, who, one.item.tenant)
+            tenant = with_place(one.place, network_store.rights.tenant_for, who, one.item.tenant)
             kept[key] = StoredNetworkObject(kind=key[0], name=key[1], tenant=tenant, generation=0, spec={}, status={})
     return kept
 

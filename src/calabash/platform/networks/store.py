@@ -27,7 +27,7 @@ CHANGES_KEPT_MAX = 4096
 Judge = Callable[[NetworkState], Networks]
 
 
-class NetworkBook:
+class NetworkStore:
     """Networks of all tenants. Safe for threads.
 
     Methods with a principal raise CalabashError if it lacks permission or the change is invalid.

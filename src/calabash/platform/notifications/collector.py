@@ -22,7 +22,7 @@ from calabash.model.notices import Notice, NoticeKind
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import TokenKind
 from calabash.platform.access.tokens import Tokens
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.platform.tenancy.directory import People
 
@@ -55,7 +55,7 @@ class NoticeCollector:
 
     def __init__(
         self,
-        book: NoticeBook,
+        rules: NotificationRules,
         settings: NotificationSettings,
         *,
         store: Store,
@@ -64,7 +64,7 @@ class NoticeCollector:
         waiting: Callable[[], Iterable[WaitingLong]],
         clock: Clock,
     ) -> None:
-        self._book, self._settings, self._store = book, settings, store
+        self._rules, self._settings, self._store = rules, settings, store
         self._tokens, self._people, self._waiting, self._clock = tokens, people, waiting, clock
         self._rounds = 0
         self._stop = threading.Event()
@@ -79,14 +79,14 @@ class NoticeCollector:
 
     def collect(self) -> None:
         """Create the notices of one round; does nothing if no notification is set."""
-        if not self._book.any:
+        if not self._rules.any:
             return
         events = self._store.events(after=max(0, self._store.notices.cursor()), limit=EVENTS_AT_ONCE)
         if events:
-            self._book.post([n for event in events for n in self._of_event(event)], cursor=events[-1].id)
+            self._rules.post([n for event in events for n in self._of_event(event)], cursor=events[-1].id)
         if self._rounds % SLOW_ROUNDS == 0:
             self._store.notices.trim(before_s=self._clock.now_s() - KEPT_S)
-            self._book.post([*self._of_tokens(), *self._of_waiting(), *self._of_invoices()])
+            self._rules.post([*self._of_tokens(), *self._of_waiting(), *self._of_invoices()])
         self._rounds += 1
 
     def _of_event(self, event: EventRecord) -> Iterator[Notice]:

@@ -30,7 +30,7 @@ Send = Callable[[Notification, Delivery], None]
 Head = tuple[Notification, NotificationState, Delivery]
 
 
-class Courier:
+class DeliveryThreads:
     """Delivers the stored notices. ``wake`` may be called from any thread."""
 
     def __init__(self, tables: NoticeTables, send: Send, clock: Clock) -> None:

@@ -22,13 +22,13 @@ from calabash.model.tenancy import Principal
 from calabash.platform.access.permission import Permission
 from calabash.platform.notifications.settings import NotificationSettings
 from calabash.platform.settings_changes import require_presence
-from calabash.platform.tenancy.store import TenancyBook, missing
+from calabash.platform.tenancy.store import TenancyStore, missing
 from calabash.transport.web.client import checked_url
 
 log = structlog.get_logger(__name__)
 
 
-class NoticeBook:
+class NotificationRules:
     """Notification rules of one pool. Safe for threads.
 
     Methods with a principal raise CalabashError if it lacks permission or the change is invalid. ``changed`` is called when a
@@ -41,7 +41,7 @@ class NoticeBook:
         settings: NotificationSettings,
         *,
         permission: Permission,
-        tenancy: TenancyBook,
+        tenancy: TenancyStore,
         clock: Clock,
     ) -> None:
         self._tables, self._settings = tables, settings

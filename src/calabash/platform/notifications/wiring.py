@@ -10,10 +10,10 @@ from calabash.adapters.store import Store
 from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
-from calabash.platform.notifications.delivery import Courier
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.delivery import DeliveryThreads
+from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.notifications.settings import NotificationSettings
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 
 def notifying(
@@ -22,20 +22,20 @@ def notifying(
     *,
     store: Store,
     permission: Permission,
-    tenancy: TenancyBook,
+    tenancy: TenancyStore,
     tokens: Tokens,
     waiting: Callable[[], Iterable[WaitingLong]],
     clock: Clock,
-) -> NoticeBook:
+) -> NotificationRules:
     """Start collection and delivery of notices, stop them with the stack, and return the rules. Raises BAD_FILE."""
-    book = NoticeBook(store.notices, settings, permission=permission, tenancy=tenancy, clock=clock)
-    courier = Courier(store.notices, book.send, clock)
-    book.changed = courier.wake
+    rules = NotificationRules(store.notices, settings, permission=permission, tenancy=tenancy, clock=clock)
+    courier = DeliveryThreads(store.notices, rules.send, clock)
+    rules.changed = courier.wake
     collector = NoticeCollector(
-        book, settings, store=store, tokens=tokens, people=tenancy.people, waiting=waiting, clock=clock
+        rules, settings, store=store, tokens=tokens, people=tenancy.people, waiting=waiting, clock=clock
     )
     courier.start()
     stack.callback(courier.stop)
     collector.start()
     stack.callback(collector.stop)
-    return book
+    return rules

@@ -16,7 +16,7 @@ from calabash.platform.tenancy.directory import People, by_user
 Prepared = Callable[[People], AbstractContextManager[None]]
 
 
-class TenancyBook:
+class TenancyStore:
     """Tenants, projects, users and memberships of one pool. Safe for threads.
 
     An invalid change raises CalabashError and changes nothing. Before a change of tenants or projects is written, ``prepare``

@@ -1,5 +1,5 @@
-"""The HTTP API, a module for each kind of thing it speaks of. Thin: every decision is the pool's.
+"""HTTP API routes of the pool of one machine, one module for each kind of object.
 
-What lives here: routes, what a request is read into, how its answer is waited for, errors as HTTP statuses. What never
-lives here: who may do what, decisions, the meaning of amounts.
+Handlers decode requests, wait for results and encode replies. Permission checks and decisions are in the services that they
+call.
 """

@@ -11,7 +11,7 @@ from calabash.platform.handlers.request import (
     body_of,
     caller_of,
     guarantee_warnings_of,
-    sight_of,
+    visibility_of,
     work,
 )
 from calabash.pool.handlers.asked import pool_of
@@ -19,9 +19,9 @@ from calabash.pool.handlers.asked import pool_of
 
 @get("/v1/queues")
 async def list_queues(request: Asked) -> replies.QueueList:
-    pool, sight = pool_of(request), sight_of(request)
-    found = await work(request, pool.queues.shown, pool.binder, sight.queue)
-    return replies.QueueList(items=[sight.shown_queue(q) for q in found])
+    pool, visibility = pool_of(request), visibility_of(request)
+    found = await work(request, pool.queues.shown, pool.binder, visibility.queue)
+    return replies.QueueList(items=[visibility.shown_queue(q) for q in found])
 
 
 @put("/v1/queues/{name:path}")

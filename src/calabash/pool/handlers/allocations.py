@@ -1,4 +1,4 @@
-"""Routes of allocations: asked for, waited for, entered, given back, explained."""
+"""Routes of allocations: request, wait, enter, renew, move, release, and explain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.model.request import AllocationId
 from calabash.node.agent import Grant
 from calabash.platform.access.caller import Caller
 from calabash.platform.access.permission import not_found
-from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
@@ -25,26 +25,26 @@ from calabash.pool.queue_moves import move
 from calabash.pool.views import resources as views_resources
 
 EVICTION_WAIT_S = 10.0
-LEAVING_WAIT_S = 1.0  # a program has ended, and the driver is asked whether it has let go of everything
+LEAVING_WAIT_S = 1.0  # longest wait of a request without --wait while ended programs release their devices
 RELEASE_S = 8.0  # SIGKILL comes after 5
 POLL_S = 0.02
 
 
 @get("/v1/allocations")
 async def list_allocations(request: Asked) -> replies.AllocationList:
-    sight = sight_of(request)
+    visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
     process = caller_of(request).process
     pid = (process.pid if process else -1) if page.mine else 0
-    return await work(request, views_resources.allocations, pool_of(request), page, sight, pid)
+    return await work(request, views_resources.allocations, pool_of(request), page, visibility, pid)
 
 
 @post("/v1/allocations", status_code=201)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
     pool, caller = pool_of(request), caller_of(request)
     wanted = requests.decode(await body_of(request), requests.AllocationRequest)
-    if not wanted.standing or wanted.enter:  # what stands has no program that would have to be here
-        pool.permission.require_process(caller.principal, "be granted a slice for a program")
+    if not wanted.standing or wanted.enter:  # a standing allocation has no program on this machine
+        pool.permission.require_process(caller.principal, "request a slice for a program")
     waiting = await work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
     shown, door = granted.record.state, ""
@@ -66,20 +66,20 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
-    return views_resources.granted(granted, state.context.simulation, sight_of(request), state=shown, door=door)
+    return views_resources.granted(granted, state.context.simulation, visibility_of(request), state=shown, door=door)
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
-    """The grant; the request is withdrawn when the time is over or its caller hangs up."""
+    """Return the grant; cancel the request when the time is over or its client disconnects."""
     pool = pool_of(request)
-    # A request that others are just being evicted for is worth those seconds even to one who does not wait.
+    # If allocations are being evicted for the request, even one without --wait waits for that.
     wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.is_placed(waiting) else wait_s
     try:
         return await _answer(waiting, request, wait_s or LEAVING_WAIT_S)
     except TimeoutError:
         if wait_s <= 0:
             await work(request, pool.refuse, waiting)
-        why = await work(request, pool.explanations.why, waiting.id)
+        why = await work(request, pool.explanations.explain, waiting.id)
         if await work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
             raise CalabashError(
                 f"no room within {wait_s:g}s: {why.explanation}",
@@ -88,9 +88,7 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
             ) from None
         return await asyncio.wrap_future(waiting.answer)
     except (_GoneError, asyncio.CancelledError) as error:
-        ending = isinstance(
-            error, asyncio.CancelledError
-        )  # a server that ends waits for nobody, and its callers are there
+        ending = isinstance(error, asyncio.CancelledError)  # the server ends; the client is still connected
         why_gone = "the pool is going down" if ending else "the caller went away"
         if not await work(request, pool.cancel, waiting, why=why_gone):
             pool.give_back(waiting, why=why_gone)
@@ -103,7 +101,7 @@ class _GoneError(Exception):
 
 
 async def _answer(waiting: WaitingRequest, request: Asked, wait_s: float) -> Grant:
-    """The grant, unless the time is over (TimeoutError) or the client hangs up first."""
+    """Return the grant. Raises TimeoutError after ``wait_s`` seconds, _GoneError if the client disconnects first."""
     answer = asyncio.wrap_future(waiting.answer)
     if answer.done() or waiting.answer.done():
         return await answer
@@ -139,7 +137,7 @@ async def started(request: Asked, allocation: str) -> replies.StateReply:
 async def keep(request: Asked, allocation: str) -> replies.KeptReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     requests.decode(await body_of(request), requests.Nothing)
-    return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).keep, name, caller=caller))
+    return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).renew, name, caller=caller))
 
 
 @put("/v1/allocations/{allocation:str}/queue/{name:path}")
@@ -151,7 +149,7 @@ async def change_queue(request: Asked, allocation: str, name: str) -> replies.Mo
 
 @delete("/v1/allocations/{allocation:str}", status_code=200)
 async def release(request: Asked, allocation: str) -> replies.StateReply:
-    """Forced, it answers when the devices are free again."""
+    """Release an allocation; a forced release waits up to RELEASE_S seconds until its devices are free."""
     pool, caller, name = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
     how = requests.decode_query(dict(request.query_params), requests.Release)
     shown = await work(request, pool.release, name, caller=caller, force=how.force)
@@ -160,7 +158,7 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
         await asyncio.sleep(POLL_S)
         shown = "ending" if pool.agent.record(name) is not None else "released"
     if shown == "ending" and how.force:
-        raise await work(request, pool.what_holds, name)
+        raise await work(request, pool.still_held_error, name)
     return replies.StateReply(id=name, state=shown)
 
 
@@ -168,12 +166,14 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
 async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     granted = await work(request, _granted_before, pool_of(request), name, caller)
-    return views_resources.granted(granted, state.context.simulation, sight_of(request), state=granted.record.state)
+    return views_resources.granted(
+        granted, state.context.simulation, visibility_of(request), state=granted.record.state
+    )
 
 
 def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Grant:
-    # Before anything is looked up: whether there is such an allocation is told to those who may see it.
-    pool.permission.require_process(caller.principal, "have what a program of this machine needs")
+    # Checked first, so that a token does not learn whether the allocation exists.
+    pool.permission.require_process(caller.principal, "read the environment of a program of this machine")
     record = pool.agent.record(allocation)
     if record is None:
         raise not_found(allocation)
@@ -181,15 +181,15 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
     pool.permission.require_owner(
         caller.principal, record.id, uid=record.uid, user=record.user, tenant=request.tenant, queue=request.queue
     )
-    return pool.agent.grant(record)  # once more, which changes nothing
+    return pool.agent.grant(record)  # idempotent: returns the grant again
 
 
 @get("/v1/allocations/{allocation:str}/why")
 async def why(request: Asked, allocation: str) -> replies.WhyReply:
-    sight, name = sight_of(request), AllocationId(requests.checked_id(allocation))
-    if not await work(request, sight.allocation, name):
+    visibility, name = visibility_of(request), AllocationId(requests.checked_id(allocation))
+    if not await work(request, visibility.allocation, name):
         raise not_found(name)
-    return await work(request, lambda: sight.shown_why(pool_of(request).explanations.why(name)))
+    return await work(request, lambda: visibility.shown_why(pool_of(request).explanations.explain(name)))
 
 
 ALLOCATIONS = (list_allocations, allocate, started, keep, change_queue, release, environment, why)

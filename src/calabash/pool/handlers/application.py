@@ -1,4 +1,4 @@
-"""The routes of the pool of one machine, and what they stand on."""
+"""The ASGI application of the pool of one machine: all its routes and their services."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from calabash.platform.context import Operations
 from calabash.platform.handlers.application import OPERATING, served
 from calabash.platform.http.request_limits import Fairness
 from calabash.platform.http.server import Application
-from calabash.platform.networks.certificates import CertificateBook
-from calabash.platform.networks.store import NetworkBook
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.networks.certificates import CertificateStore
+from calabash.platform.networks.store import NetworkStore
+from calabash.platform.notifications.rules import NotificationRules
 from calabash.pool.handlers.administration import ADMINISTRATION
 from calabash.pool.handlers.allocations import ALLOCATIONS
 from calabash.pool.handlers.asked import Context
@@ -53,12 +53,12 @@ def application(
     audit: AuditTrail,
     fairness: Fairness,
     jobs: Jobs,
-    notices: NoticeBook,
-    networks: NetworkBook,
-    certificates: CertificateBook,
+    notices: NotificationRules,
+    networks: NetworkStore,
+    certificates: CertificateStore,
     stop: Callable[[], None],
 ) -> Application:
-    """The ASGI application."""
+    """Return the ASGI application of a pool."""
     operations = Operations(
         permission=pool.permission,
         tokens=pool.tokens,
@@ -68,8 +68,8 @@ def application(
         store=pool.store,
         audit=audit,
         fairness=fairness,
-        sight=pool.sight,
-        queues=lambda sight: pool.queues.shown(pool.binder, sight.queue),
+        visibility=pool.visibility,
+        queues=lambda visibility: pool.queues.shown(pool.binder, visibility.queue),
         devices=lambda: len(pool.agent.devices()),
         settle=pool.binder.schedule,
         traces=lambda: traces(pool),

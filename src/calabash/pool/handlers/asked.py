@@ -1,4 +1,4 @@
-"""What the routes of one machine ask of a request besides those of operating: the pool, and what is known of its machine."""
+"""Context of the routes of one machine: the pool and facts of the machine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from calabash.pool.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the routes need besides the pool."""
+    """Facts of the machine and of the daemon that routes report."""
 
     home: Path
     sim: str
-    simulation: dict[str, str]  # environment that leads a program to the simulated node
+    simulation: dict[str, str]  # environment of programs on the simulated node
     driver: str
     arbiter_pid: Callable[[], int]
-    console: str = ""  # where a browser finds it; empty: nowhere
-    console_failure: str = ""  # why it is nowhere
+    console: str = ""  # URL of the console; empty if it is off
+    console_failure: str = ""  # error that kept the console from starting
 
 
 def pool_of(request: Asked) -> Pool:
-    """The pool that serves."""
+    """Return the pool of a request."""
     pool: Pool = request.app.state.pool
     return pool

@@ -1,4 +1,4 @@
-"""The route of counters for monitoring."""
+"""Route of the counters for monitoring."""
 
 from __future__ import annotations
 

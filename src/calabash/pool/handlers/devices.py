@@ -1,4 +1,4 @@
-"""Routes of one card: shown to everybody, changed by administrators."""
+"""Routes of one device: all users may read it, administrators change it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.api import devices as device_requests
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.node.devices.settings import Wanted
-from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
@@ -19,11 +19,11 @@ from calabash.pool.views import resources as views_resources
 
 @get("/v1/devices/{name:str}")
 async def show_device(request: Asked, name: str) -> replies.DeviceDetail:
-    return await work(request, views_resources.device, pool_of(request).agent, name, sight_of(request))
+    return await work(request, views_resources.device, pool_of(request).agent, name, visibility_of(request))
 
 
 async def _changed(request: Asked, what: str, change: Callable[[Pool], Any]) -> Any:
-    """The answer of a change, which only administrators may ask for."""
+    """Make a change in a thread and return its result. Raises NOT_PERMITTED unless the principal may operate devices."""
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, what)
     return await work(request, change, pool)
@@ -36,7 +36,7 @@ async def drain(request: Asked, name: str) -> replies.DeviceDetail:
     def change(pool: Pool) -> replies.DeviceDetail:
         care = pool.agent.administration
         care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
-        return views_resources.device(pool.agent, name, sight_of(request))
+        return views_resources.device(pool.agent, name, visibility_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "drain devices", change)
     return detail
@@ -48,7 +48,7 @@ async def undrain(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.administration.undrain(pool.agent.administration.find(name))
-        return views_resources.device(pool.agent, name, sight_of(request))
+        return views_resources.device(pool.agent, name, visibility_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "put devices back", change)
     return detail
@@ -61,7 +61,7 @@ async def set_device(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.administration.set(pool.agent.administration.find(name), wanted)
-        return views_resources.device(pool.agent, name, sight_of(request))
+        return views_resources.device(pool.agent, name, visibility_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "set devices", change)
     return detail
@@ -77,7 +77,7 @@ async def test(request: Asked, name: str) -> replies.TestReply:
             passed=probed.passed,
             why=probed.why,
             figures=dict(probed.figures),
-            device=views_resources.device(pool.agent, name, sight_of(request)),
+            device=views_resources.device(pool.agent, name, visibility_of(request)),
         )
 
     answer: replies.TestReply = await _changed(request, "test devices", change)
@@ -90,7 +90,7 @@ async def reset(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.administration.reset(pool.agent.administration.find(name))
-        return views_resources.device(pool.agent, name, sight_of(request))
+        return views_resources.device(pool.agent, name, visibility_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "reset devices", change)
     return detail

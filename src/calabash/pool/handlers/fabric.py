@@ -30,7 +30,7 @@ async def list_uses(request: Asked) -> shapes.FabricUses:
 
 @put(f"{shapes.PATH}/status")
 async def report(request: Asked) -> shapes.FabricList:
-    holds = _holds(request, "say what fabrics are like")
+    holds = _holds(request, "report the state of fabrics")
     told = requests.decode(await body_of(request), shapes.FabricReport)
     found = [
         FabricCondition(
@@ -45,10 +45,10 @@ async def report(request: Asked) -> shapes.FabricList:
         for card in told.cards
     ]
 
-    def tell() -> None:
+    def store_report() -> None:
         holds.report(told.pool, told.number, found, now_s=time.time())
 
-    await work(request, tell)
+    await work(request, store_report)
     return _shown(holds)
 
 

@@ -1,4 +1,4 @@
-"""Routes of the machine and its pool: status, devices, what happened, the pool as a scenario, going down."""
+"""Routes of the machine and its pool: status, devices, events, scenario and shutdown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from calabash.adapters.store import public_url
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationState
-from calabash.platform.access.visibility import Sight
-from calabash.platform.handlers.request import Asked, body_of, caller_of, principal_of, sight_of, work
+from calabash.platform.access.visibility import Visibility
+from calabash.platform.handlers.request import Asked, body_of, caller_of, principal_of, visibility_of, work
 from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.pool import Pool
@@ -25,17 +25,17 @@ SETTLE_S = 2.0
 
 @get("/v1/status")
 async def status(state: State, request: Asked) -> replies.Status:
-    """Whom it serves is said to everybody of the machine, also to those whom it does not."""
+    """Return the status of the pool, also to users of the machine whom the pool does not serve."""
     pool, context = state.pool, state.context
-    sight = pool.sight(principal_of(request))
-    held, waiting = await work(request, _counts, pool, sight)
+    visibility = pool.visibility(principal_of(request))
+    held, waiting = await work(request, _counts, pool, visibility)
     return replies.Status(
         version=calabash.__version__,
         pid=state.pid,
         home=str(context.home),
         node=pool.agent.node,
         sim=context.sim,
-        db=public_url(pool.store.url) if sight.all else "",
+        db=public_url(pool.store.url) if visibility.all else "",
         started_at=state.started_at,
         uptime_s=round(time.time() - state.started_at, 3),
         devices=len(pool.agent.devices()),
@@ -50,29 +50,29 @@ async def status(state: State, request: Asked) -> replies.Status:
     )
 
 
-def _counts(pool: Pool, sight: Sight) -> tuple[int, int]:
-    """What is held and what waits, as far as it is seen."""
-    held = sum(sight.record(record) for record in pool.agent.records())
-    return held, sum(views_resources.seen(w, sight) for w in pool.binder.waiting())
+def _counts(pool: Pool, visibility: Visibility) -> tuple[int, int]:
+    """Return the numbers of visible allocations and visible waiting requests."""
+    held = sum(visibility.record(record) for record in pool.agent.records())
+    return held, sum(views_resources.is_visible(w, visibility) for w in pool.binder.waiting())
 
 
 @get("/v1/devices")
 async def list_devices(request: Asked) -> replies.DeviceList:
-    return await work(request, views_resources.devices, pool_of(request).agent, sight_of(request))
+    return await work(request, views_resources.devices, pool_of(request).agent, visibility_of(request))
 
 
 @get("/v1/scenario")
 async def scenario(request: Asked) -> replies.ScenarioText:
     pool, caller = pool_of(request), caller_of(request)
-    pool.permission.require(caller.principal, Action.SEE_PLATFORM, "see what the scheduler knows of everybody")
+    pool.permission.require(caller.principal, Action.SEE_PLATFORM, "read the scheduler's state of all tenants")
     return replies.ScenarioText(scenario=await work(request, pool.scenario))
 
 
 @get("/v1/events")
 async def list_events(request: Asked) -> replies.EventList:
-    sight = sight_of(request)
+    visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
-    return await work(request, views_resources.events, pool_of(request).store, page, sight)
+    return await work(request, views_resources.events, pool_of(request).store, page, visibility)
 
 
 @post("/v1/shutdown", status_code=200)
@@ -89,7 +89,7 @@ async def shutdown(state: State, request: Asked) -> replies.Stopping:
 
 
 async def _until_settled(pool: Pool) -> None:
-    """Whose programs have ended is released in a moment; only what is in use is in the way of going down."""
+    """Wait up to SETTLE_S seconds for the release of allocations whose programs have ended; return at once if one is in use."""
     deadline = time.monotonic() + SETTLE_S
     while pool.agent.records() and time.monotonic() < deadline:
         if await asyncio.to_thread(_in_use, pool):
@@ -103,7 +103,7 @@ def _in_use(pool: Pool) -> bool:
 
 
 async def _until_empty(pool: Pool) -> None:
-    """Give programs that were told to end the time to do so."""
+    """Wait up to RELEASE_S seconds until all allocations are released."""
     deadline = time.monotonic() + RELEASE_S
     while pool.agent.records() and time.monotonic() < deadline:
         await asyncio.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Routes of cards that MIG can cut: how they are, what would be, and how they are to stay."""
+"""Routes of MIG cards: show partitions, plan and apply layouts, and pin the mode of a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calabash.api import devices as device_requests
 from calabash.api import mig as mig_messages
 from calabash.api import replies, requests
 from calabash.model.access import Action
-from calabash.platform.handlers.request import Asked, body_of, caller_of, sight_of, work
+from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import mig as views_mig
@@ -17,11 +17,11 @@ from calabash.pool.views import resources as views_resources
 
 @get("/v1/mig")
 async def list_cards(request: Asked) -> mig_messages.MigCards:
-    sight = sight_of(request)
+    visibility = visibility_of(request)
 
     def shown(pool: Pool) -> mig_messages.MigCards:
         cards = views_mig.mig_cards(pool.agent.mig_layouts.cards())
-        return mig_messages.MigCards(items=[sight.shown_card(card) for card in cards.items])
+        return mig_messages.MigCards(items=[visibility.shown_card(card) for card in cards.items])
 
     return await work(request, shown, pool_of(request))
 
@@ -64,7 +64,7 @@ async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
 
     def change(pool: Pool) -> replies.DeviceDetail:
         pool.agent.mig_layouts.set_mode(pool.agent.administration.find(name), asked.mode)
-        return views_resources.device(pool.agent, name, sight_of(request))
+        return views_resources.device(pool.agent, name, visibility_of(request))
 
     return await work(request, change, pool)
 

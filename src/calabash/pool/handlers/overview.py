@@ -1,4 +1,4 @@
-"""The route of the front page: everything at a glance, in one reply."""
+"""Route of the overview of the whole pool."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.node.snapshot import DeviceSnapshot
-from calabash.platform.access.visibility import Sight
-from calabash.platform.handlers.request import Asked, sight_of, work
+from calabash.platform.access.visibility import Visibility
+from calabash.platform.handlers.request import Asked, visibility_of, work
 from calabash.platform.overview import overview
 from calabash.pool.handlers.asked import pool_of
 from calabash.pool.pool import Pool
@@ -24,15 +24,15 @@ UNKNOWN = "unknown"
 
 @get("/v1/overview")
 async def show_overview(request: Asked) -> OverviewReply:
-    return await work(request, _overview, pool_of(request), sight_of(request))
+    return await work(request, _overview, pool_of(request), visibility_of(request))
 
 
-def _overview(pool: Pool, sight: Sight) -> OverviewReply:
-    waiting = [w for w in pool.binder.waiting() if views_resources.seen(w, sight)]
+def _overview(pool: Pool, visibility: Visibility) -> OverviewReply:
+    waiting = [w for w in pool.binder.waiting() if views_resources.is_visible(w, visibility)]
     states = pool.agent.devices()
     return overview(
-        views_resources.shown_devices(states, sight),
-        views_resources.held(pool.agent, sight),
+        views_resources.shown_devices(states, visibility),
+        views_resources.held(pool.agent, visibility),
         pending=len(waiting),
         reasons=[reason for w in waiting[: views_resources.EXPLAINED_MAX] if (reason := _reason(pool, w.id, states))],
         at_s=time.time(),
@@ -41,9 +41,9 @@ def _overview(pool: Pool, sight: Sight) -> OverviewReply:
 
 def _reason(pool: Pool, name: AllocationId, states: Sequence[DeviceSnapshot]) -> str:
     try:
-        why: replies.WhyReply = pool.explanations.why(name, states)
+        why: replies.WhyReply = pool.explanations.explain(name, states)
     except CalabashError:
-        return ""  # answered in the meantime
+        return ""  # granted in the meantime
     return why.reason or UNKNOWN if why.state == "pending" else ""
 
 

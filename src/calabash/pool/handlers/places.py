@@ -1,4 +1,4 @@
-"""Routes of places: ports that servers of this machine listen at."""
+"""Routes of places: ports of tenant networks that servers of this machine listen on."""
 
 from __future__ import annotations
 

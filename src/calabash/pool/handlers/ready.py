@@ -1,4 +1,4 @@
-"""Waiting for ports until they work."""
+"""Wait until the ports of an allocation or a server work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLL_S = 0.02
 
 
 async def until_nothing_lacks(request: Asked, lacks: Callable[[], str]) -> None:
-    """No thread waits: others' requests, and what carries ports out, go on meanwhile. Raises UNREACHABLE."""
+    """Wait until ``lacks`` returns "", without blocking a thread. Raises UNREACHABLE after READY_WITHIN_S seconds."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while what := await work(request, lacks):
         if time.monotonic() > deadline_s:

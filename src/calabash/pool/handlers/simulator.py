@@ -1,4 +1,4 @@
-"""Routes of the simulated node under a pool; there are no such faults to order on real cards."""
+"""Routes of the simulated node of a pool: show it, and inject faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def inject_fault(request: Asked) -> shapes.SimulatedNode:
 
 
 def _allowed(request: Asked) -> Context:
-    """Whoever may take the pool down may break its cards. Raises NOT_PERMITTED for others."""
+    """Return the context. Raises NOT_PERMITTED unless the principal may shut the pool down."""
     pool_of(request).permission.require(caller_of(request).principal, Action.SHUT_DOWN, "break simulated cards")
     context: Context = request.app.state.context
     return context

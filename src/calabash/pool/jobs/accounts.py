@@ -1,4 +1,4 @@
-"""As which account of the machine somebody's jobs run, if as any."""
+"""Select the account of the machine that a user's jobs run as."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.pool.settings import JobSettings
 
 
 def account_for_jobs(who: Principal, *, permission: Permission, settings: JobSettings) -> LocalAccount:
-    """The account that programs of that user run as. Raises NOT_PERMITTED unless the pool may run any as that."""
+    """Return the account that jobs of a user run as. Raises NOT_PERMITTED if the pool may not run jobs as that account."""
     if not settings.enabled:
         raise _refused("this pool runs no jobs", "its owner has switched them off: [jobs] enabled in pool.toml")
     account = account_of(who.uid)

@@ -1,7 +1,7 @@
-"""What is kept of jobs, in files of the pool's own that nobody else can open: what was ordered, how it stands, what it said.
+"""Files of jobs: order, state and output, in a directory that only the pool's user can read.
 
-``ID.order`` is written once, by the pool; ``ID.facts`` and ``ID.output`` by the keeper of that job alone, which outlives the
-pool. So no file has two writers, and a pool that starts again finds all of it.
+The pool writes ``ID.order`` once. The keeper process of the job, which outlives the pool, writes ``ID.facts`` and
+``ID.output``. So no file has two writers, and a restarted pool finds all jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Shape = TypeVar("Shape")
 
 
 class JobRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """What was ordered, by whom, on whose account."""
+    """Order of a job with its user and tenant."""
 
     id: str
     user: str
@@ -37,8 +37,13 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class JobFacts(msgspec.Struct, kw_only=True):
-    """How it stands, as its keeper sees it. ``keeper`` and ``program``: pid and start time; ``dropped_bytes`` of its output are
-    not kept."""
+    """State of a job, written by its keeper.
+
+    Args:
+        keeper: pid and start time of the keeper process.
+        program: pid and start time of the job's process.
+        dropped_bytes: number of bytes of output that are not kept.
+    """
 
     state: JobState = JobState.WAITING
     keeper: tuple[int, int] = (0, 0)
@@ -54,18 +59,18 @@ class JobFacts(msgspec.Struct, kw_only=True):
 
 
 class JobFiles:
-    """The directory of all jobs of a pool."""
+    """Directory of all jobs of a pool."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def create(self, record: JobRecord) -> None:
-        """Raises OSError."""
+        """Write the order of a new job. Raises OSError."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         write_durably(self._path(record.id, "order"), msgspec.json.encode(record))
 
     def records(self) -> list[JobRecord]:
-        """Newest first; what is not whole is left out."""
+        """Return the readable orders of all jobs, newest first."""
         found = [self.record(path.stem) for path in self.directory.glob("j*.order")]
         return sorted((r for r in found if r is not None), key=lambda r: (-r.created_at, r.id))
 
@@ -73,30 +78,30 @@ class JobFiles:
         return _read(self._path(name, "order"), JobRecord) if _ID.fullmatch(name) else None
 
     def facts(self, name: str) -> JobFacts | None:
-        """None before its keeper has begun."""
+        """Return the state of a job; None before its keeper has begun."""
         return _read(self._path(name, "facts"), JobFacts)
 
     def write_facts(self, name: str, facts: JobFacts) -> None:
-        """For its keeper. Raises OSError."""
+        """Write the state of a job; for its keeper. Raises OSError."""
         write_durably(self._path(name, "facts"), msgspec.json.encode(facts))
 
     def output(self, name: str) -> bytes:
-        """The last of what it said."""
+        """Return the last OUTPUT_BYTES of a job's output."""
         try:
             return self._path(name, "output").read_bytes()[-OUTPUT_BYTES:]
         except OSError:
             return b""
 
     def write_output(self, name: str, content: bytes) -> None:
-        """For its keeper: a file of bounded size, replaced as a whole. Raises OSError."""
+        """Replace the output file by the last OUTPUT_BYTES of ``content``; for the keeper. Raises OSError."""
         coming = self._path(name, "coming")
         descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content[-OUTPUT_BYTES:])
         coming.replace(self._path(name, "output"))
 
-    def forget(self, name: str) -> None:
-        """Remove all of it, the order last."""
+    def delete(self, name: str) -> None:
+        """Delete all files of a job, the order last."""
         for part in ("coming", "output", "facts", "order"):
             self._path(name, part).unlink(missing_ok=True)
 

@@ -1,10 +1,10 @@
-"""``python -I -m calabash.pool.jobs.keeper``: keeps one job: starts it, keeps the last of what it says, sees how it ends.
+"""Supervisor process of one job, ``python -I -m calabash.pool.jobs.keeper``: starts it, stores its output and its end.
 
-Theory of operation. A keeper is a process of the pool's own user and of its own session, so that a pool that dies takes no job
-with it. It is told its order on standard input. It forks the job's process, which becomes the account before anything else
-(``job_program``); what that says comes through a pipe, of which the last 64 KiB are kept, and no faster than some MiB a second:
-who says much is held up. SIGTERM stops the job: SIGTERM to its processes, SIGKILL five seconds later. What runs in
-the job's control group besides is ended by the pool, which has its slice. All that is known goes to the files of the job.
+Theory of operation. A keeper runs as the pool's user in a session of its own, so jobs survive the end of the pool. It reads its
+order from standard input and forks the job's process, which first switches to the user's account (``jobs.program``). The output
+comes through a pipe, of which the last 64 KiB are stored; reading is limited to some MiB per second. SIGTERM to the keeper
+stops the job: SIGTERM to its process group, SIGKILL five seconds later. The pool ends other processes in the job's control
+group with its allocation. The keeper writes all state to the files of the job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WORDS_MAX = 500
 
 
 class KeeperOrder(msgspec.Struct, kw_only=True, frozen=True):
-    """What a keeper is told: whose job it is, and where the pool and the job's files are."""
+    """Order to a keeper: the job, its account, and the directories of the pool and of the job's files."""
 
     id: str
     uid: int
@@ -45,7 +45,7 @@ class KeeperOrder(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class JobKeeper:
-    """One job from its start to its end."""
+    """Supervisor of one job from its start to its end."""
 
     def __init__(self, told: KeeperOrder) -> None:
         self._told = told
@@ -65,8 +65,8 @@ class JobKeeper:
         signal.set_wakeup_fd(wakes.fileno())
         signal.signal(signal.SIGTERM, lambda *_: None)
 
-    def keep(self) -> None:
-        """Until it is over."""
+    def run(self) -> None:
+        """Start the job and supervise it until its process has ended."""
         program, output, said = self._started()
         pidfd = os.pidfd_open(program)
         self._facts.program = (program, start_time(program))
@@ -90,7 +90,7 @@ class JobKeeper:
         self._end(program, output, said)
 
     def _started(self) -> tuple[int, int, int]:
-        """Its pid, and where its output and its first word come from."""
+        """Fork the job's process; return its pid, and the descriptors of its output and of its start report."""
         account = account_of(self._told.uid)
         output, speaks = os.pipe()
         said, tells = os.pipe()
@@ -135,7 +135,7 @@ class JobKeeper:
             self._write_facts()
 
     def _note_start(self) -> bool:
-        """What its process has said about its start; whether it has a slice."""
+        """Decode the start report of the job's process; return True if the job has an allocation."""
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
             start = msgspec.json.decode(bytes(self._said), type=JobStart)
             self._facts.allocation = start.allocation[:64]
@@ -145,7 +145,7 @@ class JobKeeper:
         return bool(self._facts.allocation)
 
     def _read(self, output: int) -> bool:
-        """Whether there was something."""
+        """Read a chunk of output; return True if there was any."""
         try:
             chunk = os.read(output, CHUNK_BYTES)
         except BlockingIOError:
@@ -180,7 +180,7 @@ class JobKeeper:
                 self._said = (self._said + os.read(said, SAID_BYTES_MAX))[:SAID_BYTES_MAX]
             if self._note_start():
                 self._facts.started_at = time.time()
-        for _ in range(2 * OUTPUT_BYTES // CHUNK_BYTES):  # what it has left in the pipe; others may go on filling it
+        for _ in range(2 * OUTPUT_BYTES // CHUNK_BYTES):  # output left in the pipe; other processes may still write
             if output not in self._selector.get_map() or not self._read(output):
                 break
         ran = self._facts.started_at is not None
@@ -197,18 +197,18 @@ class JobKeeper:
 
 
 def _signalled(program: int, number: signal.Signals) -> None:
-    """To its process and those of its group; it is not waited for, so its number is nobody else's."""
+    """Send a signal to the job's process group. The process is not reaped yet, so its pid was not reused."""
     try:
         os.killpg(program, number)
-    except ProcessLookupError:  # it has not made its group yet
+    except ProcessLookupError:  # the process has not created its group yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(program, number)
 
 
 def main() -> int:
-    """Keep the job that standard input names."""
+    """Supervise the job of the order on standard input."""
     told = msgspec.json.decode(sys.stdin.buffer.read(), type=KeeperOrder)
-    JobKeeper(told).keep()
+    JobKeeper(told).run()
     return 0
 
 

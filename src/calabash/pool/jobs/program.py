@@ -1,8 +1,8 @@
-"""What a job's own process does before it is the program: become the account, ask for a slice like any program of it, become
-the program.
+"""First steps of a job's process: switch to the account, request a slice from the pool, execute the program.
 
-It asks the pool over its Unix socket, where the kernel says whose process it is: a job has no other rights than a
-``calabash run`` of that account, and goes the same way. A pool that goes away while it waits is asked again for some minutes.
+The process requests its slice over the pool's Unix socket and is authenticated by its peer credentials, so a job has the
+permissions of ``calabash run`` of that account. If the pool goes down meanwhile, the request is repeated for ``POOL_AWAY_S``
+seconds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ AGAIN_S = 1.0
 POOL_AWAY_S = 600.0
 _ANSWER_S = 30.0
 NOT_STARTED = 125
-SHOWN_WORDS_MAX, SHOWN_CHARACTERS_MAX = 64, 512  # of the command, to the pool, which shows it
+SHOWN_WORDS_MAX, SHOWN_CHARACTERS_MAX = 64, 512  # limits of the command that the pool lists
 
 
 class JobStart(msgspec.Struct, kw_only=True, frozen=True):
-    """What a job's process says to its keeper before it is the program: that it has its slice, or why there is none."""
+    """Start report of a job's process to its keeper: its allocation, or the error."""
 
     allocation: str = ""
     reason: str = ""
@@ -38,7 +38,11 @@ class JobStart(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def become_program(order: JobOrder, *, home: str, account: LocalAccount, told: int) -> NoReturn:
-    """Never returns. ``told`` is a descriptor for one ``JobStart``, which closes when the program runs."""
+    """Execute the program of a job; never returns.
+
+    Args:
+        told: descriptor to which one ``JobStart`` is written; closed when the program runs.
+    """
     try:
         _become(order, home=home, account=account, told=told)
     except CalabashError as error:
@@ -96,7 +100,7 @@ def _granted(pool: PoolClient, order: JobOrder) -> dict[str, Any]:
 
 
 def _enter_directory(directory: str, account: LocalAccount) -> None:
-    """Where the account may go, and nowhere else. Raises CalabashError."""
+    """Change to the directory, or to the account's home if it is empty. Raises BAD_REQUEST if the account may not enter it."""
     try:
         os.chdir(directory or account.home)
     except (OSError, ValueError) as error:

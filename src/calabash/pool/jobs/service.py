@@ -1,8 +1,8 @@
-"""Commands that the pool runs for users of its machine.
+"""Service of jobs: commands that the pool runs for users of its machine.
 
-A job is what ``calabash run`` would be, started by the pool in the user's stead: as the user's account, never as root, with
-nothing of the pool's environment, in a slice that it asks for like any program of that account. A keeper of its own
-(``job_keeper``) sees to it, so that it outlives the pool. Who may see an allocation's command may see the job and its output.
+A job is a ``calabash run`` that the pool starts for a user: under the user's account, never as root, without the pool's
+environment, in a slice that it requests like any program of that account. A keeper process (``jobs.keeper``) supervises it and
+outlives the pool. A principal who may read the command of an allocation may read the job and its output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from calabash.pool.settings import JobSettings
 
 DIRECTORY = "jobs"
 JOBS_MAX = 1000
-BEGINS_S = 30.0  # within this a keeper has begun, or never will
+BEGINS_S = 30.0  # a keeper that has not begun within this time is lost
 _ACTIVE = {JobState.WAITING, JobState.RUNNING}
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
@@ -57,13 +57,13 @@ class Jobs:
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, order: shapes.JobOrder, caller: Caller) -> shapes.JobDetail:
-        """Have it run. Raises CalabashError where the caller may not ask for this, has too many, or no account to run as."""
+        """Start a job. Raises CalabashError if the caller lacks permission or an account, or has too many jobs."""
         who = caller.principal
         if order.standing or order.enter:
             raise CalabashError("a job has a program of its own", hint="leave `standing` and `enter` out")
         if not order.command[0] or any("\0" in word for word in order.command):
             raise CalabashError("the command has no program, or zero bytes", hint="name the program first")
-        wanted = self._pool.entry.judged(order, who)
+        wanted = self._pool.entry.admit(order, who)
         project = project_of(wanted.tenant, wanted.queue)
         self._pool.permission.require(who, Action.RUN, "start jobs", tenant=wanted.tenant, project=project)
         account = account_for_jobs(who, permission=self._pool.permission, settings=self._settings)
@@ -85,14 +85,14 @@ class Jobs:
         return shapes.JobDetail(job=self._view(record, {}), output="", output_bytes_before=0)
 
     def listed(self, who: Principal) -> list[shapes.JobView]:
-        """Those that it may see, newest first."""
-        sight = self._pool.sight(who)
-        seen = [r for r in self._files.records() if sight.sees(tenant=r.tenant, uid=r.uid, user=r.user)]
+        """Return the visible jobs, newest first."""
+        visibility = self._pool.visibility(who)
+        seen = [r for r in self._files.records() if visibility.sees(tenant=r.tenant, uid=r.uid, user=r.user)]
         asking = self._asking()
         return [self._view(record, asking) for record in seen]
 
     def one(self, name: str, who: Principal) -> shapes.JobDetail:
-        """Raises NOT_FOUND for one that there is not, or that it may not see."""
+        """Return a job and its output. Raises NOT_FOUND if there is none or the principal may not see it."""
         record = self._seen(name, who)
         said, facts = self._files.output(name), self._files.facts(name)
         return shapes.JobDetail(
@@ -102,7 +102,10 @@ class Jobs:
         )
 
     def stop(self, name: str, caller: Caller) -> str:
-        """Begin to end it; one that is over is forgotten. Raises NOT_FOUND, NOT_PERMITTED."""
+        """Begin to stop a job, or delete one that has ended; return ``stopping`` or ``forgotten``.
+
+        Raises NOT_FOUND, NOT_PERMITTED.
+        """
         who = caller.principal
         record = self._seen(name, who)
         self._pool.permission.require_owner(
@@ -110,7 +113,7 @@ class Jobs:
         )
         state, facts = self._now(record)
         if state not in _ACTIVE and not self._holds(facts):
-            self._files.forget(name)
+            self._files.delete(name)
             return "forgotten"
         if facts is not None:
             _terminate(Process(pid=facts.keeper[0], start_time=facts.keeper[1]))
@@ -127,7 +130,7 @@ class Jobs:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _make_room(self, who: Principal, account: LocalAccount) -> None:
-        """Forget the oldest that are over; raises USER_LIMIT for one job too many."""
+        """Delete the oldest ended jobs beyond the limits. Raises USER_LIMIT if the user has too many active jobs."""
         records = self._files.records()
         active = {r.id for r in records if self._now(r)[0] in _ACTIVE}
         mine = [r for r in records if r.uid == account.uid]
@@ -141,7 +144,7 @@ class Jobs:
         over = [r for r in mine if r.id not in active][self._settings.kept - 1 :]
         over += [r for r in records if r.id not in active][JOBS_MAX - 1 :]
         for record in over:
-            self._files.forget(record.id)
+            self._files.delete(record.id)
         for name in [n for n, keeper in self._keepers.items() if keeper.poll() is not None]:
             del self._keepers[name]
 
@@ -167,14 +170,16 @@ class Jobs:
 
     def _seen(self, name: str, who: Principal) -> JobRecord:
         record = self._files.record(name)
-        if record is None or not self._pool.sight(who).sees(tenant=record.tenant, uid=record.uid, user=record.user):
+        if record is None or not self._pool.visibility(who).sees(
+            tenant=record.tenant, uid=record.uid, user=record.user
+        ):
             raise CalabashError(
                 f"there is no job {name[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash job list`"
             )
         return record
 
     def _now(self, record: JobRecord) -> tuple[JobState, JobFacts | None]:
-        """How it stands: as its keeper has said, unless that is gone."""
+        """Return the state of a job as its keeper has written it; LOST if the keeper has ended without a final state."""
         keeper = self._keepers.get(record.id)
         kept = keeper is not None and keeper.poll() is None
         facts = self._files.facts(record.id)
@@ -182,19 +187,19 @@ class Jobs:
             fresh = kept or (keeper is None and self._clock() - record.created_at < BEGINS_S)
             return (JobState.WAITING if fresh else JobState.LOST), None
         if facts.state in _ACTIVE and not alive(Process(pid=facts.keeper[0], start_time=facts.keeper[1])):
-            facts = self._files.facts(record.id) or facts  # it may have said its last word in this moment
+            facts = self._files.facts(record.id) or facts  # it may have written its final state just now
             return (JobState.LOST if facts.state in _ACTIVE else facts.state), facts
         return facts.state, facts
 
     def _holds(self, facts: JobFacts | None) -> bool:
-        """Whether its slice is still its own."""
+        """Return True if the job still holds its allocation."""
         if facts is None or not facts.allocation:
             return False
         held = self._pool.agent.record(AllocationId(facts.allocation))
         return held is not None and (held.client_pid, held.client_start_time) == facts.program
 
     def _asking(self) -> dict[tuple[int, int], str]:
-        """The requests that wait, by the process that asks."""
+        """Return the IDs of waiting requests by pid and start time of the requesting process."""
         asks = [(w.requester.process, w.id) for w in self._pool.binder.waiting()]
         return {(process.pid, process.start_time): name for process, name in asks if process is not None}
 
@@ -222,7 +227,7 @@ class Jobs:
 
 
 def _terminate(process: Process) -> None:
-    """SIGTERM to that very process and no later one of its number."""
+    """Send SIGTERM to a process; does nothing if it has ended, even if its pid was reused."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, ValueError, OSError):

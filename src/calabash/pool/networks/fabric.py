@@ -1,9 +1,9 @@
-"""Which cards still are in somebody's partition of a fabric, as far as the pool knows; a card is not granted over that.
+"""Hold back cards that may still be in the fabric partition of another tenant.
 
-Theory of operation. Partitions are changed by another process, which asks who has which card (a *moment*, numbered) and tells
-afterwards what it saw on the fabrics. A tenant may be in a card's partition from the instant in which it is granted the card
-until something that was seen *for a moment after it had left* says otherwise: what was seen for an earlier one may be from
-before it joined. Moments of an earlier pool count for nothing, so until the first word a card is held for everybody.
+Theory of operation. The fabric controller, another process, changes the partitions. It reads the present uses of cards as a
+numbered *moment*, and reports afterwards what it found on the fabrics. A tenant may be in a card's partition from its grant
+until a report *for a moment after its release* says otherwise; a report for an earlier moment may be from before it joined.
+Reports for moments of an earlier pool are refused, so until the first report all cards are held back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from calabash.net.fabric_partitions import may_grant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricMoment:
-    """Who had which card; ``pool`` is another word for every process that serves."""
+    """Uses of cards at one moment; ``pool`` is a random ID of the pool's process."""
 
     pool: str
     number: int
@@ -35,13 +35,13 @@ class FabricMoment:
 
 
 class FabricHolds:
-    """Safe for threads.
+    """Cards that are held back because of fabric partitions. Safe for threads.
+
+    If ``hold`` is false, no card is held back and reports are only stored.
 
     Args:
-        records: everything that is held now.
-        binder: whose grants are judged, and which tries again after each report.
-
-    ``hold`` says whether cards are held at all; else it is only told how they are.
+        records: returns the present allocations.
+        binder: its grants are checked, and it schedules again after each report.
     """
 
     def __init__(self, records: Callable[[], Sequence[AllocationRecord]], binder: Binder | None = None) -> None:
@@ -52,31 +52,37 @@ class FabricHolds:
         self._pool = secrets.token_hex(8)
         self._number = 1
         self._uses: frozenset[FabricUse] = frozenset()
-        self._left: dict[FabricUse, int] = {}  # the first moment without it
+        self._left: dict[FabricUse, int] = {}  # the first moment after its release
         self._promised: Counter[FabricUse] = Counter()
         self._told: dict[DeviceUuid, set[str] | None] | None = None
         self._conditions: tuple[FabricCondition, ...] = ()
         self.told_at = 0.0
 
     def moment(self) -> FabricMoment:
-        """Who has which card now."""
+        """Return the present uses of cards as a numbered moment."""
         with self._lock:
-            self._look()
+            self._update_uses()
             uses = self._uses | set(self._promised)
             return FabricMoment(pool=self._pool, number=self._number, uses=tuple(sorted(uses)))
 
     def conditions(self) -> tuple[FabricCondition, ...]:
-        """What was told last."""
+        """Return the last reported conditions."""
         return self._conditions
 
     def report(self, pool: str, number: int, conditions: Iterable[FabricCondition], *, now_s: float) -> None:
-        """What was seen on the fabrics for that moment. Raises CONFLICT for a moment that is not this pool's."""
+        """Store what was found on the fabrics for a moment. Raises CONFLICT for a moment of another pool.
+
+        Args:
+            pool: ID of the pool's process, as in the moment.
+            number: number of the moment.
+            now_s: time of the report in seconds.
+        """
         found = tuple(conditions)
         with self._lock:
-            self._look()
+            self._update_uses()
             if pool != self._pool or not 0 < number <= self._number:
                 raise CalabashError(
-                    "that moment is not of this pool", reason=Reason.CONFLICT, hint="ask who has the cards again"
+                    "that moment is not of this pool", reason=Reason.CONFLICT, hint="read the uses of cards again"
                 )
             self._told = _standing(found)
             self._conditions, self.told_at = found, now_s
@@ -86,10 +92,10 @@ class FabricHolds:
 
     @contextmanager
     def granting(self, record: AllocationRecord) -> Iterator[None]:
-        """While a grant is being made. Raises FABRIC_HELD for a card that is or may be in another's partition."""
+        """Count a grant while it is being made. Raises FABRIC_HELD if a card may be in the partition of another tenant."""
         wanted = _uses([record])
         with self._lock:
-            self._look()
+            self._update_uses()
             if self.hold:
                 for use in wanted:
                     self._require(use)
@@ -99,7 +105,7 @@ class FabricHolds:
         finally:
             with self._lock:
                 self._promised -= Counter(wanted)
-                self._look()
+                self._update_uses()
                 for use in wanted - self._uses:
                     self._left[use] = self._next()
 
@@ -121,8 +127,8 @@ class FabricHolds:
                 hint="it is granted as soon as it is seen to have left; see `calabash net fabric list`",
             )
 
-    def _look(self) -> None:
-        """Take what is held as it is now."""
+    def _update_uses(self) -> None:
+        """Update the uses of cards from the present allocations."""
         uses = _uses(self._records())
         if uses == self._uses:
             return
@@ -148,7 +154,7 @@ def _uses(records: Iterable[AllocationRecord]) -> frozenset[FabricUse]:
 
 
 def _standing(conditions: Iterable[FabricCondition]) -> dict[DeviceUuid, set[str] | None]:
-    """Of each card that is on a fabric: the tenants in whose partitions it was seen on any plane; None: not known on one."""
+    """Return the tenants in whose partitions each card was found on any plane; None if one plane's state is unknown."""
     found: dict[DeviceUuid, set[str] | None] = {}
     for one in conditions:
         known: Mapping[DeviceUuid, set[str] | None] = found

@@ -1,8 +1,8 @@
-"""Ports that servers of this host listen at: held by a server, not by an allocation, and kept while it says so.
+"""Ports of tenant networks that servers of this host listen on; held by a server instead of an allocation, and renewed by it.
 
-A **place** is what a port is on a host (namespace, interfaces, port of the switch) with no program in it. Its entry is on disk
-before anything of it is made and goes when it is given back, so a pool that was killed takes up what is held. A server that
-is started again asks for the same port under the same name and gets the same place, in which everything goes on.
+A **place** is a port on a host (namespace, interfaces, port of the switch) without a program in it. Its entry is written
+before the place is created and deleted when it is closed, so a restarted pool knows all places. A restarted server opens the
+same port under the same name and gets the same place with its connections.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from calabash.model.tenancy import Principal
 from calabash.node.agent import NodeAgent
 from calabash.node.ports.protocol import HeldPlace, HostPorts, Place, require_free
 from calabash.platform.access.permission import Permission
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 
 JOURNAL_FILE = "places.json"
 PLACES_MAX = 256
 
 
 class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One line of the journal. ``keep_s``: how long it is kept without a word from its holder."""
+    """Entry of the journal; ``keep_s`` is the time in seconds for which the place is kept without a renewal."""
 
     id: str
     port: str
@@ -44,7 +44,7 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     @property
     def record(self) -> AllocationRecord:
-        """As the host's side of networks knows what has ports."""
+        """Return the place as an allocation record, which the ports of the host work with."""
         return AllocationRecord(
             id=AllocationId(self.id),
             state=AllocationState.RUNNING,
@@ -54,17 +54,17 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class PlaceJournal:
-    """The places of a pool on disk; one thread at a time may write. It is read before anything of networks is swept."""
+    """Journal of places on disk; one thread at a time may write. It is read before unused ports are removed."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / JOURNAL_FILE
         self.entries: tuple[PlaceEntry, ...] = self._read()
 
     def held(self) -> Sequence[HeldPlace]:
-        """Every place, for the host that keeps ports."""
+        """Return all places for the ports of the host."""
         return [HeldPlace(record=entry.record, holder=entry.holder) for entry in self.entries]
 
-    def of(self, port: str) -> PlaceEntry | None:
+    def entry_of(self, port: str) -> PlaceEntry | None:
         return next((entry for entry in self.entries if entry.port == port), None)
 
     def put(self, entry: PlaceEntry) -> None:
@@ -93,7 +93,7 @@ class PlaceJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedPlace:
-    """A place that is held: where it is, and what addresses its port has."""
+    """Open place with its location on the host and the addresses of its port."""
 
     entry: PlaceEntry
     place: Place
@@ -101,21 +101,21 @@ class OpenedPlace:
 
 
 class ServerPlaces:
-    """The places of one pool. Safe for threads."""
+    """Places of one pool. Safe for threads."""
 
     def __init__(
         self,
         journal: PlaceJournal,
         *,
         network: HostPorts,
-        book: NetworkBook,
+        network_store: NetworkStore,
         agent: NodeAgent,
         permission: Permission,
         clock: Clock,
     ) -> None:
         self._journal = journal
         self._network = network
-        self._book = book
+        self._network_store = network_store
         self._agent = agent
         self._permission = permission
         self._clock = clock
@@ -123,13 +123,17 @@ class ServerPlaces:
         self._until_ns = {entry.id: self._after(entry) for entry in journal.entries}
 
     def open(self, who: Principal, *, port: str, holder: str, keep_s: float) -> OpenedPlace:
-        """Hold that port for ``holder``, or go on holding it; ``lacks`` says when it works.
+        """Open a place for a port, or renew it; see ``lacks`` for when it works.
 
-        Raises CalabashError: CONFLICT for a port that another has, NOT_FOUND, NOT_PERMITTED, UNREACHABLE.
+        Args:
+            holder: name of the server.
+            keep_s: seconds for which the place is kept without a renewal.
+
+        Raises CalabashError: CONFLICT for a port that another server or allocation has, NOT_FOUND, NOT_PERMITTED, UNREACHABLE.
         """
-        self._require_may(who, f"keep port {port} for a server")
-        found = self._book.usable_port(who, port)
-        vpc = self._book.state().networks.find(Vpc, vpc_of(port))
+        self._require_operator(who, f"open port {port} for a server")
+        found = self._network_store.usable_port(who, port)
+        vpc = self._network_store.state().networks.find(Vpc, vpc_of(port))
         entry, new = self._entered(port, vpc.tenant if vpc else "", holder, keep_s)
         record = entry.record
         try:
@@ -138,37 +142,37 @@ class ServerPlaces:
             self._network.attach(record)
         except BaseException:
             if new:
-                self._forget(entry)
+                self._delete(entry)
             raise
         return self._view(entry, found)
 
     def free(self, port: str) -> bool:
-        """Whether no server holds it."""
-        return self._journal.of(port) is None
+        """Return True if no server holds the port."""
+        return self._journal.entry_of(port) is None
 
     def lacks(self, view: OpenedPlace) -> str:
-        """What of its port does not work yet, "" when all does. Raises CalabashError."""
+        """Return a text that names what does not work yet; "" if the port works. Raises CalabashError."""
         return self._network.lacks(view.entry.record)
 
     def close(self, who: Principal, port: str) -> PlaceEntry:
-        """Give a port back; who is connected through it is cut off. Raises NOT_FOUND."""
-        self._require_may(who, f"take port {port[:128]} from a server")
-        entry = self._journal.of(port)
+        """Close a place and its connections; return its entry. Raises NOT_FOUND."""
+        self._require_operator(who, f"take port {port[:128]} from a server")
+        entry = self._journal.entry_of(port)
         if entry is None:
             raise CalabashError(
                 f"no server holds port {port[:128]}", reason=Reason.NOT_FOUND, hint="see `calabash server status`"
             )
-        self._forget(entry)
+        self._delete(entry)
         return entry
 
     def views(self, who: Principal) -> list[OpenedPlace]:
-        """All of them, for administrators."""
+        """Return all places. Raises NOT_PERMITTED unless the principal may operate the pool."""
         self._permission.require(who, Action.OPERATE, "see the ports of servers")
-        networks = self._book.state().networks
+        networks = self._network_store.state().networks
         return [self._view(entry, networks.find(Port, entry.port)) for entry in self._journal.entries]
 
     def close_all(self, *, force: bool) -> None:
-        """The pool goes down. Raises CONFLICT while a server holds a port and ``force`` is not given."""
+        """Close all places for the shutdown of the pool. Raises CONFLICT if there are any and ``force`` is false."""
         held = self._journal.entries
         if held and not force:
             raise CalabashError(
@@ -177,25 +181,25 @@ class ServerPlaces:
                 hint="stop that server with `calabash server down`, or `calabash down --force` takes the port",
             )
         for entry in self._journal.entries:
-            self._forget(entry)
+            self._delete(entry)
 
     def end_overdue(self) -> None:
-        """Give back what nobody has spoken of for too long."""
+        """Close places that were not renewed in time."""
         now_ns = self._clock.monotonic_ns()
         for entry in [e for e in self._journal.entries if self._until_ns.get(e.id, now_ns) < now_ns]:
             self._agent.event("released", message=f"port {entry.port} was kept for {entry.holder}, which is silent")
-            self._forget(entry)
+            self._delete(entry)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _require_may(self, who: Principal, what: str) -> None:
+    def _require_operator(self, who: Principal, what: str) -> None:
         self._permission.require(who, Action.OPERATE, what)
         self._permission.require_process(who, what)
 
     def _entered(self, port: str, tenant: str, holder: str, keep_s: float) -> tuple[PlaceEntry, bool]:
-        """Its entry, written; whether it was not there before."""
+        """Write the entry of a place; return it, and True if it is new. Raises CONFLICT, NO_CAPACITY."""
         with self._lock:
-            known = self._journal.of(port)
+            known = self._journal.entry_of(port)
             if known is not None and known.holder != holder:
                 raise CalabashError(
                     f"port {port} is held by {known.holder}, and by one at a time",
@@ -216,8 +220,8 @@ class ServerPlaces:
                 self._journal.put(entry)
             return entry, known is None
 
-    def _forget(self, entry: PlaceEntry) -> None:
-        """What is there of it goes when its entry has gone: a crash in between leaves what the next round removes."""
+    def _delete(self, entry: PlaceEntry) -> None:
+        """Delete an entry and then its place; after a crash in between the next sweep of unused ports removes the place."""
         with self._lock:
             self._journal.remove(entry)
             self._until_ns.pop(entry.id, None)

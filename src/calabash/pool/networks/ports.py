@@ -1,4 +1,4 @@
-"""Ports of tenant networks at the pool's entry: who may have them, and the way of a program to them."""
+"""Ports of tenant networks for allocations: check permissions, wait for them, and start programs behind them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calabash.node.agent import Grant, NodeAgent
 from calabash.node.ports.entry_sockets import EntrySockets
 from calabash.node.ports.protocol import HostPorts, require_free
 from calabash.node.slots.names import LEASE_FILE
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 from calabash.pool.networks.listening_ports import ServerPlaces
 
 LEAVING_WAIT_S = 1.0
@@ -20,37 +20,37 @@ POLL_S = 0.02
 
 
 class TenantPorts:
-    """Safe for threads. ``places``: ports that no program has."""
+    """Ports of the allocations of one pool; ``places`` are the ports of servers. Safe for threads."""
 
     def __init__(
-        self, *, home: Path, network: HostPorts, book: NetworkBook, agent: NodeAgent, places: ServerPlaces
+        self, *, home: Path, network: HostPorts, network_store: NetworkStore, agent: NodeAgent, places: ServerPlaces
     ) -> None:
         self.places = places
         self._network = network
-        self._book = book
+        self._network_store = network_store
         self._agent = agent
         self._entry_sockets = EntrySockets(home)
 
     def require(self, request: GpuRequest, who: Principal) -> None:
-        """Raises CalabashError where the ports of a request are not that principal's, or another has them now."""
+        """Raise CalabashError if the principal may not use the ports of a request, or another allocation has them."""
         for port in request.ports:
-            self._book.usable_port(who, port)
+            self._network_store.usable_port(who, port)
         self._network.require(request)
         deadline_s = time.monotonic() + LEAVING_WAIT_S
         while True:
             try:
                 return require_free(request.ports, self._agent.records())
-            except CalabashError:  # its holder's program may have ended in this moment
+            except CalabashError:  # the program that has the port may be ending
                 if time.monotonic() > deadline_s:
                     raise
             time.sleep(POLL_S)
 
     def lacks(self, granted: Grant) -> str:
-        """What of an allocation's ports does not work yet, "" when all do. Raises CalabashError."""
+        """Return a text that names what of an allocation's ports does not work yet; "" if all work. Raises CalabashError."""
         return self._network.lacks(granted.record)
 
     def door(self, granted: Grant) -> str:
-        """Where a keeper waits for the program of an allocation with ports. Raises CalabashError."""
+        """Return the socket of the process that starts an allocation's program behind its ports. Raises CalabashError."""
         record = granted.record
         place = self._network.place(record)
         if place is None:

@@ -1,1 +1,1 @@
-"""Detection of use beyond what was agreed, and its consequences."""
+"""Detection of over-use of limits and budgets, and its consequences."""

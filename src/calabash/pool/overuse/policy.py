@@ -1,10 +1,10 @@
-"""Who uses more than was agreed, and what follows (pure).
+"""Decide on over-use of limits, budgets and idle slices, and on its consequences. Pure functions.
 
-Theory of operation. A round is given what every tenant holds and has spent, and every slice with the time it has been idle.
-Each case of over-use is a *finding* with a key that stays the same as long as the case lasts: it is told when the key is new
-and forgotten when it is gone. What follows is the tenant's policy: nothing, to be told, to be given no new slices, to have its
-shares lowered to best-effort as long as the case lasts, or to have slices taken back when the time of notice since the finding
-is over. For a limit these are the newest slices, no more than are too many.
+Theory of operation. The input of a round is what each tenant holds and has spent, and the idle time of each allocation. Each
+case of over-use is a *finding* with a key that is the same as long as the case lasts: it is reported when its key is new, and
+dropped when the case is over. The tenant's policy sets the consequence: none, a report, no new slices, best-effort shares while
+the case lasts, or the end of allocations after ``notice_s`` seconds. For a limit the newest allocations are ended, no more than
+exceed it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from calabash.model.request import AllocationId
 
 
 class OverUseAnswer(StrEnum):
-    """What follows; each includes those before it."""
+    """Consequence of over-use; each one includes those before it."""
 
     OFF = "off"
     TELL = "tell"
@@ -30,8 +30,15 @@ class OverUseAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUsePolicy:
-    """One tenant's. ``budget_warn_ratio``: the part of a budget from which on it is told. An ``idle`` slice is one without GPU
-    time for ``idle_s``; holding back is not a thing for idle slices, and means telling."""
+    """Over-use policy of one tenant.
+
+    Args:
+        budget: consequence of a spent budget.
+        budget_warn_ratio: part of the budget from which on its use is reported.
+        limit: consequence of an exceeded limit.
+        idle: consequence of an allocation without GPU time for ``idle_s`` seconds; HOLD and LOWER mean TELL.
+        notice_s: seconds between a finding and the end of allocations.
+    """
 
     budget: OverUseAnswer = OverUseAnswer.HOLD
     budget_warn_ratio: float = 0.8
@@ -43,7 +50,7 @@ class OverUsePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantUse:
-    """What a tenant may hold and spend, and does. ``spent`` None: not known."""
+    """Limit, budget and spending of a tenant; ``spent`` is None if it is unknown."""
 
     name: str
     limit: float | None = None
@@ -53,7 +60,7 @@ class TenantUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldUse:
-    """One allocation: how many devices it takes, and for how long it has had no GPU time."""
+    """Devices and idle time of one allocation."""
 
     allocation: AllocationId
     tenant: str
@@ -64,7 +71,7 @@ class HeldUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseFinding:
-    """One case. ``allocation`` "": the tenant's as a whole."""
+    """One case of over-use; ``allocation`` is "" if it concerns the whole tenant."""
 
     key: str
     tenant: str
@@ -76,15 +83,21 @@ class OverUseFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseState:
-    """When each case that lasts was found."""
+    """Time in seconds at which each present finding was first made, by key."""
 
     since_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseVerdict:
-    """What to do now: whom to tell of what, which tenants get no new slices and why, which slices have
-    best-effort shares while that lasts, which are taken back."""
+    """Actions of one round.
+
+    Args:
+        tell: new findings to report.
+        held_back: tenants that get no new slices, with the finding.
+        lowered: allocations with best-effort shares, with the finding.
+        take_back: allocations to end.
+    """
 
     tell: tuple[OverUseFinding, ...] = ()
     held_back: Mapping[str, OverUseFinding] = field(default_factory=dict)
@@ -99,7 +112,7 @@ PolicyOf = Callable[[str], OverUsePolicy]
 def judge_use(
     state: OverUseState, policy_of: PolicyOf, tenants: Iterable[TenantUse], held: Sequence[HeldUse], *, now_s: float
 ) -> tuple[OverUseState, OverUseVerdict]:
-    """One round. What is taken back stays in ``take_back`` until it is gone."""
+    """Return the next state and the actions of a round; an allocation stays in ``take_back`` until it has ended."""
     known = list(tenants)
     found = [f for tenant in known for f in _of_tenant(tenant, policy_of(tenant.name), held)]
     found += [f for one in held for f in _idle(one, policy_of(one.tenant))]

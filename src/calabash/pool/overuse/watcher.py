@@ -1,5 +1,4 @@
-"""A thread that looks for over-use and carries out what ``overuse`` decides: events, lines of the audit log, slices taken
-back, and tenants that get no new ones."""
+"""Thread that detects over-use and carries out its consequences: events, audit lines, lowered shares, ended allocations."""
 
 from __future__ import annotations
 
@@ -38,11 +37,12 @@ log = structlog.get_logger(__name__)
 
 
 class OverUseWatch:
-    """One round a second. ``require_within`` from any thread.
+    """Thread that checks for over-use every PERIOD_S seconds. ``require_within`` may be called from any thread.
 
     Args:
-        spent: what a tenant has spent this month; None: not known.
-        told: called with ``over_use`` and each new finding, ``taken_back`` and each slice that is taken back.
+        spent: returns what a tenant has spent this month; None if it is unknown.
+        told: called with the kind of an event and its finding: ``over_use``, ``taken_back``, ``share_lowered``,
+            ``share_restored``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OverUseWatch:
         self._held_back: Mapping[str, OverUseFinding] = {}
         self._strangers: frozenset[UnmanagedProcess] = frozenset()
         self._taken: set[str] = set()
-        self._lowered: bool | None = None  # whether shares were lowered at the last look; None: not known
+        self._lowered: bool | None = None  # whether the last round lowered shares; None: before the first round
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="over-use", daemon=True)
 
@@ -76,13 +76,13 @@ class OverUseWatch:
         self._thread.join(timeout=5)
 
     def require_within(self, tenant: str) -> None:
-        """Raises BUDGET_SPENT or QUEUE_OVER_LIMIT for a tenant that gets no new slices."""
+        """Raise BUDGET_SPENT or QUEUE_OVER_LIMIT for a tenant that gets no new slices."""
         finding = self._held_back.get(tenant)
         if finding is not None:
             raise _refusal(finding)
 
-    def round(self) -> None:
-        """Look once and act."""
+    def check(self) -> None:
+        """Run one round: detect over-use and carry out its consequences."""
         people, policy_of = self._people(), functools.cache(self._policy_of)
         tenants = [
             TenantUse(name=t.name, limit=t.limit, budget=t.budget, spent=self._spent_by(t.name) if t.budget else None)
@@ -97,7 +97,7 @@ class OverUseWatch:
         held = list(_held(self._agent.snapshot(only=frozenset(judged)))) if judged else []
         self._state, verdict = judge_use(self._state, policy_of, tenants, held, now_s=self._clock.monotonic_ns() / 1e9)
         for finding in verdict.tell:
-            self._tell("over_use", finding)
+            self._report("over_use", finding)
         self._held_back = dict(verdict.held_back)
         for waiting in self._binder.waiting() if self._held_back else ():
             held_back = self._held_back.get(waiting.request.tenant)
@@ -109,17 +109,17 @@ class OverUseWatch:
         for finding in verdict.take_back:
             if finding.allocation not in self._taken:
                 self._agent.end(AllocationId(finding.allocation), reason=finding.reason, explanation=finding.message)
-                self._tell("taken_back", finding)
+                self._report("taken_back", finding)
         self._taken = {finding.allocation for finding in verdict.take_back}
         self._note_strangers(self._agent.devices())
 
     def _lower(self, lowered: Mapping[AllocationId, OverUseFinding]) -> None:
-        """Whose share falls to best-effort, and whose is what it was granted again."""
+        """Lower the shares of these allocations to best-effort, restore all others, and report both."""
         fell, rose = self._agent.administration.lower_shares(lowered)
         for allocation in fell:
             finding = lowered[allocation]
             message = f"the share of {allocation} is best-effort while {finding.message}"
-            self._tell("share_lowered", replace(finding, allocation=allocation, message=message))
+            self._report("share_lowered", replace(finding, allocation=allocation, message=message))
         for allocation in rose:
             record = self._agent.record(allocation)
             if record is not None:
@@ -129,15 +129,15 @@ class OverUseWatch:
                     tenant=tenant,
                     reason=Reason.OVER_USE,
                     allocation=allocation,
-                    message=f"the share of {allocation} is what it was granted again",
+                    message=f"the share of {allocation} is the granted one again",
                 )
-                self._tell("share_restored", restored)
+                self._report("share_restored", restored)
 
     def _spent_by(self, tenant: str) -> Money | None:
         found = self._spent(tenant)
         return None if found is None else found.money
 
-    def _tell(self, kind: str, finding: OverUseFinding) -> None:
+    def _report(self, kind: str, finding: OverUseFinding) -> None:
         self._agent.event(kind, reason=finding.reason, allocation=finding.allocation, message=finding.message)
         self._audit.add(
             AuditLine(
@@ -152,7 +152,7 @@ class OverUseWatch:
         self._told(kind, finding)
 
     def _note_strangers(self, devices: Iterable[DeviceSnapshot]) -> None:
-        """The agent has told of them and done what its policy says; the audit log keeps who it was."""
+        """Write an audit line for each new unmanaged process; the agent has already applied its policy to it."""
         present = frozenset(stranger for device in devices for stranger in device.unmanaged)
         known = {(s.device, s.process) for s in self._strangers}
         for stranger in present:
@@ -172,11 +172,11 @@ class OverUseWatch:
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
             try:
-                self.round()
+                self.check()
             except CalabashError as error:
-                log.warning("over-use cannot be looked for now", error=error.message)
+                log.warning("cannot check for over-use now", error=error.message)
             except Exception:
-                log.exception("a look for over-use failed once and goes on")
+                log.exception("checking for over-use failed and will be repeated")
 
 
 def _held(node: NodeSnapshot) -> Iterator[HeldUse]:

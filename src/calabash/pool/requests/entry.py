@@ -1,4 +1,4 @@
-"""What stands before the queue: on whose account a request is, in which queue, and whether it is within all bounds."""
+"""Admission of requests: determine tenant and queue, and check permissions and limits before the request is queued."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from calabash.platform.access.permission import Permission
 from calabash.platform.home.limits import Limits
 from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.queues import apply_tenant_limits, queue_of
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.queues import Queues
 from calabash.pool.requests.waiting_limit import OneByOne, WaitingLimit
 
 
 class EntryBounds:
-    """The bounds of users and tenants. Safe for threads."""
+    """Admission checks of one pool. Safe for threads."""
 
     def __init__(
         self,
         *,
         permission: Permission,
-        tenancy: TenancyBook,
+        tenancy: TenancyStore,
         queues: Queues,
         agent: NodeAgent,
         binder: Binder,
@@ -42,10 +42,12 @@ class EntryBounds:
         self._users = WaitingLimit(limits.waiting)
         self._tenants = WaitingLimit(limits.waiting_of_tenant, what="tenant", setting="waiting_of_tenant")
         self._turns = OneByOne()
-        self.require_ports: Callable[[GpuRequest, Principal], None] = lambda _, __: None  # whether it may have those
+        self.require_ports: Callable[[GpuRequest, Principal], None] = lambda _, __: (
+            None
+        )  # raises CalabashError for ports that the principal may not use
 
-    def judged(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
-        """The request as the core knows it. Raises CalabashError where the principal may not ask for this."""
+    def admit(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
+        """Return the scheduler's request with its tenant, queue and limits. Raises CalabashError if it is not permitted."""
         if who.uid < 0:
             raise CalabashError(
                 f"user {who.user} has no account on this machine that programs could run as",
@@ -54,7 +56,7 @@ class EntryBounds:
             )
         people = self._tenancy.people()
         tenant = self._permission.tenant(who, wanted.tenant)
-        if not wanted.standing:  # a broker accounts for users of other machines, who are known to their servers only
+        if not wanted.standing:  # standing requests of brokers name users of other machines
             self._require_account(people, who, tenant)
         queue, project = queue_of(
             people, self._queues.explicit(), who, tenant, queue=wanted.queue, project=wanted.project
@@ -63,7 +65,7 @@ class EntryBounds:
             self._permission.require(who, Action.OPERATE, "keep devices for virtual machines")
         if project:
             self._permission.require(
-                who, Action.RUN, f"ask for slices of project {project}", tenant=tenant, project=project
+                who, Action.RUN, f"request slices of project {project}", tenant=tenant, project=project
             )
         else:
             record = self._queues.queue(queue)
@@ -80,7 +82,7 @@ class EntryBounds:
 
     @contextmanager
     def joining(self, request: GpuRequest, who: Principal) -> Iterator[None]:
-        """While the request joins the line. Raises USER_LIMIT when it is one too many; see ``left``."""
+        """Count a request as waiting while it is queued. Raises USER_LIMIT beyond a limit. Call ``left`` at its end."""
         exempt = self._permission.administrator(who)
         bounds = self._tenancy.people().tenants.get(request.tenant)
         counted = bounds is not None and bounds.slices_per_user > 0 and not exempt
@@ -111,7 +113,7 @@ class EntryBounds:
             )
 
     def left(self, request: GpuRequest, who: Principal) -> None:
-        """It waits no more."""
+        """Count a request as not waiting any more."""
         self._users.leave(who.user)
         self._tenants.leave(request.tenant)
 

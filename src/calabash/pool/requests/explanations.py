@@ -1,4 +1,4 @@
-"""What people are told about a request: why it waits, where it was placed and why there, what became of it."""
+"""Explain requests to users: the reason for waiting, the placement, or the end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from calabash.platform.access.permission import not_found
 from calabash.pool.requests.refusals import Refusal, refusal
 
 HAPPENINGS_SHOWN = 5
-ENDED_BY_S = 2.0  # a fault may end a program before it is found
+ENDED_BY_S = 2.0  # a fault may be detected after it has ended a program
 
 
 class Explanations:
-    """Asks binder, agent and journal, in this order."""
+    """Explanations of requests and allocations, from binder, agent and journal."""
 
     def __init__(self, *, binder: Binder, agent: NodeAgent, store: Store) -> None:
         self._binder = binder
@@ -31,17 +31,25 @@ class Explanations:
         self._store = store
 
     def refusal(self, waiting: WaitingRequest, devices: Sequence[DeviceSnapshot] | None = None) -> Refusal:
-        """Why it waits, beside what is on the ``devices``: those of now. Raises CalabashError when it does not."""
+        """Return the reason for which a request waits. Raises CalabashError if it does not wait.
+
+        Args:
+            devices: states of the devices; None: the present ones.
+        """
         told = self._binder.explain_wait(waiting)
         return refusal(told, self._agent.devices() if devices is None else devices, waiting.request)
 
-    def why(self, allocation: AllocationId, devices: Sequence[DeviceSnapshot] | None = None) -> replies.WhyReply:
-        """Why a request waits, where it was placed and why there, or what became of it. ``devices``: as ``refusal`` has it."""
+    def explain(self, allocation: AllocationId, devices: Sequence[DeviceSnapshot] | None = None) -> replies.WhyReply:
+        """Return the explanation of a waiting request, or of a present or ended allocation. Raises NOT_FOUND.
+
+        Args:
+            devices: states of the devices; None: the present ones.
+        """
         waiting = self._binder.find(allocation)
         if waiting is not None:
             try:
                 told = self.refusal(waiting, devices)
-            except CalabashError:  # answered in this moment
+            except CalabashError:  # granted in the meantime
                 pass
             else:
                 return replies.WhyReply(
@@ -74,7 +82,7 @@ class Explanations:
         )
 
     def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:
-        """What is wrong with its devices, and what has happened to them in its time."""
+        """Return the first unhealthy device of a running allocation as text, and the health events during its life."""
         wanted = {part.device for part in record.placement.slices}
         until = record.ended_at + ENDED_BY_S if record.ended_at else float("inf")
         ill = ""
@@ -94,6 +102,6 @@ class Explanations:
 
 
 def _memory(part: Slice) -> str:
-    """The cap, and what of it is promised on the card."""
+    """Return a text with the memory limit of a slice and the part of it that is guaranteed on the device."""
     promised = f", {part.resident_mib} MiB of them promised on the card" if part.spill_mib else ""
     return f"{part.memory_mib or 'all'} MiB{promised}"

@@ -1,4 +1,4 @@
-"""Why a request is not placed, in words that whoever asks can act on. Pure."""
+"""Explain to the requesting user that a request is not placed, with numbers and hints. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.sharing.registry import fits
 
 DETAILS_MAX = 8
 
-# The scheduler counts nodes, and this machine is one: for these reasons every device is asked instead.
+# For these reasons each device is checked: the scheduler counts nodes, and there is only one.
 _ABOUT_DEVICES = {
     Reason.NO_MEMORY,
     Reason.NO_CORES,
@@ -36,7 +36,7 @@ _HINTS = {
     Reason.USER_LIMIT: "wait for your own earlier requests; see `calabash ps`",
     Reason.QUEUE_OVER_LIMIT: "wait for the queue's other programs with --wait; see `calabash queue list`",
 }
-# What the scheduler says of nodes, said of the one node that there is.
+# Messages for one machine, in place of the scheduler's messages about nodes.
 _ABOUT_THE_MACHINE = {
     Reason.RESERVED: "what is free is reserved for an earlier request that needs several devices and still waits",
 }
@@ -45,9 +45,13 @@ _HINT = "wait for room with --wait 60s, or ask for less; see `calabash smi`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason, one line with the numbers, what each device says, and what would change it.
+    """Explanation of a request that is not placed.
 
-    ``overtaken``: by now there are devices enough; what was in the way left after the decision.
+    Args:
+        message: one line with the numbers.
+        details: one line per device.
+        suggestions: changes with which the request might be placed.
+        overtaken: enough devices became free after the decision.
     """
 
     reason: Reason
@@ -57,12 +61,12 @@ class Refusal:
     overtaken: bool = False
 
     def error(self) -> CalabashError:
-        """For a requester that does not wait."""
+        """Return the explanation as an error, for a request that does not wait."""
         return CalabashError(self.message, reason=self.reason, hint=self.suggestions[0] if self.suggestions else "")
 
 
 def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuRequest) -> Refusal:
-    """The scheduler's explanation with this machine's devices in it."""
+    """Return the scheduler's explanation, with a line for each device of this machine."""
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:
         details = (*(cause.text for cause in told.causes), *(f"reserved for {whom}" for whom in told.reserved))

@@ -1,4 +1,4 @@
-"""The longest run time of tenants: who comes near it is told, who is past it is ended."""
+"""Enforce the longest run time of tenants: warn before it is over, then end the allocation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from calabash.model.request import AllocationId
 from calabash.model.tenancy import Tenant
 from calabash.model.units import format_duration
 from calabash.node.agent import NodeAgent
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 PERIOD_S = 1.0
-NOTICE_S = 60.0  # before the end, and never more than a tenth of the time that there is
+NOTICE_S = 60.0  # before the end; at most a tenth of the run time
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """What is left of the time of one allocation."""
+    """Remaining run time of one allocation."""
 
     id: AllocationId
     tenant: str
@@ -40,7 +40,7 @@ class RunTime:
 def run_times(
     records: Iterable[AllocationRecord], tenants: Mapping[str, Tenant], *, now_s: float
 ) -> tuple[RunTime, ...]:
-    """Of all whose tenant bounds it; counted from the grant, since from then on nobody else has the devices."""
+    """Return the remaining run time, counted from the grant, of all allocations whose tenant has a limit."""
     found = []
     for record in records:
         tenant = tenants.get(record.request.tenant)
@@ -51,9 +51,9 @@ def run_times(
 
 
 class RunTimes:
-    """A thread that keeps them."""
+    """Thread that enforces the run times of tenants."""
 
-    def __init__(self, *, agent: NodeAgent, tenancy: TenancyBook, clock: Clock) -> None:
+    def __init__(self, *, agent: NodeAgent, tenancy: TenancyStore, clock: Clock) -> None:
         self._agent = agent
         self._tenancy = tenancy
         self._clock = clock
@@ -68,8 +68,8 @@ class RunTimes:
         self._stop.set()
         self._thread.join(timeout=5)
 
-    def keep(self) -> None:
-        """Look once at everything that is held."""
+    def enforce(self) -> None:
+        """Check all allocations once: warn or end those that are near or past their run time."""
         found = run_times(self._agent.records(), self._tenancy.people().tenants, now_s=self._clock.now_s())
         self._told &= {one.id for one in found}
         for one in found:
@@ -85,8 +85,8 @@ class RunTimes:
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
             try:
-                self.keep()
+                self.enforce()
             except CalabashError as error:
-                log.warning("run times cannot be kept now", error=error.message)
+                log.warning("cannot enforce run times now", error=error.message)
             except Exception:
-                log.exception("keeping run times failed once and goes on")
+                log.exception("enforcing run times failed and will be repeated")

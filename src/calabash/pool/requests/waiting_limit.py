@@ -1,4 +1,4 @@
-"""How many requests of each user and of each tenant wait, and how many slices a user of a tenant has."""
+"""Limits of waiting requests per user and tenant, and locks for limits of slices per user."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class WaitingLimit:
-    """At most so many at a time of one whom. Safe for threads.
+    """Limit of waiting requests per user or per tenant. Safe for threads.
 
     Args:
-        what: whom they are counted of: ``user`` or ``tenant``. setting: what an administrator may raise.
+        most: greatest number of waiting requests.
+        what: ``user`` or ``tenant``, for messages.
+        setting: setting in pool.toml that an administrator may raise, for messages.
     """
 
     def __init__(self, most: int, *, what: str = "user", setting: str = "waiting") -> None:
@@ -25,7 +27,7 @@ class WaitingLimit:
         self._waiting: Counter[str] = Counter()
 
     def join(self, whose: str, *, exempt: bool) -> None:
-        """One more. Raises USER_LIMIT when it is one too many, unless ``exempt``."""
+        """Count a waiting request. Raises USER_LIMIT beyond the limit, unless ``exempt``."""
         with self._lock:
             if self._waiting[whose] >= self._most and not exempt:
                 raise CalabashError(
@@ -36,7 +38,7 @@ class WaitingLimit:
             self._waiting[whose] += 1
 
     def leave(self, whose: str) -> None:
-        """One less."""
+        """Count a request as not waiting any more."""
         with self._lock:
             self._waiting[whose] -= 1
             if self._waiting[whose] <= 0:
@@ -44,7 +46,7 @@ class WaitingLimit:
 
 
 class OneByOne:
-    """Requests whose number is bounded are taken one after the other, so that two cannot be the last that fits."""
+    """Locks per tenant and user, so that concurrent requests cannot exceed a limit together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +54,7 @@ class OneByOne:
 
     @contextmanager
     def turn(self, tenant: str, user: str) -> Iterator[None]:
-        """Nobody else of that user and tenant is in here."""
+        """Hold the lock of this tenant and user."""
         key = (tenant, user)
         with self._lock:
             lock, count = self._locks.get(key, (threading.Lock(), 0))

@@ -1,4 +1,4 @@
-"""What there is to compare in a pool, for those who wait for changes."""
+"""State of all objects of a pool that the change feed compares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from calabash.pool.pool import Pool
 
 
 def traces(pool: Pool) -> dict[Key, Trace]:
-    """Everything that is watched, each with what is compared."""
+    """Return the compared state of all devices, requests, allocations and queues."""
     found: dict[Key, Trace] = {}
     for state in pool.agent.devices():
         mark = (state.device.health, state.cause, state.mode, state.device.pinned, tuple(state.allocations))

@@ -1,4 +1,4 @@
-"""What the HTTP API shows of cards that MIG can cut."""
+"""API views of MIG cards, their partitions and layouts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from calabash.node.administration.mig_layouts import CardLayout, LayoutInstance,
 
 
 def mig_cards(cards: Iterable[CardLayout]) -> mig_messages.MigCards:
-    """All of them."""
+    """Return the views of all MIG cards."""
     return mig_messages.MigCards(items=[_card(card) for card in cards])
 
 
 def mig_places(planned: Iterable[PlannedInstance]) -> mig_messages.MigPlaces:
-    """Where instances would go."""
+    """Return the view of planned partitions."""
     return mig_messages.MigPlaces(items=[_place(place) for place in planned])
 
 
 def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> mig_messages.MigPlaces:
-    """How cards are cut by a layout."""
+    """Return the view of complete layouts."""
     return mig_messages.MigPlaces(
         items=[
             mig_messages.MigPlaceView(

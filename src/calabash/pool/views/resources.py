@@ -1,4 +1,4 @@
-"""What the HTTP API shows: devices, allocations and requests as the API's structs."""
+"""API views of devices, allocations, requests and events, restricted to what a principal may read."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from calabash.model.request import AllocationId
 from calabash.node.agent import Grant, NodeAgent
 from calabash.node.slots.names import LEASE_FILE
 from calabash.node.snapshot import AllocationSnapshot, DeviceSnapshot, NodeSnapshot, SliceUse
-from calabash.platform.access.visibility import Sight
+from calabash.platform.access.visibility import Visibility
 from calabash.pool.pool import Pool
 from calabash.sharing.registry import SHARING_MODES
 
-EXPLAINED_MAX = 20  # waiting requests whose reason is worked out in a listing; `why` answers for any
+EXPLAINED_MAX = 20  # waiting requests that a list explains; `why` explains any
 PAGE_BYTES_MAX = 512 * 1024
-LOOKED_AT_ONCE = 256  # of what is held: its processes are looked up
+LOOKED_AT_ONCE = 256  # allocations per snapshot with processes
 
 
-def devices(agent: NodeAgent, sight: Sight) -> replies.DeviceList:
-    """Every device with its reading and its occupancy."""
-    return replies.DeviceList(items=shown_devices(agent.devices(), sight))
+def devices(agent: NodeAgent, visibility: Visibility) -> replies.DeviceList:
+    """Return all devices with their readings and occupancy."""
+    return replies.DeviceList(items=shown_devices(agent.devices(), visibility))
 
 
-def shown_devices(states: Iterable[DeviceSnapshot], sight: Sight) -> list[replies.DeviceView]:
-    """Those devices, as far as whoever asks may know."""
-    return [sight.shown_device(_device(state)) for state in states]
+def shown_devices(states: Iterable[DeviceSnapshot], visibility: Visibility) -> list[replies.DeviceView]:
+    """Return the views of devices, redacted for the principal."""
+    return [visibility.shown_device(_device(state)) for state in states]
 
 
-def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
-    """One device, by index or UUID, and its health. Raises NOT_FOUND."""
+def device(agent: NodeAgent, name: str, visibility: Visibility) -> replies.DeviceDetail:
+    """Return a device and its health, by index or UUID. Raises NOT_FOUND."""
     found = agent.administration.find(name)
     state = next(state for state in agent.devices() if state.device.uuid == found.uuid)
     entry = agent.administration.entry(found)
@@ -55,7 +55,7 @@ def device(agent: NodeAgent, name: str, sight: Sight) -> replies.DeviceDetail:
         parts=[replies.PartView(name=part, health=c.health) for part, c in sorted(entry.parts.items())],
         history=[replies.HappeningView(at=h.at, health=h.health, cause=h.cause) for h in entry.history],
     )
-    return sight.shown_detail(detail)
+    return visibility.shown_detail(detail)
 
 
 def _device(state: DeviceSnapshot) -> replies.DeviceView:
@@ -93,32 +93,34 @@ def _device(state: DeviceSnapshot) -> replies.DeviceView:
     )
 
 
-def allocations(pool: Pool, page: requests.AllocationPage, sight: Sight, pid: int = 0) -> replies.AllocationList:
-    """One page of what is held and what waits; with ``all`` also what was, with ``ended`` only that.
+def allocations(
+    pool: Pool, page: requests.AllocationPage, visibility: Visibility, pid: int = 0
+) -> replies.AllocationList:
+    """Return a page of allocations and waiting requests; with ``page.all`` also ended ones, with ``page.ended`` only these.
 
     Args:
         pid: show only what this process waits for or is a member of; 0: show what all processes have.
     """
     if page.ended:
-        return _ended_page(pool, page, sight)
+        return _ended_page(pool, page, visibility)
     devices = pool.agent.devices()
     index = {d.device.uuid: d.device.index for d in devices}
-    records = [record for record in pool.agent.records() if sight.record(record)]
+    records = [record for record in pool.agent.records() if visibility.record(record)]
     shown: list[replies.AllocationView] = []
     if page.all and not page.after:
         held = {record.id for record in records}
-        over = pool.store.allocations(ended=True, limit=page.limit, seen=sight.allocations_seen())
-        shown = [sight.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held]
-    # One that is just being granted is held already, and still waits for its answer.
+        over = pool.store.allocations(ended=True, limit=page.limit, seen=visibility.allocations_seen())
+        shown = [visibility.shown_allocation(_allocation(r, (), index, ())) for r in over if r.id not in held]
+    # A request that is being granted is in both lists.
     line = pool.binder.waiting()
-    waiting = [w for w in line if seen(w, sight)]
+    waiting = [w for w in line if is_visible(w, visibility)]
     if pid:
         waiting = [w for w in waiting if w.requester.process and w.requester.process.pid == pid]
         records = [] if waiting else records
     live = list(dict.fromkeys([*(record.id for record in records), *(w.id for w in waiting)]))
     begin = live.index(AllocationId(page.after)) + 1 if page.after in live else 0
     rows = _live(pool, devices, index, live[begin:], positions(line), ended=page.all)
-    found = (sight.shown_allocation(row) for row in rows if not pid or pid in row.pids)
+    found = (visibility.shown_allocation(row) for row in rows if not pid or pid in row.pids)
     return _page(found, page.limit, shown)
 
 
@@ -132,22 +134,22 @@ def positions(waiting: Iterable[WaitingRequest]) -> dict[AllocationId, int]:
     return found
 
 
-def _ended_page(pool: Pool, page: requests.AllocationPage, sight: Sight) -> replies.AllocationList:
+def _ended_page(pool: Pool, page: requests.AllocationPage, visibility: Visibility) -> replies.AllocationList:
     index = {d.device.uuid: d.device.index for d in pool.agent.devices()}
-    found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1, seen=sight.allocations_seen())
-    return _page((sight.shown_allocation(_allocation(r, (), index, ())) for r in found), page.limit, [])
+    found = pool.store.ended_before(AllocationId(page.after), limit=page.limit + 1, seen=visibility.allocations_seen())
+    return _page((visibility.shown_allocation(_allocation(r, (), index, ())) for r in found), page.limit, [])
 
 
-def seen(waiting: WaitingRequest, sight: Sight) -> bool:
-    """Whether that request is shown."""
+def is_visible(waiting: WaitingRequest, visibility: Visibility) -> bool:
+    """Return True if the principal may read a waiting request."""
     asker = waiting.requester
-    return sight.sees(tenant=waiting.request.tenant, uid=asker.uid, user=asker.user)
+    return visibility.sees(tenant=waiting.request.tenant, uid=asker.uid, user=asker.user)
 
 
 def _page(
     items: Iterable[replies.AllocationView], limit: int, first: list[replies.AllocationView]
 ) -> replies.AllocationList:
-    """As many as the bounds allow; ``next`` when something is left."""
+    """Return up to ``limit`` items and PAGE_BYTES_MAX bytes; ``next`` is set if there are more."""
     shown: list[replies.AllocationView] = []
     size = 0
     for item in items:
@@ -181,12 +183,12 @@ def _live(
                 over = pool.store.allocation(name) if ended else None
                 if over is not None:
                     yield _allocation(over, (), index, ())
-                continue  # it has been answered, or has ended, in the meantime
+                continue  # granted or ended in the meantime
             why = replies.WhyReply(id=name, state="pending", reason="", explanation="")
             if explained < EXPLAINED_MAX:
                 explained += 1
                 try:
-                    why = pool.explanations.why(name, devices)
+                    why = pool.explanations.explain(name, devices)
                 except CalabashError:
                     continue
                 if why.state != "pending":
@@ -194,12 +196,12 @@ def _live(
             yield _waiting(waiting, why, places.get(name, 0))
 
 
-def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.EventList:
-    """One page of what happened."""
-    found = store.events(after=page.after, limit=page.limit, seen=sight.events_seen())
+def events(store: Store, page: requests.EventPage, visibility: Visibility) -> replies.EventList:
+    """Return a page of visible events."""
+    found = store.events(after=page.after, limit=page.limit, seen=visibility.events_seen())
     return replies.EventList(
         items=[
-            sight.shown_event(
+            visibility.shown_event(
                 replies.EventView(
                     id=e.id,
                     at=e.at,
@@ -216,9 +218,9 @@ def events(store: Store, page: requests.EventPage, sight: Sight) -> replies.Even
 
 
 def granted(
-    answer: Grant, simulation: dict[str, str], sight: Sight, *, state: str, door: str = ""
+    answer: Grant, simulation: dict[str, str], visibility: Visibility, *, state: str, door: str = ""
 ) -> replies.GrantReply:
-    """The answer to a request: what its program needs."""
+    """Return the reply to a granted request, with the environment of its program."""
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
     worker = answer.edits.worker_socket
@@ -233,7 +235,7 @@ def granted(
         entry_socket=door,
         mode=record.placement.mode,
         policy=record.request.policy,
-        warnings=[sight.text(warning) for warning in answer.warnings],
+        warnings=[visibility.text(warning) for warning in answer.warnings],
         slices=[
             replies.SliceView(
                 device=part.device,
@@ -251,9 +253,9 @@ def granted(
     )
 
 
-def held(agent: NodeAgent, sight: Sight) -> list[replies.AllocationView]:
-    """Everything that is held and seen."""
-    snapshot = agent.snapshot(only={r.id for r in agent.records() if sight.record(r)})
+def held(agent: NodeAgent, visibility: Visibility) -> list[replies.AllocationView]:
+    """Return all visible allocations."""
+    snapshot = agent.snapshot(only={r.id for r in agent.records() if visibility.record(r)})
     index = {d.device.uuid: d.device.index for d in snapshot.devices}
     return [_held(a, snapshot, index) for a in snapshot.allocations]
 

@@ -15,7 +15,7 @@ from calabash.api.requests import checked_login
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import Member, Role, Tenant, User
 from calabash.platform.access.identities import Identities, VouchedIdentity, _suffix
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 ISSUER = "https://login.example.org"
 RULES = OidcSettings(
@@ -38,8 +38,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def tenancy(store: Store) -> TenancyBook:
-    made = TenancyBook(store.tenancy)
+def tenancy(store: Store) -> TenancyStore:
+    made = TenancyStore(store.tenancy)
     made.put_tenant(Tenant(name="vision"))
     made.put_tenant(Tenant(name="speech"))
     return made
@@ -49,11 +49,11 @@ def _who(sub: str = "1", name: str = "mary", groups: tuple[str, ...] = ()) -> Vo
     return VouchedIdentity(subject=f"{ISSUER}|{sub}", name=name, groups=groups)
 
 
-def _roles(tenancy: TenancyBook, user: str) -> set[tuple[str, Role]]:
+def _roles(tenancy: TenancyStore, user: str) -> set[tuple[str, Role]]:
     return {(m.tenant, m.role) for m in tenancy.people().members.get(user, ())}
 
 
-def test_a_subject_that_nobody_was_given_is_nobody(tenancy: TenancyBook) -> None:
+def test_a_subject_that_nobody_was_given_is_nobody(tenancy: TenancyStore) -> None:
     for identities in (Identities(tenancy), Identities(tenancy, RULES)):
         with pytest.raises(CalabashError, match="you have no account here") as failed:
             identities.user(_who(groups=("guests",)))
@@ -62,7 +62,7 @@ def test_a_subject_that_nobody_was_given_is_nobody(tenancy: TenancyBook) -> None
 
 
 def test_a_user_with_that_subject_is_that_user_and_keeps_its_roles_where_no_group_is_named(
-    tenancy: TenancyBook,
+    tenancy: TenancyStore,
 ) -> None:
     tenancy.put_user(User(name="mary", subject=f"{ISSUER}|1"))
     tenancy.put_member(Member(user="mary", tenant="speech", role=Role.MEMBER))
@@ -73,7 +73,7 @@ def test_a_user_with_that_subject_is_that_user_and_keeps_its_roles_where_no_grou
     assert _roles(tenancy, "mary") == {("speech", Role.MEMBER), ("vision", Role.VIEWER)}
 
 
-def test_a_group_makes_a_user_whose_roles_follow_its_groups(tenancy: TenancyBook) -> None:
+def test_a_group_makes_a_user_whose_roles_follow_its_groups(tenancy: TenancyStore) -> None:
     identities = Identities(tenancy, RULES)
     name = identities.user(_who(groups=("looks", "seers", "crew")))
     assert name == "mary@login.example.org"
@@ -86,7 +86,7 @@ def test_a_group_makes_a_user_whose_roles_follow_its_groups(tenancy: TenancyBook
     assert identities.user(_who(groups=("crew",))) == name
 
 
-def test_two_people_of_one_name_are_two_users_and_nobody_takes_the_name_of_another(tenancy: TenancyBook) -> None:
+def test_two_people_of_one_name_are_two_users_and_nobody_takes_the_name_of_another(tenancy: TenancyStore) -> None:
     identities = Identities(tenancy, RULES)
     tenancy.put_member(Member(user="mary-2@login.example.org", tenant="vision", role=Role.TENANT_ADMIN))
     names = [identities.user(_who(sub=str(n), groups=("crew",))) for n in range(3)]

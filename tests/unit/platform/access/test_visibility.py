@@ -10,7 +10,7 @@ from calabash.model.allocation import QueueRecord
 from calabash.model.mentions import ANOTHERS, Mentioned, mention, unmarked
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.model.tenancy import Member, Principal, Role, Tenant
-from calabash.platform.access.visibility import Held, Sight
+from calabash.platform.access.visibility import Held, Visibility
 from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.owners import AllocationOwner
 
@@ -34,7 +34,7 @@ SHOWN = {
 }
 
 
-def sight(who: Principal, *, gang: str = "") -> Sight:
+def visibility(who: Principal, *, gang: str = "") -> Visibility:
     people = People(
         tenants={name: Tenant(name=name) for name in ("vision", "speech")},
         members={
@@ -52,7 +52,7 @@ def sight(who: Principal, *, gang: str = "") -> Sight:
     def owner(name: AllocationId) -> AllocationOwner | None:
         return None
 
-    return Sight(
+    return Visibility(
         who,
         people=people,
         live=live,
@@ -66,19 +66,19 @@ def sight(who: Principal, *, gang: str = "") -> Sight:
 def test_hidden_mention_is_replaced_and_unknown_name_likewise(kind: Mentioned) -> None:
     for name in (HIDDEN[kind], "nobodys"):
         text = f"it waits for {mention(kind, name)}, and goes on"
-        assert sight(ANN).text(text) == f"it waits for {ANOTHERS}, and goes on"
-        assert sight(ROOT).text(text) == unmarked(text) == f"it waits for {name}, and goes on"
+        assert visibility(ANN).text(text) == f"it waits for {ANOTHERS}, and goes on"
+        assert visibility(ROOT).text(text) == unmarked(text) == f"it waits for {name}, and goes on"
 
 
 @pytest.mark.parametrize("kind", SHOWN)
 def test_mention_of_an_own_object_is_shown(kind: Mentioned) -> None:
-    assert sight(ANN).text(f"for {mention(kind, SHOWN[kind])}") == f"for {SHOWN[kind]}"
+    assert visibility(ANN).text(f"for {mention(kind, SHOWN[kind])}") == f"for {SHOWN[kind]}"
 
 
 @pytest.mark.parametrize("word", [*HIDDEN.values(), "secret"])
 def test_word_that_equals_a_hidden_name_stays_and_own_use_of_it_shows_no_mention(word: str) -> None:
     """A requester that chooses a name learns nothing from what becomes of that name in its texts."""
-    seen = sight(ANN, gang=word)
+    seen = visibility(ANN, gang=word)
     assert seen.text(f"gang {word} waits for members") == f"gang {word} waits for members"
     for kind, name in HIDDEN.items():
         assert seen.text(mention(kind, name)) == ANOTHERS
@@ -86,10 +86,10 @@ def test_word_that_equals_a_hidden_name_stays_and_own_use_of_it_shows_no_mention
 
 def test_forged_and_broken_marks_leave_no_control_characters() -> None:
     mark = mention(Mentioned.REQUEST, "theirs")
-    assert sight(ANN).text(mention(Mentioned.REQUEST, mark)) == ANOTHERS
+    assert visibility(ANN).text(mention(Mentioned.REQUEST, mark)) == ANOTHERS
     cut = [mark[:length] for length in range(1, len(mark))]
     for text in (*cut, mark + mark, mark[:3] + mark, f"\x02\x03{mark}\x1f"):
-        told = sight(ANN).text(text)
+        told = visibility(ANN).text(text)
         assert told.isprintable()
         assert "the" not in told.replace(ANOTHERS, "")
-        assert sight(ROOT).text(text).isprintable()
+        assert visibility(ROOT).text(text).isprintable()

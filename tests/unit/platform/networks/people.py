@@ -13,7 +13,7 @@ from calabash.model.tenancy import Member, Principal, Role, Tenant
 from calabash.net.objects.specs import decode, parse_kind
 from calabash.platform.access.permission import Permission
 from calabash.platform.networks.rights import NetworkRights
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 from calabash.platform.tenancy.directory import People
 
 PEOPLE = People(tenants={name: Tenant(name=name) for name in ("vision", "speech")})
@@ -24,16 +24,16 @@ GUEST = Principal(user="guest", roles=(Member(user="guest", role=Role.VIEWER, te
 LONER = Principal(user="loner", uid=1007, own="loner")
 
 
-def pool_networks(store: Store) -> NetworkBook:
+def pool_networks(store: Store) -> NetworkStore:
     permission = Permission(0, everybody=True, people=lambda: PEOPLE)
-    return NetworkBook(store.networks, NetworkRights(permission, lambda: PEOPLE))
+    return NetworkStore(store.networks, NetworkRights(permission, lambda: PEOPLE))
 
 
-def put(networks: NetworkBook, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
+def put(networks: NetworkStore, who: Principal, kind: str, name: str, /, **spec: Any) -> StoredNetworkObject:
     return networks.put(who, decode(parse_kind(kind), name, spec))
 
 
-def red(networks: NetworkBook, who: Principal = ANN) -> None:
+def red(networks: NetworkStore, who: Principal = ANN) -> None:
     put(networks, who, "vpc", "red", cidrs=["10.0.0.0/16"])
     put(networks, who, "subnet", "red/a", cidrs=["10.0.1.0/24"])
 

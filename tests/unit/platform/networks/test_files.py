@@ -19,7 +19,7 @@ from calabash.model.tenancy import Principal, Tenant
 from calabash.net.objects.manifest_parser import BYTES_MAX, DOCUMENTS_MAX, read_manifests
 from calabash.net.store.apply_plan import difference_lines
 from calabash.platform.networks.files import apply_file
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 
 TEXT = """\
 # a network of one's own
@@ -57,12 +57,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def networks(store: Store) -> NetworkBook:
+def networks(store: Store) -> NetworkStore:
     return pool_networks(store)
 
 
 def applied(
-    networks: NetworkBook, text: str, who: Principal = ANN, *, prune: bool = False, dry_run: bool = False
+    networks: NetworkStore, text: str, who: Principal = ANN, *, prune: bool = False, dry_run: bool = False
 ) -> list[str]:
     documents = [
         shapes.NetworkDocument(kind=m.kind, name=m.name, spec=dict(m.spec)) for m in read_manifests(text, "net.yaml")
@@ -71,7 +71,7 @@ def applied(
     return [f"{change.word} {change.kind} {change.name}" for change in changes]
 
 
-def test_objects_may_be_in_any_order_and_applying_twice_changes_nothing(networks: NetworkBook) -> None:
+def test_objects_may_be_in_any_order_and_applying_twice_changes_nothing(networks: NetworkStore) -> None:
     assert applied(networks, TEXT) == [
         "created vpc red",
         "created subnet red/a",
@@ -92,14 +92,14 @@ def test_objects_may_be_in_any_order_and_applying_twice_changes_nothing(networks
     assert networks.state().revision == 1
 
 
-def test_dry_run_reports_the_changes_without_making_them(networks: NetworkBook, store: Store) -> None:
+def test_dry_run_reports_the_changes_without_making_them(networks: NetworkStore, store: Store) -> None:
     said = applied(networks, TEXT, dry_run=True)
     assert not networks.state().kept
     assert not pool_networks(store).state().kept
     assert applied(networks, TEXT) == said
 
 
-def test_file_with_one_invalid_object_changes_nothing_and_names_the_document(networks: NetworkBook) -> None:
+def test_file_with_one_invalid_object_changes_nothing_and_names_the_document(networks: NetworkStore) -> None:
     overlap = TEXT + "---\nkind: subnet\nname: red/b\nspec: {cidrs: [10.0.1.128/25]}\n"
     assert refused(Reason.CONFLICT, applied, networks, overlap).message.startswith("document 6: subnet red/b: ")
     unknown = TEXT + "---\nkind: port\nname: red/z/web1\n"
@@ -115,7 +115,7 @@ def test_file_with_one_invalid_object_changes_nothing_and_names_the_document(net
     assert networks.state().revision == 0
 
 
-def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkStore, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = ((NetworkKind.PORT, 1),)
     monkeypatch.setitem(cast("dict[str, Tenant]", PEOPLE.tenants), "vision", Tenant(name="vision", networks=bounds))
     two = TEXT + "---\nkind: port\nname: red/a/web2\n"
@@ -126,7 +126,7 @@ def test_file_is_subject_to_the_limits_of_the_tenant(networks: NetworkBook, monk
     assert "removed port red/a/web1" in applied(networks, other, prune=True), "one goes and one comes"
 
 
-def test_pruning_removes_only_objects_created_by_files_in_the_named_vpcs(networks: NetworkBook) -> None:
+def test_pruning_removes_only_objects_created_by_files_in_the_named_vpcs(networks: NetworkStore) -> None:
     applied(networks, TEXT)
     put(networks, ANN, "port", "red/a/by-hand")
     blue = "kind: vpc\nname: blue\nspec: {cidrs: [10.0.0.0/16]}\n---\nkind: sg\nname: blue/web\n"
@@ -150,7 +150,7 @@ def test_pruning_removes_only_objects_created_by_files_in_the_named_vpcs(network
     assert "red/a/by-hand" in told.message
 
 
-def test_applying_to_objects_of_another_tenant_is_refused(networks: NetworkBook) -> None:
+def test_applying_to_objects_of_another_tenant_is_refused(networks: NetworkStore) -> None:
     red(networks)
     before = networks.state()
     for kind in ("port", "subnet"):
@@ -174,7 +174,7 @@ def test_applying_to_objects_of_another_tenant_is_refused(networks: NetworkBook)
     assert networks.state().kept["port", "theirs/a/web1"].tenant == "speech"
 
 
-def test_output_of_show_and_list_can_be_applied(networks: NetworkBook) -> None:
+def test_output_of_show_and_list_can_be_applied(networks: NetworkStore) -> None:
     text = """\
 apiVersion: calabash.dev/v1
 kind: NetworkObjectList
@@ -252,7 +252,7 @@ def test_difference_lines_name_the_fields() -> None:
     assert difference_lines(None, {"dhcp": True}) == ["+ dhcp: true"]
 
 
-def test_unknown_kind_is_refused_with_its_document(networks: NetworkBook) -> None:
+def test_unknown_kind_is_refused_with_its_document(networks: NetworkStore) -> None:
     told = refused(Reason.BAD_REQUEST, applied, networks, "kind: pod\nname: red\n")
     assert told.message == "document 1: kind 'pod' is unknown"
     assert str(NetworkKind.SUBNET) in told.hint

@@ -21,7 +21,7 @@ from calabash.model.tenancy import Tenant
 from calabash.net.objects.specs import decode
 from calabash.platform.handlers.networks import _wait_for_change
 from calabash.platform.networks import rights
-from calabash.platform.networks.store import NetworkBook
+from calabash.platform.networks.store import NetworkStore
 from calabash.platform.networks.views import shown, snapshot
 
 
@@ -33,11 +33,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def networks(store: Store) -> NetworkBook:
+def networks(store: Store) -> NetworkStore:
     return pool_networks(store)
 
 
-def test_vpc_belongs_to_the_tenant_of_its_creator_and_has_a_default_group(networks: NetworkBook) -> None:
+def test_vpc_belongs_to_the_tenant_of_its_creator_and_has_a_default_group(networks: NetworkStore) -> None:
     red(networks)
     assert networks.state().kept["vpc", "red"].tenant == "vision"
     assert networks.state().kept["sg", "red/default"].tenant == "vision"
@@ -49,7 +49,7 @@ def test_vpc_belongs_to_the_tenant_of_its_creator_and_has_a_default_group(networ
     refused(Reason.NOT_FOUND, put, networks, ROOT, "vpc", "typo", cidrs=["10.0.0.0/16"], tenant="visoin")
 
 
-def test_objects_keep_their_addresses_after_a_restart_of_the_pool(networks: NetworkBook, store: Store) -> None:
+def test_objects_keep_their_addresses_after_a_restart_of_the_pool(networks: NetworkStore, store: Store) -> None:
     red(networks)
     port = put(networks, ANN, "port", "red/a/web1")
     assert port.spec["addresses"]
@@ -62,7 +62,7 @@ def test_objects_keep_their_addresses_after_a_restart_of_the_pool(networks: Netw
 
 
 def test_refused_or_unwritten_change_changes_nothing(
-    networks: NetworkBook, store: Store, monkeypatch: pytest.MonkeyPatch
+    networks: NetworkStore, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     red(networks)
     before = networks.state()
@@ -90,7 +90,7 @@ def test_concurrent_writers_check_changes_against_the_changes_of_each_other(stor
     assert other.state().kept == one.state().kept == pool_networks(store).state().kept
 
 
-def test_concurrent_threads_get_distinct_addresses_for_ports(networks: NetworkBook) -> None:
+def test_concurrent_threads_get_distinct_addresses_for_ports(networks: NetworkStore) -> None:
     red(networks)
     failed: list[Exception] = []
 
@@ -112,7 +112,7 @@ def test_concurrent_threads_get_distinct_addresses_for_ports(networks: NetworkBo
     assert networks.state().revision == 62
 
 
-def test_user_of_another_tenant_learns_only_that_a_name_is_taken(networks: NetworkBook) -> None:
+def test_user_of_another_tenant_learns_only_that_a_name_is_taken(networks: NetworkStore) -> None:
     red(networks)
     put(networks, ANN, "port", "red/a/web1", addresses=["10.0.1.11"])
     before = networks.state()
@@ -136,7 +136,7 @@ def test_user_of_another_tenant_learns_only_that_a_name_is_taken(networks: Netwo
     assert networks.usable_port(ANN, "red/a/web1").name == "red/a/web1"
 
 
-def test_objects_of_the_provider_network_need_an_administrator(networks: NetworkBook) -> None:
+def test_objects_of_the_provider_network_need_an_administrator(networks: NetworkStore) -> None:
     red(networks)
     refused(Reason.NOT_PERMITTED, put, networks, ANN, "uplink", "up", cidr="198.51.100.0/24", gateway="198.51.100.1")
     refused(
@@ -153,7 +153,7 @@ def test_objects_of_the_provider_network_need_an_administrator(networks: Network
     )
 
 
-def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: NetworkBook) -> None:
+def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: NetworkStore) -> None:
     red(networks)
     port, vpc = mention(Mentioned.NETWORK, "red/a/web1"), mention(Mentioned.NETWORK, "red")
     message, hint = f"10.9.0.1 is taken by port {port} of VPC {vpc}, asked red/a", f"see {vpc}"
@@ -166,7 +166,7 @@ def test_refusals_do_not_contain_names_of_objects_of_other_tenants(networks: Net
     assert networks.rights.redacted_error(EVE, networks.state().kept, ranges).message == ranges.message
 
 
-def test_number_of_vpcs_of_a_tenant_is_limited(networks: NetworkBook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_vpcs_of_a_tenant_is_limited(networks: NetworkStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rights, "VPCS_PER_TENANT_MAX", 2)
     for name in ("one", "two"):
         put(networks, ANN, "vpc", name, cidrs=["10.0.0.0/16"])
@@ -203,7 +203,7 @@ def test_limits_of_a_tenant_hold_for_concurrent_requests(store: Store, monkeypat
     put(networks_of_processes[0], EVE, "vpc", "speechs", cidrs=["10.0.0.0/16"])
 
 
-def test_create_and_update_with_an_outdated_generation_are_refused(networks: NetworkBook) -> None:
+def test_create_and_update_with_an_outdated_generation_are_refused(networks: NetworkStore) -> None:
     red(networks)
     subnet = decode(NetworkKind.SUBNET, "red/a", {"cidrs": ["10.0.1.0/24"]})
     assert networks.put(ANN, subnet, new=True).generation == 1
@@ -214,7 +214,7 @@ def test_create_and_update_with_an_outdated_generation_are_refused(networks: Net
 
 
 def test_snapshot_contains_changes_since_a_revision_or_everything_after_a_gap(
-    networks: NetworkBook, store: Store
+    networks: NetworkStore, store: Store
 ) -> None:
     red(networks)
     known = networks.state().revision
@@ -236,7 +236,7 @@ def test_snapshot_contains_changes_since_a_revision_or_everything_after_a_gap(
     )
 
 
-def test_waiter_is_notified_of_changes_but_not_of_reports(networks: NetworkBook) -> None:
+def test_waiter_is_notified_of_changes_but_not_of_reports(networks: NetworkStore) -> None:
     red(networks)
     calls: list[int] = []
     with networks.notifying(lambda: calls.append(networks.state().revision)):
@@ -246,7 +246,7 @@ def test_waiter_is_notified_of_changes_but_not_of_reports(networks: NetworkBook)
     assert calls == [3]
 
 
-def test_reports_are_shown_and_stored_except_for_deleted_objects(networks: NetworkBook, store: Store) -> None:
+def test_reports_are_shown_and_stored_except_for_deleted_objects(networks: NetworkStore, store: Store) -> None:
     red(networks)
     put(networks, ANN, "port", "red/a/web1")
     condition = {"kind": "realized", "holds": True, "reason": "carried_out", "message": "", "since_s": 7.0}
@@ -261,7 +261,7 @@ def test_reports_are_shown_and_stored_except_for_deleted_objects(networks: Netwo
     assert shown(moved).generation == 2
 
 
-def test_vpc_with_contents_is_deleted_only_on_request(networks: NetworkBook) -> None:
+def test_vpc_with_contents_is_deleted_only_on_request(networks: NetworkStore) -> None:
     red(networks)
     refused(Reason.CONFLICT, networks.remove, ANN, NetworkKind.VPC, "red")
     networks.remove(ANN, NetworkKind.VPC, "red", cascade=True)
@@ -269,7 +269,7 @@ def test_vpc_with_contents_is_deleted_only_on_request(networks: NetworkBook) -> 
     assert not [*networks.state().networks.items()]
 
 
-def test_conditions_of_two_reporters_are_merged_and_keep_their_times(networks: NetworkBook) -> None:
+def test_conditions_of_two_reporters_are_merged_and_keep_their_times(networks: NetworkStore) -> None:
     red(networks)
     put(networks, ANN, "port", "red/a/web1")
     key = ("port", "red/a/web1")
@@ -288,7 +288,7 @@ def test_conditions_of_two_reporters_are_merged_and_keep_their_times(networks: N
     assert networks.state().kept[key].status["conditions"][1]["since_s"] == 8.0
 
 
-def test_waiting_request_is_answered_when_the_server_ends(networks: NetworkBook) -> None:
+def test_waiting_request_is_answered_when_the_server_ends(networks: NetworkStore) -> None:
     async def ended() -> bool:
         waiting = asyncio.create_task(_wait_for_change(networks, networks.state().revision, 3600.0))
         await asyncio.sleep(0)  # let it start to wait

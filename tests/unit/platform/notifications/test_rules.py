@@ -30,10 +30,10 @@ from calabash.model.tenancy import Member, Principal, Role, Tenant, TokenKind
 from calabash.platform.access.permission import Permission
 from calabash.platform.access.tokens import Tokens
 from calabash.platform.notifications.collector import NoticeCollector, WaitingLong
-from calabash.platform.notifications.delivery import PAUSE_S, PAUSE_S_MAX, Courier
-from calabash.platform.notifications.rules import NoticeBook
+from calabash.platform.notifications.delivery import PAUSE_S, PAUSE_S_MAX, DeliveryThreads
+from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.notifications.settings import MailSettings, NotificationSettings
-from calabash.platform.tenancy.store import TenancyBook
+from calabash.platform.tenancy.store import TenancyStore
 
 ROOT = Principal(user="root", roles=(Member(user="root", role=Role.ADMIN),))
 TOM = Principal(user="tom", roles=(Member(user="tom", role=Role.TENANT_ADMIN, tenant="vision"),))
@@ -53,17 +53,19 @@ class Notices:
 
     def __init__(self, store: Store, settings: NotificationSettings = HERE) -> None:
         self.store, self.clock = store, VirtualClock()
-        self.tenancy = TenancyBook(store.tenancy)
+        self.tenancy = TenancyStore(store.tenancy)
         if "vision" not in self.tenancy.people().tenants:
             for name in ("vision", "speech"):
                 self.tenancy.put_tenant(Tenant(name=name))
         permission = Permission(0, everybody=True, people=self.tenancy.people)
         self.tokens = Tokens(store.tokens, self.clock)
         self.waiting: list[WaitingLong] = []
-        self.book = NoticeBook(store.notices, settings, permission=permission, tenancy=self.tenancy, clock=self.clock)
-        self.courier = Courier(store.notices, self.book.send, self.clock)
+        self.rules = NotificationRules(
+            store.notices, settings, permission=permission, tenancy=self.tenancy, clock=self.clock
+        )
+        self.courier = DeliveryThreads(store.notices, self.rules.send, self.clock)
         self.collector = NoticeCollector(
-            self.book,
+            self.rules,
             settings,
             store=store,
             tokens=self.tokens,
@@ -74,12 +76,12 @@ class Notices:
 
     def post(self, number: int, tenant: str = "vision", kind: NoticeKind = NoticeKind.BUDGET) -> None:
         at = self.clock.now_s() + number / 1e3
-        self.book.post(
+        self.rules.post(
             [Notice(id=f"n{number}", kind=kind, at=at, tenant=tenant, about="x", message=f"notice {number}")]
         )
 
     def state(self, name: str = "hook") -> Any:
-        return next(view for view in self.book.visible_rules(ROOT) if view.name == name)
+        return next(view for view in self.rules.visible_rules(ROOT) if view.name == name)
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def notices(store: Store) -> Notices:
 
 
 def test_a_webhook_is_signed_so_that_its_receiver_can_verify_it(notices: Notices, receiver: Receiver) -> None:
-    made = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    made = notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     assert made.tenant == "vision"
     notices.post(1)
     assert notices.courier.deliver_next()
@@ -112,18 +114,18 @@ def test_a_webhook_is_signed_so_that_its_receiver_can_verify_it(notices: Notices
 
 
 def test_a_secret_is_shown_once_and_stands_in_no_text(notices: Notices, receiver: Receiver) -> None:
-    secret = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret
-    assert notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret == ""
+    secret = notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret
+    assert notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url)).secret == ""
     assert secret not in repr(notices.store.notices.notifications())
-    assert secret not in repr(notices.book.visible_rules(ROOT))
-    fresh = notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url, new_secret=True)).secret
+    assert secret not in repr(notices.rules.visible_rules(ROOT))
+    fresh = notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url, new_secret=True)).secret
     assert fresh not in {"", secret}
 
 
 def test_a_receiver_that_fails_is_tried_again_under_the_same_id_and_ever_less_often(
     notices: Notices, receiver: Receiver
 ) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     receiver.statuses = [503, 429]
     notices.post(1)
     for tries in range(2):
@@ -144,7 +146,7 @@ def test_a_receiver_that_fails_is_tried_again_under_the_same_id_and_ever_less_of
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 410])
 def test_a_redirect_is_not_followed_and_a_refusal_is_final(notices: Notices, receiver: Receiver, status: int) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     receiver.statuses = [status]
     notices.post(1)
     notices.post(2)
@@ -157,10 +159,10 @@ def test_a_redirect_is_not_followed_and_a_refusal_is_final(notices: Notices, rec
 
 def test_who_dies_between_sending_and_noting_it_sends_again_under_the_same_id(store: Store, receiver: Receiver) -> None:
     first = Notices(store)
-    first.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    first.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     first.post(1)
     ((to, _, delivery),) = store.notices.heads(now_s=first.clock.now_s() + 1)
-    first.book.send(to, delivery)  # and then it is killed
+    first.rules.send(to, delivery)  # and then it is killed
     second = Notices(store)
     assert second.courier.deliver_next()
     assert not second.courier.deliver_next()
@@ -172,9 +174,9 @@ def test_who_dies_between_sending_and_noting_it_sends_again_under_the_same_id(st
 def test_a_receiver_that_never_answers_holds_up_nobody_else(notices: Notices, receiver: Receiver) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dead = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        notices.book._webhooks._web._timeout_s = 0.2
-        notices.book.put(TOM, "dead", None, NotificationOrder(webhook=dead))
-        notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+        notices.rules._webhooks._web._timeout_s = 0.2
+        notices.rules.put(TOM, "dead", None, NotificationOrder(webhook=dead))
+        notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
         for number in range(5):
             notices.post(number)
         while notices.courier.deliver_next():
@@ -187,16 +189,16 @@ def test_a_receiver_that_never_answers_holds_up_nobody_else(notices: Notices, re
 
 
 def test_threads_carry_what_is_posted_and_end_when_told(notices: Notices, receiver: Receiver) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     delivered = threading.Event()
-    send = notices.book.send
+    send = notices.rules.send
 
     def sent(to: Notification, what: Delivery) -> None:
         send(to, what)
         delivered.set()
 
-    courier = Courier(notices.store.notices, sent, notices.clock)
-    notices.book.changed = courier.wake
+    courier = DeliveryThreads(notices.store.notices, sent, notices.clock)
+    notices.rules.changed = courier.wake
     courier.start()
     notices.post(1)
     assert delivered.wait(60)
@@ -206,29 +208,29 @@ def test_threads_carry_what_is_posted_and_end_when_told(notices: Notices, receiv
 
 
 def test_each_tenant_sets_its_own_notifications_and_sees_no_others(notices: Notices, receiver: Receiver) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
-    notices.book.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
-    assert [(v.tenant, v.name) for v in notices.book.visible_rules(ROOT)] == [("", "hook"), ("vision", "hook")]
-    assert [v.tenant for v in notices.book.visible_rules(TOM)] == ["vision"]
-    assert notices.book.visible_rules(EVE) == notices.book.visible_rules(MIA) == []
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
+    assert [(v.tenant, v.name) for v in notices.rules.visible_rules(ROOT)] == [("", "hook"), ("vision", "hook")]
+    assert [v.tenant for v in notices.rules.visible_rules(TOM)] == ["vision"]
+    assert notices.rules.visible_rules(EVE) == notices.rules.visible_rules(MIA) == []
     for who, tenant, reason in ((EVE, "vision", Reason.NOT_FOUND), (TOM, "", Reason.NOT_PERMITTED)):
         with pytest.raises(CalabashError) as failed:
-            notices.book.show(who, "hook", tenant)
+            notices.rules.show(who, "hook", tenant)
         assert failed.value.reason is reason
-    for call in (notices.book.show, notices.book.delete, notices.book.test):
+    for call in (notices.rules.show, notices.rules.delete, notices.rules.test):
         with pytest.raises(CalabashError):
             call(MIA, "hook", "vision")
     with pytest.raises(CalabashError, match="no notification"):
-        notices.book.test(EVE, "hook", None)
+        notices.rules.test(EVE, "hook", None)
     assert receiver.taken == []
 
 
 def test_a_tenant_has_a_bounded_number_of_notifications(store: Store, receiver: Receiver) -> None:
     notices = Notices(store, NotificationSettings(allow=["127.0.0.1"], per_tenant=2))
     for name in ("a", "b", "a"):
-        notices.book.put(TOM, name, None, NotificationOrder(webhook=receiver.url))
+        notices.rules.put(TOM, name, None, NotificationOrder(webhook=receiver.url))
     with pytest.raises(CalabashError) as failed:
-        notices.book.put(TOM, "c", None, NotificationOrder(webhook=receiver.url))
+        notices.rules.put(TOM, "c", None, NotificationOrder(webhook=receiver.url))
     assert failed.value.reason is Reason.USER_LIMIT
 
 
@@ -251,14 +253,14 @@ def test_a_tenant_has_a_bounded_number_of_notifications(store: Store, receiver: 
 )
 def test_what_cannot_be_meant_or_may_not_be_reached_is_refused(store: Store, order: NotificationOrder) -> None:
     with pytest.raises(CalabashError):
-        Notices(store, NotificationSettings()).book.put(TOM, "hook", None, order)
+        Notices(store, NotificationSettings()).rules.put(TOM, "hook", None, order)
 
 
 def test_a_test_says_what_came_of_it(notices: Notices, receiver: Receiver) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
-    assert notices.book.test(TOM, "hook", None).passed
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    assert notices.rules.test(TOM, "hook", None).passed
     receiver.statuses = [500]
-    tested = notices.book.test(TOM, "hook", None)
+    tested = notices.rules.test(TOM, "hook", None)
     assert (tested.passed, "status 500" in tested.why) == (False, True)
     assert json.loads(receiver.taken[0][1])["type"] == "test"
 
@@ -269,7 +271,7 @@ def test_a_test_says_what_came_of_it(notices: Notices, receiver: Receiver) -> No
 def test_what_happened_before_anybody_wanted_to_know_is_not_told(notices: Notices, receiver: Receiver) -> None:
     event = {"at": 1.0, "kind": "health", "reason": "lost", "device": "GPU-1", "message": "gone"}
     notices.store.add_events([event])
-    notices.book.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(ROOT, "hook", None, NotificationOrder(webhook=receiver.url))
     notices.collector.collect()
     assert notices.state().waiting == 0
     notices.store.add_events([event, {**event, "reason": "healthy"}])
@@ -288,8 +290,8 @@ def test_what_happened_before_anybody_wanted_to_know_is_not_told(notices: Notice
 def test_a_slice_that_was_taken_back_is_told_to_its_tenant_and_one_that_ended_is_not(
     notices: Notices, receiver: Receiver, reason: str, kind: str
 ) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
-    notices.book.put(EVE, "other", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(EVE, "other", None, NotificationOrder(webhook=receiver.url))
     record = AllocationRecord(
         id=AllocationId("a1"),
         state=AllocationState.GRANTED,
@@ -320,7 +322,7 @@ def test_a_slice_that_was_taken_back_is_told_to_its_tenant_and_one_that_ended_is
 
 
 def test_requests_that_wait_long_and_tokens_that_expire_are_told_once(notices: Notices, receiver: Receiver) -> None:
-    notices.book.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
+    notices.rules.put(TOM, "hook", None, NotificationOrder(webhook=receiver.url))
     notices.tenancy.put_member(Member(user="tom", role=Role.TENANT_ADMIN, tenant="vision"))
     notices.tokens.issue(user="tom", life_s=86_400.0)
     notices.tokens.issue(user="tom", life_s=30 * 86_400.0)
@@ -400,7 +402,7 @@ def mail(tmp_path: Path) -> Iterator[tuple[Mailbox, MailSettings]]:
 def test_a_notice_is_mailed_and_known_again_by_its_message_id(store: Store, mail: tuple[Mailbox, MailSettings]) -> None:
     box, settings = mail
     notices = Notices(store, NotificationSettings(mail=settings))
-    notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
+    notices.rules.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
     notices.post(1)
     assert notices.courier.deliver_next()
     ((_, state),) = store.notices.notifications()
@@ -413,7 +415,7 @@ def test_a_notice_is_mailed_and_known_again_by_its_message_id(store: Store, mail
     assert "notice 1" in text
     assert "word" not in text
     with pytest.raises(CalabashError, match="may not go to"):
-        notices.book.put(TOM, "team", None, NotificationOrder(email="a@elsewhere.org"))
+        notices.rules.put(TOM, "team", None, NotificationOrder(email="a@elsewhere.org"))
 
 
 @PLAIN
@@ -422,7 +424,7 @@ def test_a_mail_server_that_is_busy_is_tried_again_and_one_that_refuses_is_not(
 ) -> None:
     box, settings = mail
     notices = Notices(store, NotificationSettings(mail=settings))
-    notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
+    notices.rules.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
     notices.post(1)
     box.refuse = "451 later"
     assert notices.courier.deliver_next()
@@ -449,7 +451,7 @@ def test_a_mail_goes_over_tls_to_a_server_that_is_trusted_and_to_no_other(
             host="127.0.0.1", port=port, sender="pool@example.org", authority=authority if trusted else other
         )
         notices = Notices(store, NotificationSettings(mail=mail))
-        notices.book.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
+        notices.rules.put(TOM, "team", None, NotificationOrder(email="team@example.org"))
         notices.post(1)
         assert notices.courier.deliver_next()
     finally:

@@ -27,19 +27,24 @@ class Pool:
         self.network = MagicMock()
         self.network.place.return_value = Place(namespace=Path("/run/netns/x"), directory=home, resolver_file=None)
         self.network.attach.side_effect = self._attach
-        book, agent = MagicMock(), MagicMock()
-        book.usable_port.return_value.addresses = ("10.0.1.20",)
-        book.state.return_value.networks.find.return_value.tenant = "red"
+        network_store, agent = MagicMock(), MagicMock()
+        network_store.usable_port.return_value.addresses = ("10.0.1.20",)
+        network_store.state.return_value.networks.find.return_value.tenant = "red"
         agent.records = lambda: self.records
         self.places = ServerPlaces(
-            self.journal, network=self.network, book=book, agent=agent, permission=MagicMock(), clock=self.clock
+            self.journal,
+            network=self.network,
+            network_store=network_store,
+            agent=agent,
+            permission=MagicMock(),
+            clock=self.clock,
         )
 
     def open(self, holder: str = MINE) -> str:
         return self.places.open(MagicMock(), port=PORT, holder=holder, keep_s=60).entry.id
 
     def _attach(self, record: Any) -> None:
-        assert self.journal.of(PORT), "it is on disk before it is made"
+        assert self.journal.entry_of(PORT), "it is on disk before it is made"
 
 
 def test_a_server_that_asks_again_has_the_same_place_and_another_is_told_who_has_it(tmp_path: Path) -> None:
