@@ -91,7 +91,7 @@ def test_create_refuses_what_exists_and_set_what_does_not(pool: Terminal, kind: 
     pool(kind, "create", *place, name, *options)
     made = row(pool, kind, name, *place)
     assert f"calabash {kind} set" in pool.refused(1, kind, "create", *place, name, *options)
-    assert "nothing is to be changed" in pool.refused(2, kind, "set", *place, name)
+    assert "no change was given" in pool.refused(2, kind, "set", *place, name)
     pool(kind, "set", *place, name, *options)
     assert row(pool, kind, name, *place) == made
 
@@ -109,7 +109,7 @@ def test_quota_set_refuses_a_tenant_and_a_project_that_do_not_exist(pool: Termin
     pool.refused(3, "quota", "set", "firm", "--project", "trian", "--guarantee", "0.1")
     assert "frim" not in [t["name"] for t in pool.items("tenant", "list")]
     assert pool.items("project", "list", "firm") == []
-    assert "nothing is to be changed" in pool.refused(2, "quota", "set", "firm")
+    assert "no change was given" in pool.refused(2, "quota", "set", "firm")
 
 
 def test_notification_keeps_what_set_does_not_name(pool: Terminal) -> None:

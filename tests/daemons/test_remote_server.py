@@ -199,7 +199,7 @@ def test_filters_choose_cards_and_wrong_ones_are_told_with_their_position(site: 
         (("--mode", "mig"), 2, "--mode does not go with --remote"),
         (("--tenant", "x"), 2, "--tenant does not go with --remote"),
         (("--server", "other"), 3, "there is no server 'other'"),
-        (("--lease", "abc"), 3, "there is no reservation"),
+        (("--lease", "abc"), 3, "no reservation"),
         (("--gpus", "3"), 5, "2 of 2 devices"),
     ],
 )

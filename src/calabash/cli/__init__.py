@@ -1,6 +1,7 @@
-"""Commands and printers: a thin client of the stand-alone pool, the simulated node and the cluster simulator.
+"""Command-line interface: a thin client of the pool's API, and the commands that start programs of a cluster.
 
-Nothing is decided here. Commands translate what people type into one request, call, and print. Every heavy import
-happens inside the command that needs it, because help and completion must answer at once. Data goes to stdout,
-everything else to stderr; tables are for people, ``-o json`` and ``-o yaml`` carry raw units and stable names.
+Commands translate options into one request and print the reply; decisions are made by the pool. Slow modules are imported
+inside the command that needs them, because help and completion must be fast. Data goes to stdout, everything else to
+stderr;
+tables are for people, ``-o json`` and ``-o yaml`` have raw units and stable names.
 """

@@ -1,4 +1,4 @@
-"""``calabash bench``: measurements that users make on their own machines."""
+"""``calabash bench``: benchmarks that users run on their own machines."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from calabash.model.units import parse_duration_s
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine what others have published of theirs."""
+    """Run benchmarks on this machine."""
 
 
 @bench.command("remote")
 @click.option(
-    "--rtt", default="0", metavar="TIME", help="Put so long a way between program and server: 1ms. Default: none."
+    "--rtt",
+    default="0",
+    metavar="TIME",
+    help="Add this round-trip time between program and server, such as 1ms. Default: none.",
 )
-@click.option("--server", "servers", multiple=True, metavar="NAME", help="Of this server.")
-@click.option("--wait", default="0", metavar="TIME", help="Wait so long for room. Default: do not wait.")
-@click.option("--quick", is_flag=True, help="Small copies only.")
+@click.option("--server", "servers", multiple=True, metavar="NAME", help="Use this server; repeat for several.")
+@click.option(
+    "--wait", default="0", metavar="TIME", help="Wait at most this long for free devices. Default: do not wait."
+)
+@click.option("--quick", is_flag=True, help="Measure small copies only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench_remote(rtt: str, servers: tuple[str, ...], wait: str, quick: bool, as_json: bool) -> None:
-    """Measure the line to a server: start, launches, synchronous calls, copies by size."""
+    """Measure the connection to a server: start, launches, synchronous calls, copies by size."""
     from calabash.cli.run.remote_run import start_remote  # noqa: PLC0415
 
     rtt_s = parse_duration_s(rtt)

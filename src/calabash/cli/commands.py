@@ -1,4 +1,4 @@
-"""The command tree; each command's module is imported only when that command runs."""
+"""Command tree of ``calabash``; each command's module is imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -13,77 +13,89 @@ from calabash.cli.home import SERVER_VARIABLE
 from calabash.cli.lazy import LazyGroup
 from calabash.model.errors import CalabashError
 
-# name -> (module:attribute, one-line help). The help stands here so that listing imports nothing.
+# name -> (module:attribute, one-line help). The help is here so that listing commands imports no module.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("pool.lifecycle:up", "Start the pool of this machine."),
     "down": ("pool.lifecycle:down", "Stop the pool; running programs stay unless --force."),
     "status": ("pool.lifecycle:status", "Show the pool: devices, allocations, store."),
-    "login": ("pool.login:login", "Keep a token for a pool on another machine."),
-    "login-link": ("pool.lifecycle:login_link", "Print a link that logs you in to the console, once."),
-    "doctor": ("pool.doctor:doctor", "Check what the pool needs and name what is missing."),
+    "login": ("pool.login:login", "Store a token for a pool on another machine."),
+    "login-link": ("pool.lifecycle:login_link", "Print a one-time link that logs you in to the console."),
+    "doctor": ("pool.doctor:doctor", "Check the requirements of the pool and show what is missing."),
     "run": ("run.help:run", "Run a program on a slice of a GPU."),
-    "job": ("pool.job:job", "Have the pool run commands, and see what they said."),
+    "job": ("pool.job:job", "Run commands as jobs of the pool and show their output."),
     "ps": ("pool.view:ps", "List allocations."),
-    "smi": ("pool.view:smi", "Show devices, who holds them and how busy they are."),
-    "device": ("pool.device:device", "Show cards, drain, test and reset them."),
-    "top": ("pool.top:top", "Watch shares and memory live."),
-    "release": ("pool.view:release", "Take a slice back; its programs are ended."),
+    "smi": ("pool.view:smi", "Show devices with their allocations and use."),
+    "device": ("pool.device:device", "Show, drain, test and reset devices."),
+    "top": ("pool.top:top", "Show compute shares and memory use continuously."),
+    "release": ("pool.view:release", "End an allocation and its programs."),
     "why": ("pool.view:why", "Explain why a request waits, or where it was placed."),
-    "mig": ("pool.mig:mig", "Show how MIG cuts the cards, and cut them to stay so."),
-    "vm": ("pool.vm:vm", "Give cards to virtual machines and take them back."),
-    "queue": ("pool.queue:queue", "Create, change and list queues, and move what waits."),
-    "tenant": ("tenancy.tenant:tenant", "Create, change and list tenants: teams with bounds and members."),
+    "mig": ("pool.mig:mig", "Show, plan and apply MIG layouts of devices."),
+    "vm": ("pool.vm:vm", "Attach devices to virtual machines and detach them."),
+    "queue": ("pool.queue:queue", "Create, change and list queues, and move waiting requests."),
+    "tenant": ("tenancy.tenant:tenant", "Create, change and list tenants: teams with limits and members."),
     "project": ("tenancy.tenant:project", "Create, change and list the projects of a tenant."),
-    "user": ("tenancy.user:user", "Create users and give them roles."),
+    "user": ("tenancy.user:user", "Create users and grant them roles."),
     "token": ("tenancy.user:token", "Create, list and revoke API tokens."),
-    "quota": ("tenancy.tenant:quota", "Show and set what tenants are promised and have."),
-    "notify": ("tenancy.notify:notify", "Say who is told of what: by webhooks and by mail."),
-    "audit": ("tenancy.audit:audit", "Show who did what from where, and check that nobody has changed it."),
-    "backup": ("pool.backup:backup", "Keep the pool's database in a file."),
-    "restore": ("pool.backup:restore", "Put a backup in the place of the pool's database."),
-    "usage": ("tenancy.usage:usage", "Show what was used, in hours of devices."),
-    "tariff": ("tenancy.tariff:tariff", "Set and show what an hour costs."),
-    "invoice": ("tenancy.invoice:invoice", "Draft, issue, show and take back invoices."),
-    "server": ("remote.server:server", "Offer the cards of this machine to programs on other machines."),
-    "remote": ("remote.group:remote", "Use cards of other machines."),
+    "quota": ("tenancy.tenant:quota", "Show and set guarantees and limits of tenants."),
+    "notify": ("tenancy.notify:notify", "Create, change and list notifications by webhook and mail."),
+    "audit": ("tenancy.audit:audit", "Show the audit log and verify that it is unchanged."),
+    "backup": ("pool.backup:backup", "Write the pool's database to a file."),
+    "restore": ("pool.backup:restore", "Replace the pool's database by a backup."),
+    "usage": ("tenancy.usage:usage", "Show usage in device hours."),
+    "tariff": ("tenancy.tariff:tariff", "Set and show prices of an hour."),
+    "invoice": ("tenancy.invoice:invoice", "Draft, issue, show and void invoices."),
+    "server": ("remote.server:server", "Offer the devices of this machine to programs on other machines."),
+    "remote": ("remote.group:remote", "Use devices of other machines."),
     "exporter": ("pool.exporter:exporter", "Serve the pool's metrics to Prometheus."),
-    "dashboards": ("pool.exporter:dashboards", "Write dashboards and alert rules over these metrics."),
-    "bench": ("bench:bench", "Measure on this machine what others have published of theirs."),
-    "sim": ("pool.sim:sim", "Create and break simulated GPU nodes."),
+    "dashboards": ("pool.exporter:dashboards", "Write dashboards and alert rules for these metrics."),
+    "bench": ("bench:bench", "Run benchmarks on this machine."),
+    "sim": ("pool.sim:sim", "Create simulated GPU nodes and inject faults."),
     "agent": ("programs.cluster:agent", "Serve the devices of one node of a cluster."),
-    "plugin-relay": ("programs.cluster:plugin_relay", "Keep a node's devices at the kubelet while its agent restarts."),
-    "node": ("pool.node:node", "Work on one node of a cluster, from the node itself."),
-    "admission": ("programs.cluster:admission", "Answer a cluster's questions about pods that ask for devices."),
-    "metrics": ("programs.cluster:metrics", "Tell a cluster's autoscalers how busy slices are and what waits."),
-    "planner": ("programs.planner:planner", "Plan a cluster's devices and answer its kube-scheduler."),
-    "cluster": ("programs.cluster:cluster", "Serve the API and the console of a cluster, and keep its tenants."),
+    "plugin-relay": (
+        "programs.cluster:plugin_relay",
+        "Keep a node's devices registered at the kubelet while its agent restarts.",
+    ),
+    "node": ("pool.node:node", "Maintain one node of a cluster, from the node itself."),
+    "admission": ("programs.cluster:admission", "Serve the admission webhook for pods that request devices."),
+    "metrics": ("programs.cluster:metrics", "Serve metrics of slices and queues to a cluster's autoscalers."),
+    "planner": ("programs.planner:planner", "Plan a cluster's devices and serve its kube-scheduler."),
+    "cluster": ("programs.cluster:cluster", "Serve the API and the console of a cluster, and store its tenants."),
     "cluster-cleanup": (
         "programs.cluster:cluster_cleanup",
         "Remove what components left in the API server of a cluster.",
     ),
-    "net": ("net.group:net", "Bring up and check the network under tenants' VPCs, and apply files of objects."),
-    "vpc": ("net.objects:vpc", "Address spaces of tenants: create, change, list and connect VPCs."),
-    "subnet": ("net.objects:subnet", "Parts of a VPC, of which ports get addresses."),
-    "port": ("net.objects:port", "Where programs, pods and machines join a subnet."),
-    "sg": ("net.objects:sg", "Security groups: what may talk to whom."),
-    "lb": ("net.objects:lb", "Load balancers: one address in front of several ports."),
-    "gateway": ("net.objects:gateway", "Where a VPC leaves for the outside."),
-    "eip": ("net.objects:eip", "Outside addresses of a VPC."),
-    "nat": ("net.objects:nat", "What comes to one outside port goes to one inside."),
-    "fip": ("net.objects:fip", "Outside addresses that are a port's, both ways."),
-    "peer": ("net.objects:peer", "Routes between two VPCs; they stand when both have asked."),
-    "line": ("net.objects:line", "VLANs of the provider's network that are one VPC's."),
-    "endpoint": ("net.objects:endpoint", "Services of other VPCs under an address of one's own."),
-    "route": ("net.objects:route", "Static routes of a VPC, and policy routes."),
-    "dns": ("net.objects:dns", "Names that DNS of a VPC's subnets answers."),
-    "qos": ("net.objects:qos", "How much ports may send and get."),
-    "uplink": ("net.objects:uplink", "Ways out of the platform."),
-    "certificate": ("net.files:certificate", "Certificates of load balancers that end TLS."),
+    "net": ("net.group:net", "Start and check the network of tenants' VPCs, and apply manifests."),
+    "vpc": ("net.objects:vpc", "Create, change, list and connect VPCs, the address spaces of tenants."),
+    "subnet": ("net.objects:subnet", "Create, change and list subnets of a VPC."),
+    "port": (
+        "net.objects:port",
+        "Create, change and list ports, which connect programs, pods and machines to a subnet.",
+    ),
+    "sg": ("net.objects:sg", "Create, change and list security groups."),
+    "lb": ("net.objects:lb", "Create, change and list load balancers."),
+    "gateway": ("net.objects:gateway", "Create, change and list gateways from VPCs to outside networks."),
+    "eip": ("net.objects:eip", "Create, change and list outside addresses of a VPC."),
+    "nat": ("net.objects:nat", "Forward outside ports to inside ports."),
+    "fip": ("net.objects:fip", "Map outside addresses to ports, in both directions."),
+    "peer": ("net.objects:peer", "Create and list peerings, routes between two VPCs that both sides request."),
+    "line": ("net.objects:line", "Create, change and list dedicated lines, provider VLANs of one VPC."),
+    "endpoint": (
+        "net.objects:endpoint",
+        "Create and list endpoints, services of other VPCs under an address of the VPC.",
+    ),
+    "route": ("net.objects:route", "Create, change and list static and policy routes of a VPC."),
+    "dns": ("net.objects:dns", "Create, change and list DNS records of a VPC's subnets."),
+    "qos": ("net.objects:qos", "Create, change and list rate limits of ports."),
+    "uplink": ("net.objects:uplink", "Create, change and list uplinks to outside networks."),
+    "certificate": (
+        "net.files:certificate",
+        "Store, list and delete certificates of load balancers that terminate TLS.",
+    ),
     "simulate": ("simulate:simulate", "Replay traces and scenarios against the real scheduler."),
 }
 
 
-# What needs to be a process of the pool's machine, and what to do instead.
+# Commands that run on the pool's machine only, and what to do instead.
 _HERE_ONLY = {
     "run": "log in there, or use its cards from here: calabash run --remote",
     "up": "start the pool on its machine",
@@ -101,11 +113,11 @@ _HERE_ONLY = {
     "--server",
     metavar="URL",
     envvar=SERVER_VARIABLE,
-    help="Ask the pool behind that address instead of this machine's; see `calabash login`.",
+    help="Use the pool at this URL instead of this machine's; see `calabash login`.",
 )
 @click.pass_context
 def cli(context: click.Context, server: str | None) -> None:
-    """Calabash pools the GPUs of a machine and cuts them to size."""
+    """Manage and share the GPUs of a machine or a cluster."""
     if not server:
         return
     if context.invoked_subcommand in _HERE_ONLY:
@@ -117,10 +129,12 @@ def cli(context: click.Context, server: str | None) -> None:
 
 
 def invoke(words: list[str], tree: click.Command = cli, name: str = "calabash") -> None:
-    """Run a command of a tree. Raises what it raises, and SystemExit for an exit code of its own."""
+    """Run a command of a tree. Raises the command's error, or SystemExit for its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to fail
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # characters that the terminal cannot show must not cause a failure
     code = tree.main(args=words, prog_name=name, standalone_mode=False)
     if isinstance(code, int) and code:
         sys.exit(code)

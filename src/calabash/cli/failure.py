@@ -1,7 +1,7 @@
-"""From an exception to one clear message and an exit code.
+"""Report exceptions as one message with a hint, and map them to exit codes.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not permitted, 5 would not fit or still pending,
-6 timeout, 130 interrupted. ``calabash run`` otherwise ends with the program's own code.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 not permitted, 5 too large or still pending, 6 timeout,
+130 interrupted. Otherwise ``calabash run`` ends with the program's exit code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXIT_CODES = {
     Reason.NOT_AUTHENTICATED: 4,
     Reason.TIMEOUT: 6,
 }
-_NOT_OURS = "name a place that is yours to write; CALABASH_HOME says where the pool lives"
+_NOT_OURS = "name a path that you may write to; CALABASH_HOME is the home of the pool"
 _HINTS = {
     errno.EACCES: _NOT_OURS,
     errno.EPERM: _NOT_OURS,
@@ -60,14 +60,14 @@ _PENDING = {
 
 
 def exit_code(reason: Reason) -> int:
-    """The exit code that belongs to a reason."""
+    """Return the exit code of a reason."""
     if reason in _PENDING:
         return 5
     return _EXIT_CODES.get(reason, 1)
 
 
 def report(error: BaseException) -> int:
-    """Print what failed on stderr and return the exit code; unknown exceptions are raised again with their story."""
+    """Print the error on stderr and return the exit code; raise unknown exceptions again, which prints their traceback."""
     if isinstance(error, CalabashError):
         say("error: " + error.message)
         if error.hint:
@@ -83,11 +83,11 @@ def report(error: BaseException) -> int:
             say(f"hint: {_HINTS[error.errno]}")
         _discard_output()
         return 3 if isinstance(error, FileNotFoundError) else 1
-    return _of_the_command_tree(error)
+    return _report_click_error(error)
 
 
 def say(line: str) -> None:
-    """One line on stderr, whatever the words that it quotes hold; nothing when there is no stderr."""
+    """Print one line on stderr, with line breaks removed; nothing if there is no stderr."""
     if sys.stderr is None:
         return
     try:
@@ -97,7 +97,7 @@ def say(line: str) -> None:
 
 
 def _discard_output() -> None:
-    """What could not be written is not tried again when the interpreter ends."""
+    """Discard buffered output, so that the interpreter does not try to write it again at exit."""
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -105,9 +105,9 @@ def _discard_output() -> None:
             sys.stdout = None
 
 
-def _of_the_command_tree(error: BaseException) -> int:
-    """Usage errors, which only exist when click has been imported."""
-    import click  # noqa: PLC0415 - not on the way of `run`
+def _report_click_error(error: BaseException) -> int:
+    """Report an error of click; raise other errors again."""
+    import click  # noqa: PLC0415 - not needed by `run`
 
     if isinstance(error, click.Abort):
         say("interrupted")
@@ -132,7 +132,7 @@ _WORDS = {
 
 
 def _usage(error: Any) -> tuple[str, str]:
-    """Return what is wrong with the words of a command line, and what they may be."""
+    """Return the message and the hint of a usage error."""
     near = getattr(error, "possibilities", None)
     message = (error.message if near is not None else error.format_message()).strip().rstrip(".")
     for words, instead in _WORDS.items():

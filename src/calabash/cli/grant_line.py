@@ -1,4 +1,4 @@
-"""What was granted, as one line for people. Nothing is imported that is slow."""
+"""Format a granted allocation as one line. Imports no slow modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this user's pool lives, and the connection to it."""
+"""Find the pool of this user, and create the client for it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ SERVER_VARIABLE = "CALABASH_SERVER"
 
 
 def directory() -> str:
-    """``CALABASH_HOME``, else /var/lib/calabash for root and ~/.local/share/calabash for others; absolute.
+    """Return the absolute path of the pool's home.
 
-    Raises BAD_REQUEST when the user has no home directory to take it from.
+    It is ``CALABASH_HOME``, else /var/lib/calabash for root and ~/.local/share/calabash for other users.
+
+    Raises:
+        CalabashError: BAD_REQUEST if the user has no home directory.
     """
     given = os.environ.get("CALABASH_HOME", "")
     if not given and os.geteuid() == 0:
@@ -37,17 +40,19 @@ def directory() -> str:
 
 
 def home() -> Path:
-    """As :func:`directory`."""
+    """Return the pool's home as a Path; see :func:`directory`."""
     from pathlib import Path  # noqa: PLC0415
 
     return Path(directory())
 
 
 def client() -> ApiClient:
-    """The pool of ``--server``, else that of this home, else the system pool (:func:`uses_system_pool`).
+    """Return the client for the pool of ``--server``, else of this home, else of the system (:func:`uses_system_pool`).
 
-    Raises NOT_PERMITTED for a system pool that another user could have put there. Calls raise CalabashError(POOL_DOWN) when
-    no pool answers.
+    Its calls raise POOL_DOWN if no pool answers.
+
+    Raises:
+        CalabashError: NOT_PERMITTED for a system pool that a user other than root could have created.
     """
     url = server_url()
     if url:
@@ -67,7 +72,7 @@ def client() -> ApiClient:
 
 
 def own_client() -> PoolClient:
-    """The pool of this home, whether it runs or not, for commands that start it or that use its files."""
+    """Return the client for the pool of this home, running or not, for commands that start it or use its files."""
     from calabash.adapters.pool.client import PoolClient  # noqa: PLC0415
 
     if _may_use_system_pool() and os.path.lexists(_system_socket()):
@@ -77,9 +82,9 @@ def own_client() -> PoolClient:
 
 
 def uses_system_pool() -> bool:
-    """Return True if commands of this user go to the pool that root runs for all users of the machine.
+    """Return True if commands of this user go to the system pool, which root runs for all users of the machine.
 
-    They do if the user has named no pool (``--server``, ``CALABASH_HOME``), has no pool of its own, and there is one of root.
+    They do if the user has named no pool (``--server``, ``CALABASH_HOME``) and has none of its own, and root's pool exists.
     """
     if not _may_use_system_pool() or not os.path.lexists(_system_socket()):
         return False
@@ -92,7 +97,7 @@ def uses_system_pool() -> bool:
 
 
 def own_file(name: str) -> Path:
-    """The path of a file of the pool in this home. Raises NOT_PERMITTED if it is not there and the pool is root's."""
+    """Return the path of a file of the pool in this home. Raises NOT_PERMITTED if only root's pool could have it."""
     if uses_system_pool() and not os.path.lexists(os.path.join(directory(), name)):
         from calabash.adapters.pool.system import SYSTEM_HOME  # noqa: PLC0415
 
@@ -116,12 +121,12 @@ def _system_socket() -> str:
 
 
 def server_url() -> str:
-    """The pool elsewhere that is meant, empty for that of this machine."""
+    """Return the URL of the pool to use; "" for the pool of this machine."""
     return os.environ.get(SERVER_VARIABLE, "")
 
 
 def token_store() -> TokenStore:
-    """Where this user's tokens for pools elsewhere are kept."""
+    """Return the store of this user's tokens for other pools."""
     from calabash.adapters.pool.gateway_client import TokenStore  # noqa: PLC0415
 
     configuration = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")

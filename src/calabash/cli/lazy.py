@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are called, so that listing and starting import nothing."""
+"""Command groups whose modules are imported only when a command is called."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group of commands that stand in modules of this package.
+    """Group of commands in modules of this package.
 
     Args:
-        lazily: name -> (``module:attribute``, one-line help).
+        lazily: for each name its ``module:attribute`` and its one-line help.
+        given: further arguments of the group.
     """
 
     def __init__(self, *, lazily: Mapping[str, tuple[str, str]], **given: Any) -> None:

@@ -1,7 +1,8 @@
-"""The entry point. It imports nothing but the interpreter's own: what follows decides what is needed.
+"""Entry point of ``calabash``. Imports only the standard library's basics at first, so that it starts fast.
 
-``calabash run`` goes straight to its work; everything else, help and wrong usage of ``run`` included, is the command
-tree's. Whatever happens, Ctrl-C from the first instant on included, ends in one line, a hint and a stable exit code.
+``calabash run`` goes directly to its implementation; everything else, including help and wrong usage of ``run``, is handled
+by
+the command tree. Every failure, including Ctrl-C at any moment, ends with one line, a hint and a stable exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None, dispatch: Callable[[list[str]], object] | None = None) -> NoReturn:
-    """Run a command and end the process with its exit code; ``dispatch`` runs it, when it is not one of ``calabash``."""
+    """Run a command and end the process with its exit code.
+
+    Args:
+        argv: words after the program's name; default: those of the process.
+        dispatch: runs the words instead of the command tree of ``calabash``.
+    """
     try:
         try:
             _occupy_standard_descriptors()
@@ -46,7 +52,7 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Keep 0, 1 and 2 from being given to a socket when the caller closed them; a program that we become gets them closed."""
+    """Open closed standard descriptors on /dev/null, so that no socket gets their numbers; exec closes them again."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -55,7 +61,7 @@ def _occupy_standard_descriptors() -> None:
 
 
 def _flushed() -> int:
-    """Write what is still buffered while a failure can be told: 0."""
+    """Flush the output while a failure can still be reported; return 0."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

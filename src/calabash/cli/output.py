@@ -1,4 +1,4 @@
-"""Printers: one place decides how rows become a table, JSON, YAML or names."""
+"""Print rows as a table, JSON, YAML or names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A table column: its heading, how a row becomes its text, and whether only ``-o wide`` shows it."""
+    """Column of a table: its heading, the text of a row, and if it is shown with ``-o wide`` only."""
 
     title: str
     text: Callable[[Row], str]
@@ -25,19 +25,19 @@ class Column:
 
 
 def option_of(*formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The ``-o`` option of a command with formats of its own; the default is ``table``."""
+    """Return the ``-o`` option with the given formats; the default is ``table``."""
     return click.option(
         "-o", "--output", "fmt", type=click.Choice(formats), default="table", show_default=True, help="Output format."
     )
 
 
 def option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The ``-o`` option that every listing command has."""
+    """Add the ``-o`` option with all formats."""
     return option_of(*FORMATS)(command)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int = 0) -> str:
-    """Rows as aligned text; no colour, no borders, one line each whatever the cells hold, ``width`` columns at most."""
+    """Return rows as aligned text without colour or borders, one line each, cut to ``width`` columns unless it is 0."""
     cells = [[c.title for c in columns], *[[printable(c.text(row)) for c in columns] for row in rows]]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = (
@@ -51,7 +51,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int = 0) -> str
 
 
 def terminal_width() -> int:
-    """Columns of the terminal that stdout is; 0 when it is none, then nothing is cut."""
+    """Return the width of the terminal on stdout; 0 if stdout is not a terminal."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -59,18 +59,18 @@ def terminal_width() -> int:
 
 
 def command_line(row: Row) -> str:
-    """The last column of a listing: what runs. A terminal cuts it at its width."""
+    """Return the command line of a row, the last column of listings."""
     return " ".join(row["command"])
 
 
 def printable(text: str) -> str:
-    """Without line breaks and control characters: what one user typed must not move another user's cursor."""
+    """Return the text without line breaks and control characters, which could control the reader's terminal."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *, name: str = "id") -> None:
-    """Print a list of rows in the asked format; ``kind`` names the JSON list object."""
+    """Print rows in a format; ``kind`` is the kind of the JSON or YAML list."""
     if fmt in ("json", "yaml"):
         click.echo(document(kind, rows, fmt))
     elif fmt == "name":
@@ -82,12 +82,12 @@ def emit(kind: str, rows: Sequence[Row], columns: Sequence[Column], fmt: str, *,
 
 
 def emit_made(kind: str, made: Row, text: str, fmt: str) -> None:
-    """Print one object that a command has made: as JSON or YAML where that is asked for, else ``text``."""
+    """Print a created object as JSON or YAML, or ``text`` in other formats."""
     click.echo(document(kind, made, fmt) if fmt in ("json", "yaml") else text)
 
 
 def document(kind: str, body: Sequence[Row] | Row, fmt: str) -> str:
-    """A versioned object as JSON or YAML."""
+    """Return an object or a list as a versioned document in JSON or YAML."""
     value: dict[str, Any] = {"apiVersion": "calabash.dev/v1", "kind": kind}
     if isinstance(body, Mapping):
         value |= body
@@ -104,5 +104,5 @@ def document(kind: str, body: Sequence[Row] | Row, fmt: str) -> str:
 
 
 def dash(value: object) -> str:
-    """Text of a value, ``-`` for none."""
+    """Return the text of a value, ``-`` if it is empty."""
     return "-" if value in (None, "", [], ()) else str(value)

@@ -1,4 +1,4 @@
-"""The servers that this user knows, and questions to all of them at once."""
+"""Query all remote-device servers that this user has added, concurrently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK_S = 10.0
 
 
 def account() -> RemoteAccount:
-    """What this user keeps of servers."""
+    """Return this user's files of servers and leases."""
     from calabash.broker.client.account import RemoteAccount  # noqa: PLC0415
 
     return RemoteAccount(home() / "remote")
@@ -27,7 +27,11 @@ def account() -> RemoteAccount:
 def every(
     servers: Sequence[RemoteServerClient], ask: Callable[[RemoteServerClient], Any]
 ) -> list[tuple[RemoteServerClient, Any]]:
-    """What servers answer, all asked at once; those that do not are told of. Raises when none does."""
+    """Query servers concurrently and return those that answered with their replies; warn of the others.
+
+    Raises:
+        CalabashError: the first error, if no server answers.
+    """
 
     def asked(server: RemoteServerClient) -> Any:
         try:
@@ -46,5 +50,5 @@ def every(
 
 
 def views(servers: Sequence[RemoteServerClient]) -> list[tuple[RemoteServerClient, Any]]:
-    """The servers' cards."""
+    """Return the servers with their devices."""
     return every(servers, lambda server: server.call("GET", "/v1/server", timeout_s=ASK_S))

@@ -1,6 +1,6 @@
-"""Options and requests that the commands ``create`` and ``set`` of queues, tenants, projects, users and notifications share.
+"""Shared options and requests of the commands ``create`` and ``set`` of queues, tenants, projects, users and notifications.
 
-``create`` makes an object that does not exist; ``set`` changes one that exists, and of it only what the command names.
+``create`` makes an object that does not exist; ``set`` changes the named fields of one that exists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LISTS = ("users", "groups")
 
 
 class LimitType(click.ParamType[Any]):
-    """A number of devices, or ``none``."""
+    """Number of devices, or ``none``."""
 
     name = "devices"
 
@@ -35,14 +35,16 @@ def names(text: str) -> list[str]:
 
 
 def amounts(guarantee: str) -> Callable[[Any], Any]:
-    """The options of whatever has a guarantee, which the option ``--{guarantee}`` sets."""
+    """Add the options of an object with a guarantee, which the option ``--{guarantee}`` sets."""
 
     def decorated(command: Any) -> Any:
         for option in (
-            click.option("--weight", type=click.FloatRange(0), help="Share of what nobody claims."),
-            click.option("--limit", type=LimitType(), metavar="DEVICES", help="Devices at most; `none`: no limit."),
+            click.option("--weight", type=click.FloatRange(0), help="Share of unclaimed devices."),
+            click.option("--limit", type=LimitType(), metavar="DEVICES", help="Most devices; `none`: no limit."),
             click.option(
-                f"--{guarantee}", type=click.FloatRange(0), help="Devices that it gets back whenever it wants them."
+                f"--{guarantee}",
+                type=click.FloatRange(0),
+                help="Guaranteed devices, reclaimed from borrowers when needed.",
             ),
         ):
             command = option(command)
@@ -52,11 +54,12 @@ def amounts(guarantee: str) -> Callable[[Any], Any]:
 
 
 def members(users: str, groups: str, *, changing: bool) -> Callable[[Any], Any]:
-    """The options for lists of users and groups; a command that changes a list can also add and remove names.
+    """Add the options for lists of users and groups; a command that changes a list can also add and remove names.
 
     Args:
-        users: what the users are, for help.
-        groups: what the groups are, for help.
+        users: meaning of the users, for help.
+        groups: meaning of the groups, for help.
+        changing: add the options that add and remove single names.
     """
     instead = ", instead of those before" if changing else ""
 
@@ -82,9 +85,10 @@ def members(users: str, groups: str, *, changing: bool) -> Callable[[Any], Any]:
 
 
 def said(options: dict[str, Any], *, lists: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the body of a request with what the command line names.
+    """Return the request body for the options that were given.
 
     Args:
+        options: values of the options; None and () mean that an option was not given.
         lists: further options whose text is a list of words between commas.
     """
     found: dict[str, Any] = {}
@@ -132,12 +136,12 @@ def change(target: Target, body: dict[str, Any], *, command: str) -> None:
     Raises BAD_REQUEST if the command names nothing.
     """
     if not body:
-        raise CalabashError("nothing is to be changed", hint=f"see `calabash {command} set --help`")
+        raise CalabashError("no change was given", hint=f"see `calabash {command} set --help`")
     _put(target, body | {"new": False})
 
 
 def _put(target: Target, body: dict[str, Any]) -> None:
-    """Ask for the object as ``body`` says; print its name or its document, and what the pool warns of."""
+    """Create or replace the object with ``body``; print its name or its document, and the pool's warnings."""
     pool = client()
     reply = pool.put(target.path, body)
     for text in reply.get("warnings", ()):

@@ -1,4 +1,4 @@
-"""One request for each of several objects, up to 64 of them in flight, so that waits for programs to end overlap."""
+"""Send one request for each of several objects, up to 64 concurrently."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _NAMED = 5  # failures that the message names
 
 
 def for_each(names: Sequence[str], act: Callable[[str], object], *, done: str) -> None:
-    """Call ``act`` for every name, up to ``AT_ONCE`` at a time, and print the names for which it succeeded, in their order.
+    """Call ``act`` for each name, up to ``AT_ONCE`` at a time, and print the names for which it succeeded, in order.
 
-    A failure does not keep the other names from being tried.
+    A failure does not prevent the calls for the other names.
 
     Args:
-        names: each is acted on once, also when it is named twice.
-        done: what the failures are not, for the message: ``released``.
+        names: each is used once, also if it is given twice.
+        act: the request for one name.
+        done: participle for the message of failures, such as ``released``.
 
     Raises:
-        CalabashError: one or several failed; the reason and the hint are those of the first.
+        CalabashError: if a call failed; reason and hint are those of the first failure.
     """
     wanted = list(dict.fromkeys(names))
     if len(wanted) == 1:
@@ -45,7 +46,7 @@ def for_each(names: Sequence[str], act: Callable[[str], object], *, done: str) -
 
 
 def _summary(failed: Sequence[CalabashError], *, of: int, done: str) -> CalabashError:
-    """Return one error for all that failed; equal messages are named once."""
+    """Return one error for all failures; equal messages are named once."""
     first = failed[0]
     messages = list(dict.fromkeys(error.message for error in failed))
     if len(messages) == 1:

@@ -1,4 +1,4 @@
-"""``calabash simulate``: the real scheduler on traces, on scenarios, and on a snapshot of this pool."""
+"""``calabash simulate``: run the real scheduler on traces, on scenarios, and on a snapshot of this pool."""
 
 from __future__ import annotations
 
@@ -31,13 +31,22 @@ def _experiment_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--policy", default="pgb", show_default=True, metavar="LIST", help="pgb,fgd,bestfit,..."),
             click.option("--seeds", default="42-51", show_default=True, metavar="LIST", help="42-51 or 1,2,7-9."),
-            click.option("--churn", is_flag=True, help="Requests depart too (Poisson arrivals, exponential lives)."),
-            click.option("--load", type=float, help="Offered over installed compute, with --churn. Default: 0.95."),
-            click.option("--defrag", is_flag=True, help="Move running requests for large ones, with --churn."),
+            click.option("--churn", is_flag=True, help="Let requests end (Poisson arrivals, exponential lifetimes)."),
             click.option(
-                "--failures", type=float, metavar="N", help="Node failures per 100 nodes and life, with --churn."
+                "--load", type=float, help="Offered load divided by installed compute, with --churn. Default: 0.95."
             ),
-            click.option("--jobs", type=click.IntRange(1, 256), help="Runs at a time. Default: all processors."),
+            click.option(
+                "--defrag", is_flag=True, help="Move running requests to make room for large ones, with --churn."
+            ),
+            click.option(
+                "--failures",
+                type=float,
+                metavar="N",
+                help="Node failures per 100 nodes and mean lifetime, with --churn.",
+            ),
+            click.option(
+                "--jobs", type=click.IntRange(1, 256), help="Concurrent runs. Default: the number of processors."
+            ),
             click.option("--json", "json_", type=PATH, metavar="FILE", help="Write every run and the means."),
             click.option("--html", type=PATH, metavar="FILE", help="Write one page with tables and plots."),
             click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .png or .svg."),
@@ -72,9 +81,9 @@ def trace(nodes: Path, requests: Path, **options: Any) -> None:
 
 @simulate.command()
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
-@click.option("-q", "--quiet", is_flag=True, help="Print only what fails.")
+@click.option("-q", "--quiet", is_flag=True, help="Print failures only.")
 def scenario(files: tuple[Path, ...], quiet: bool) -> None:
-    """Run scenario files: a cluster in, the expected decisions out; exit code 1 when one differs."""
+    """Run scenario files and compare the decisions with the expected ones; exit code 1 if one differs."""
     from calabash import scenario as scenarios  # noqa: PLC0415
 
     failed = 0
@@ -91,7 +100,7 @@ def scenario(files: tuple[Path, ...], quiet: bool) -> None:
 @simulate.command()
 @click.argument("file", required=False, type=PATH)
 def snapshot(file: Path | None) -> None:
-    """Write the pool as it is now as a scenario, to FILE or to the terminal; `simulate scenario FILE` replays it."""
+    """Write the state of the pool as a scenario, to FILE or to the terminal; `simulate scenario FILE` replays it."""
     from calabash.cli.home import client  # noqa: PLC0415
 
     text = client().get("/v1/scenario")["scenario"]
@@ -105,7 +114,7 @@ def snapshot(file: Path | None) -> None:
 
 
 def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> None:
-    """Run the experiment with a progress bar on stderr, print the table, write what was asked for."""
+    """Run the experiment with a progress bar on stderr, print the table, and write the requested files."""
     from calabash.sim import plots, report, runner  # noqa: PLC0415
     from calabash.sim.failures import Failures  # noqa: PLC0415
 
@@ -126,7 +135,7 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
     for target in (options["json_"], options["html"], plot):
         if target is not None and not target.absolute().parent.is_dir():
             raise CalabashError(
-                f"{target.absolute().parent} is no folder", reason=Reason.NOT_FOUND, hint="make it first"
+                f"{target.absolute().parent} is not a folder", reason=Reason.NOT_FOUND, hint="create it first"
             )
         if target is not None and target.is_dir():
             raise CalabashError(f"{target} is a folder", hint="name a file")
@@ -153,7 +162,7 @@ def _run(nodes: list[NodeSpec], workload: Workload, options: dict[str, Any]) -> 
 
 
 def _with_progress(experiment: Any, jobs: int, partial: Path | None) -> list[RunResult]:
-    """The runner under a bar; on a stream that is no terminal there is no bar."""
+    """Run the experiment with a progress bar if stderr is a terminal."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What the commands of ``kubectl calabash`` have in common: the way to the cluster, what they ask it, what refusals mean."""
+"""Shared parts of the commands of ``kubectl calabash``: options, connection, requests and hints for refusals."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _HINTS = {
     Reason.NOT_PERMITTED: "an administrator can give you ClusterRole view (calabash-drain to drain), or name a namespace of "
     "yours by -n; `kubectl auth can-i --list` says what you may",
     Reason.API_DOWN: "see whether `kubectl cluster-info` answers; --kubeconfig and --context name another cluster",
-    Reason.NOT_FOUND: "it went meanwhile; ask again",
-    Reason.CONFLICT: "somebody else changed it meanwhile; try again",
+    Reason.NOT_FOUND: "it was deleted meanwhile; try again",
+    Reason.CONFLICT: "another client changed it meanwhile; try again",
 }
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which cluster."""
+    """Add the options that select the cluster."""
     for option in (
         click.option(
             "--context", default="", metavar="NAME", help="Context of the kubeconfig. Default: its current one."
@@ -40,7 +40,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def namespaces(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say whose pods."""
+    """Add the options that select namespaces."""
     for option in (
         click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Pods of all namespaces."),
         click.option("-n", "--namespace", default="", metavar="NAME", help="Default: the context's."),

@@ -1,7 +1,8 @@
-"""``kubectl calabash device``: single devices of nodes, taken out of service and put back, tested and reset.
+"""``kubectl calabash device``: drain, undrain, test and reset single devices of nodes.
 
-What is wanted of a device is written into the spec of its node's ``GpuNode``, and the node's agent carries it out: a drain
-as long as it stands there, the others once. Pods leave a drained device by the API of evictions, if they are to leave.
+The desired state of a device is written into the spec of its node's ``GpuNode``, and the node's agent carries it out: a
+drain
+as long as it stands in the spec, other orders once. With --evict, pods leave a drained device through the eviction API.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from calabash.cli import output
 from calabash.cli.failure import say
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.drain import (
-    LOOK_EVERY_S,
+    POLL_S,
     Drain,
     ProgressLine,
     holders,
     require_no_data,
     require_owners,
-    until_empty,
+    wait_until_empty,
 )
 from calabash.cli.kubectl.top import no_such_node
 from calabash.cli.output import Column, Row, dash
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from calabash.adapters.kube.objects.core import Pod
     from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice
 
-ANSWER_S = 150.0  # a reset and a test take seconds; other orders may be before it
+ANSWER_S = 150.0  # a reset or test takes seconds and may wait for earlier orders
 _UUID_MIN = 4
 
 COLUMNS = (
@@ -53,7 +54,7 @@ COLUMNS = (
 
 
 class DeviceDrain(Drain):
-    """One device of a node. Raises NOT_FOUND when its node tells of no such device."""
+    """Drain of one device of a node. Raises NOT_FOUND if the node has no such device."""
 
     def __init__(
         self, client: KubeClient, node: str, name: str, *, reason: str = "", grace_s: int | None = None
@@ -63,24 +64,24 @@ class DeviceDrain(Drain):
         self._reason = reason
 
     def cordon(self, *, on: bool = True) -> None:
-        """Say whether anything new is placed on it; put back, it is to work whatever took it out."""
+        """Stop placing pods on the device, or allow it again; undraining also clears other reasons for being out of service."""
         if on:
             self.want({"drained": True, "reason": self._reason})
         else:
             self.order("undrain", {"drained": None, "reason": None})
 
     def order(self, what: str, more: Mapping[str, object] | None = None) -> str:
-        """Say what is to be done once; the order's id."""
+        """Write a one-time order into the spec and return its ID."""
         number = secrets.token_hex(8)
         self.want({**(more or {}), "order": {"id": number, "what": what}})
         return number
 
-    def want(self, care: Mapping[str, object]) -> None:
-        """Write it into the spec."""
-        self._say({"devices": {self.device.uuid: care}})
+    def want(self, settings: Mapping[str, object]) -> None:
+        """Write the desired settings of the device into the spec."""
+        self._say({"devices": {self.device.uuid: settings}})
 
     def answer(self, order: str, timeout_s: float = ANSWER_S) -> str:
-        """What became of an order. Raises CONFLICT when it failed, TIMEOUT when the agent does not say."""
+        """Wait for the result of an order and return it. Raises CONFLICT if it failed, TIMEOUT without an answer."""
         from calabash.adapters.kube.objects.resources import BEGUN, FAILED  # noqa: PLC0415
 
         end_s = time.monotonic() + timeout_s
@@ -91,7 +92,7 @@ class DeviceDrain(Drain):
                 if told.state == FAILED:
                     raise CalabashError(f"device {self.device.index} of {self._node}: {said}", reason=Reason.CONFLICT)
                 return said
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
         raise CalabashError(
             f"the agent of {self._node} has not answered in {format_duration(timeout_s)}",
             reason=Reason.TIMEOUT,
@@ -113,9 +114,9 @@ class DeviceDrain(Drain):
         care = node.spec.devices.get(self.device.uuid)
         if care is None or not care.drained:
             raise CalabashError(
-                f"somebody has put device {self.device.index} of {self._node} back; it is not emptied any further",
+                f"another client undrained device {self.device.index} of {self._node}; the drain was stopped",
                 reason=Reason.CONFLICT,
-                hint="ask who ran `device undrain`, then run it again",
+                hint="find out who ran `device undrain`, then drain it again",
             )
 
 
@@ -131,7 +132,7 @@ def _planned_on(pod: Pod) -> Iterable[str]:
 
 
 def find(node: GpuNode, name: str) -> GpuNodeDevice:
-    """A device by its number, its UUID, or the beginning of that. Raises NOT_FOUND."""
+    """Return a device by its number, UUID or UUID prefix. Raises NOT_FOUND if none or several match."""
     devices = node.status.devices
     found = [d for d in devices if name in {str(d.index), d.uuid}]
     found = found or [d for d in devices if len(name) >= _UUID_MIN and d.uuid.startswith(name)]
@@ -149,9 +150,9 @@ def find(node: GpuNode, name: str) -> GpuNodeDevice:
 
 @click.group("device")
 def device() -> None:
-    """Show devices, take single ones out of service and put them back, test and reset them.
+    """Show, drain, undrain, test and reset single devices of nodes.
 
-    DEVICE is a device's number on its node, its UUID, or the beginning of that.
+    DEVICE is the device's number on its node, its UUID, or a prefix of the UUID.
     """
 
 
@@ -160,7 +161,7 @@ def device() -> None:
 @kubectl_access.options
 @output.option
 def list_devices(*, node: str, kubeconfig: str, context: str, fmt: str) -> None:
-    """List the devices of a node, or of all, with their health and its cause."""
+    """List the devices of a node, or of all nodes, with their health and its cause."""
     client, _ = kubectl_access.connect(kubeconfig, context)
     nodes = [
         one
@@ -194,14 +195,18 @@ def _rows(node: GpuNode) -> list[Row]:
 @device.command("drain")
 @click.argument("node")
 @click.argument("name", metavar="DEVICE")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")
-@click.option("--evict", is_flag=True, help="Have the pods on it leave, and wait until they have.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, shown to other users.")
+@click.option("--evict", is_flag=True, help="Evict the pods on the device, and wait until they have ended.")
 @click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="With --evict: how long to wait.")
 @click.option(
-    "--grace", type=click.IntRange(0, 86400), metavar="SECONDS", help="With --evict: how long pods have to end."
+    "--grace", type=click.IntRange(0, 86400), metavar="SECONDS", help="With --evict: grace period of the pods."
 )
-@click.option("--force", is_flag=True, help="With --evict: also pods that nobody makes again.")
-@click.option("--delete-emptydir-data", is_flag=True, help="With --evict: also pods whose emptyDir data is lost.")
+@click.option("--force", is_flag=True, help="With --evict: also evict pods without a controller.")
+@click.option(
+    "--delete-emptydir-data",
+    is_flag=True,
+    help="With --evict: also evict pods with emptyDir volumes, whose data is lost.",
+)
 @kubectl_access.options
 def drain_device(
     *,
@@ -216,7 +221,7 @@ def drain_device(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Place nothing new on a device; what runs on it runs on, unless --evict. Lasts until `undrain`."""
+    """Drain a device: place no new pods on it until `undrain`. Its pods keep running unless --evict is given."""
     timeout_s = parse_duration_s(timeout)
     if not evict and (force or delete_emptydir_data or grace is not None):
         raise click.UsageError("--grace, --force and --delete-emptydir-data go with --evict")
@@ -238,7 +243,7 @@ def drain_device(
     line = ProgressLine()
     try:
         work.cordon()
-        until_empty(work, what, timeout_s, line, undo=undo)
+        wait_until_empty(work, what, timeout_s, line, undo=undo)
     except KeyboardInterrupt:
         line.end()
         say(f"interrupted; {what} stays drained, and pods that were asked to leave do so")

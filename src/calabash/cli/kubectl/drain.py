@@ -1,7 +1,7 @@
-"""``kubectl calabash drain``: give a node's devices to no new pod, and have those that hold some leave.
+"""``kubectl calabash drain``: cordon a node's devices and evict the pods that hold them.
 
-The cordon is a field of the node's ``GpuNode``: pods that ask for no devices do not notice. Pods leave by the API of
-evictions, so disruption budgets and graces are kept, and the node is empty when its agent has the devices back.
+The cordon is a field of the node's ``GpuNode``; pods that request no devices are not affected. Pods are evicted through the
+eviction API, so disruption budgets and grace periods are kept. The node is empty when its agent has the devices back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from calabash.adapters.kube.objects.core import Pod
     from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeDevice
 
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 ASK_AGAIN_S = 5.0
 _NAMED = 3
 
@@ -42,7 +42,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A pod that is still there, and what it waits for."""
+    """Pod that has not ended, and the reason."""
 
     pod: str
     why: str
@@ -65,32 +65,32 @@ class Drain:
 
     @property
     def evicted(self) -> int:
-        """Pods that were asked to leave and agreed."""
+        """Return the number of pods whose eviction was accepted."""
         return len(self._evicted)
 
     def pods(self) -> list[Pod]:
-        """Those that hold devices of the node, or are planned to. Raises NOT_FOUND when no agent tells of the node."""
+        """Return the pods that hold or will hold devices of the node. Raises NOT_FOUND if no agent reports the node."""
         return self._there(self._gpu_node())
 
     def cordon(self, *, on: bool = True) -> None:
-        """Say whether new pods are given devices of the node."""
+        """Cordon the node's devices, or uncordon them."""
         self._gpu_node()
         self._say({"unschedulable": True if on else None})
 
     def step(self, now_s: float) -> list[Left]:
-        """Ask those to leave that have not been asked; who is left. Raises CONFLICT when somebody lifted the cordon."""
+        """Evict the pods that were not evicted yet and return the remaining ones. Raises CONFLICT if the cordon was lifted."""
         node = self._gpu_node()
         self._require_closed(node)
         there = self._there(node)
         left = [self._ask(pod, now_s) for pod in there]
         known = {pod.metadata.uid for pod in there}
-        # Of a pod that is gone agents may know no more than its name.
+        # Agents may know only the name of a deleted pod.
         parts = [part for device in self._devices(node) for part in device.slices if part.pod_uid not in known]
         gone = dict.fromkeys(part.pod for part in parts)
         return left + [Left(pod=name, why="is gone, its devices are being given back") for name in gone]
 
     def _devices(self, node: GpuNode) -> Sequence[GpuNodeDevice]:
-        """Those that are to be empty."""
+        """Return the devices to empty."""
         return node.status.devices
 
     def _there(self, node: GpuNode) -> list[Pod]:
@@ -99,9 +99,9 @@ class Drain:
     def _require_closed(self, node: GpuNode) -> None:
         if not node.spec.unschedulable:
             raise CalabashError(
-                f"somebody gives the devices of {self._node} to pods again; it is not emptied any further",
+                f"another client uncordoned the devices of {self._node}; the drain was stopped",
                 reason=Reason.CONFLICT,
-                hint="ask who ran `drain --undo`, then run it again",
+                hint="find out who ran `drain --undo`, then drain it again",
             )
 
     def _say(self, spec: Mapping[str, object]) -> None:
@@ -140,7 +140,7 @@ class Drain:
 
 
 def holders(client: KubeClient, node: GpuNode) -> list[Pod]:
-    """Pods on the node that hold devices or have a plan for them."""
+    """Return the pods on the node that hold devices or have a plan for them."""
     from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
     from calabash.kubernetes.objects.names import PLAN, REQUEST  # noqa: PLC0415
 
@@ -155,7 +155,7 @@ def holders(client: KubeClient, node: GpuNode) -> list[Pod]:
 
 
 def require_no_data(pods: Sequence[Pod]) -> None:
-    """Raises CONFLICT when data of a pod that has to leave is lost with it; those that leave already do so in any case."""
+    """Raise CONFLICT if the eviction of a pod loses data in emptyDir volumes; pods that are ending already are ignored."""
     staying = [pod for pod in pods if not pod.metadata.deletion_timestamp]
     local = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -171,12 +171,12 @@ def require_no_data(pods: Sequence[Pod]) -> None:
 
 
 def require_owners(pods: Sequence[Pod]) -> None:
-    """Raises CONFLICT when a pod has nobody who makes it again; those that leave already do so in any case."""
+    """Raise CONFLICT if a pod has no controller that recreates it; pods that are ending already are ignored."""
     staying = [pod.metadata for pod in pods if not pod.metadata.deletion_timestamp]
     lone = [f"{meta.namespace}/{meta.name}" for meta in staying if meta.controller is None]
     if lone:
         raise CalabashError(
-            f"nobody makes these pods again: {_named(lone)}",
+            f"these pods have no controller that recreates them: {_named(lone)}",
             reason=Reason.CONFLICT,
             hint="--force has them leave all the same; nothing has been changed",
         )
@@ -188,7 +188,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def progress(node: str, left: Sequence[Left]) -> str:
-    """One line about what is still there."""
+    """Return a line about the remaining pods."""
     told = "; ".join(f"{one.pod} {one.why}" for one in left[:_NAMED])
     more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     pods = "1 pod" if len(left) == 1 else f"{len(left)} pods"
@@ -196,7 +196,7 @@ def progress(node: str, left: Sequence[Left]) -> str:
 
 
 class ProgressLine:
-    """On a terminal one line that changes, elsewhere a line for each change."""
+    """Progress of a drain: one line that is updated on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -214,15 +214,25 @@ class ProgressLine:
             say(text)
 
     def end(self) -> None:
-        """What comes next has a line of its own."""
+        """End the line, so that further output starts on a new one."""
         if self._terminal and self._last and sys.stderr is not None:
             sys.stderr.write("\n")
             self._last = ""
 
 
-def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *, undo: str = "") -> None:
-    """Until nobody is left; ``undo`` is the command that lets new pods come, "" for a node. Raises TIMEOUT with who is;
-    a cluster that does not answer for a while is asked again."""
+def wait_until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *, undo: str = "") -> None:
+    """Repeat the drain until no pod is left. A cluster that does not answer is asked again.
+
+    Args:
+        drain: the node or device.
+        node: its name in messages.
+        timeout_s: longest time to wait.
+        line: prints the progress.
+        undo: command that admits new pods again, for the hint; "" for a node.
+
+    Raises:
+        CalabashError: TIMEOUT with the remaining pods.
+    """
     end_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -242,22 +252,24 @@ def until_empty(drain: Drain, node: str, timeout_s: float, line: ProgressLine, *
                 hint=f"it stays {'drained' if undo else 'cordoned'}: run it again to go on,"
                 f" or `kubectl calabash {undo or f'drain {node} --undo'}`",
             )
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
 
 
 @click.command("drain")
 @click.argument("node")
-@click.option("--undo", is_flag=True, help="Give the node's devices to pods again.")
-@click.option("--timeout", default="10m", show_default=True, metavar="TIME", help="How long to wait for pods to leave.")
+@click.option("--undo", is_flag=True, help="Uncordon the node's devices.")
+@click.option(
+    "--timeout", default="10m", show_default=True, metavar="TIME", help="How long to wait until the pods have ended."
+)
 @click.option(
     "--grace",
     type=click.IntRange(0, 86400),
     metavar="SECONDS",
-    help="How long pods have to end. Default: what each asks for.",
+    help="Grace period of the pods. Default: the pods' own.",
 )
-@click.option("--force", is_flag=True, help="Also pods that nobody makes again.")
-@click.option("--delete-emptydir-data", is_flag=True, help="Also pods with emptyDir volumes, whose data is lost.")
-@click.option("--dry-run", is_flag=True, help="Only list the pods that would have to leave.")
+@click.option("--force", is_flag=True, help="Also evict pods without a controller.")
+@click.option("--delete-emptydir-data", is_flag=True, help="Also evict pods with emptyDir volumes, whose data is lost.")
+@click.option("--dry-run", is_flag=True, help="Only list the pods that would be evicted.")
 @kubectl_access.options
 @output.option
 def drain(
@@ -273,7 +285,7 @@ def drain(
     context: str,
     fmt: str,
 ) -> None:
-    """Give a node's devices to no new pod, and have the pods that hold some leave.
+    """Cordon a node's devices and evict the pods that hold them.
 
     Other pods of the node do not notice. Disruption budgets and graces are kept. Ctrl-C and a timeout leave the node
     cordoned; --undo ends that.
@@ -286,7 +298,7 @@ def drain(
     if undo:
         work.cordon(on=False)
         click.echo(f"{node}: its devices are given to pods again")
-        _tell_of_kubernetes_cordon(client, node)
+        _print_kubernetes_cordon(client, node)
         return
     pods = work.pods()
     if dry_run:
@@ -299,7 +311,7 @@ def drain(
     line = ProgressLine()
     try:
         work.cordon()
-        until_empty(work, node, timeout_s, line)
+        wait_until_empty(work, node, timeout_s, line)
     except KeyboardInterrupt:
         line.end()
         say(f"interrupted; {node} stays cordoned, and pods that were asked to leave do so")
@@ -322,8 +334,8 @@ def _row(pod: Pod, grace: int | None) -> Row:
     }
 
 
-def _tell_of_kubernetes_cordon(client: KubeClient, name: str) -> None:
-    """Whoever lifts one cordon wants to hear of the other; not for those who may not see nodes."""
+def _print_kubernetes_cordon(client: KubeClient, name: str) -> None:
+    """Print a hint if Kubernetes' own cordon of the node remains; nothing for users who may not read nodes."""
     from calabash.adapters.kube.objects.core import NODE  # noqa: PLC0415
 
     try:

@@ -1,7 +1,7 @@
-"""``kubectl calabash``: what runs on a cluster's devices, who holds them, and why a pod waits.
+"""``kubectl calabash``: show devices of a cluster, their pods, and why pods wait.
 
-kubectl finds the program by its name, ``kubectl-calabash``. It asks the API server for what the user may see there: pods,
-queues, and what each node's agent tells of its devices.
+kubectl finds the program by its name, ``kubectl-calabash``. It reads what the user may see in the API server: pods, queues,
+and the state of devices that each node's agent reports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _dispatch(words: list[str]) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(calabash.__version__, prog_name="kubectl calabash")
 def cli() -> None:
-    """Show the devices of a cluster, who holds them, and why pods wait; empty nodes, and take care of single devices."""
+    """Show the devices of a cluster, their pods and why pods wait; drain nodes and single devices."""
 
 
 # ---- ps -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ PS_COLUMNS = (
 @kubectl_access.options
 @output.option
 def ps(*, namespace: str, everywhere: bool, kubeconfig: str, context: str, fmt: str) -> None:
-    """List pods that ask for devices: what they hold, or that they wait."""
+    """List pods that request devices, with the devices that they hold or the reason of waiting."""
     client, own = kubectl_access.connect(kubeconfig, context)
     held = held_by_pod(kubectl_access.gpu_nodes(client))
     where = "" if everywhere else kubectl_access.checked(namespace) or own
@@ -99,7 +99,7 @@ SMI_COLUMNS = (
 @kubectl_access.options
 @output.option
 def smi(*, kubeconfig: str, context: str, fmt: str) -> None:
-    """Show the devices of every node and who holds them, as each node's agent tells."""
+    """Show the devices of all nodes and their pods, as reported by the nodes' agents."""
     client, _ = kubectl_access.connect(kubeconfig, context)
     nodes = kubectl_access.gpu_nodes(client)
     output.emit("DeviceList", [line for node in nodes for line in _devices(node)], SMI_COLUMNS, fmt, name="uuid")
@@ -149,9 +149,9 @@ def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) ->
     found = client.get(POD, kubectl_access.checked(pod), where)
     if found is None:
         raise CalabashError(
-            f"there is no pod {pod} in namespace {where}",
+            f"no pod {pod} in namespace {where}",
             reason=Reason.NOT_FOUND,
-            hint="see `kubectl calabash ps -A` for those that ask for devices; -n names a namespace",
+            hint="`kubectl calabash ps -A` lists the pods that request devices; -n names a namespace",
         )
     held = held_by_pod(kubectl_access.gpu_nodes(client)).get(found.metadata.uid, [])
     body = {**row(found, held), "lines": [*_explained(found), *_asked_to_leave(client, found)]}
@@ -160,11 +160,11 @@ def why(*, pod: str, namespace: str, kubeconfig: str, context: str, fmt: str) ->
     elif fmt == "name":
         click.echo(body["reason"])
     else:
-        _tell(body)
+        _print_explanation(body)
 
 
 def _explained(pod: Pod) -> list[str]:
-    """What the planner, and on its node the agent, say of it."""
+    """Return the explanations of the planner and of the node's agent."""
     condition = waits_for(pod)
     lines = [condition.message] if condition is not None and condition.message else []
     gates = [gate.name for gate in pod.spec.scheduling_gates]
@@ -180,7 +180,7 @@ def _explained(pod: Pod) -> list[str]:
 
 
 def _asked_to_leave(client: KubeClient, pod: Pod) -> list[str]:
-    """For whom it goes, while it does; nothing where its events are not for the user to see."""
+    """Return the reasons of a pod's eviction while it ends; nothing if the user may not read its events."""
     from calabash.adapters.kube.objects.core import EVENT  # noqa: PLC0415
 
     if not pod.metadata.deletion_timestamp:
@@ -196,7 +196,7 @@ def _asked_to_leave(client: KubeClient, pod: Pod) -> list[str]:
     return [output.printable(event.message) for event in said]
 
 
-def _tell(body: Mapping[str, Any]) -> None:
+def _print_explanation(body: Mapping[str, Any]) -> None:
     reason = f" ({body['reason']})" if body["reason"] else ""
     click.echo(f"{body['namespace']}/{body['pod']}: {body['state']}{reason}")
     if body["node"]:

@@ -1,4 +1,4 @@
-"""Pods that ask for devices, as rows: what they asked, what they hold, what they wait for, in which queue and order."""
+"""Convert pods that request devices to rows: their request, devices, queue and position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 def held_by_pod(nodes: Sequence[GpuNode]) -> dict[str, list[Held]]:
-    """What every pod holds, by its UID."""
+    """Return the slices that each pod holds, by pod UID."""
     found: dict[str, list[Held]] = {}
     for node in nodes:
         for device in node.status.devices:
@@ -30,7 +30,7 @@ def held_by_pod(nodes: Sequence[GpuNode]) -> dict[str, list[Held]]:
 
 
 def row(pod: Pod, held: Sequence[Held]) -> Row:
-    """A line of ``ps``."""
+    """Return a row of ``ps``."""
     meta = pod.metadata
     condition = waits_for(pod)
     return {
@@ -55,22 +55,22 @@ def row(pod: Pod, held: Sequence[Held]) -> Row:
 
 
 def waits_for(pod: Pod) -> Condition | None:
-    """The condition that says why it is not placed; None when it is."""
+    """Return the condition that explains why the pod is not placed; None if it is placed."""
     return next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), None)
 
 
 def waits(pod: Pod) -> bool:
-    """Whether it has no node and wants one."""
+    """Return True if the pod has no node and has not ended."""
     return not pod.spec.node_name and not pod.metadata.deletion_timestamp and pod.status.phase not in ENDED
 
 
 def runs(pod: Pod) -> bool:
-    """Whether it has a node and has not ended."""
+    """Return True if the pod has a node and has not ended."""
     return bool(pod.spec.node_name) and pod.status.phase not in ENDED
 
 
 def amounts(slices: Sequence[Row]) -> str:
-    """``30% 8GiB`` for each different part, ``2x`` in front when there are several alike."""
+    """Return the amounts of slices, such as ``30% 8GiB``; equal ones are counted, such as ``2x 30% 8GiB``."""
     texts = [f"{share(s)} {_memory(s)}" for s in slices]
     counted = {text: texts.count(text) for text in texts}
     return ", ".join(f"{count}x {text}" if count > 1 else text for text, count in counted.items()) or "-"
@@ -83,7 +83,7 @@ def _memory(part: Row) -> str:
 
 
 def request_of(pod: Pod) -> PodRequest | None:
-    """What admission understood; None when that stands nowhere or cannot be read."""
+    """Return the request that admission recorded; None if there is none or it cannot be decoded."""
     from calabash.kubernetes.objects.names import REQUEST  # noqa: PLC0415
     from calabash.kubernetes.pod_request import read_request  # noqa: PLC0415
     from calabash.model.errors import CalabashError  # noqa: PLC0415
@@ -96,7 +96,7 @@ def request_of(pod: Pod) -> PodRequest | None:
 
 
 def asked(pod: Pod) -> list[Row]:
-    """What it asks for, one row for each device of each container."""
+    """Return the requested devices, one row for each device of each container."""
     request = request_of(pod)
     containers = request.containers if request is not None else ()
     return [
@@ -113,13 +113,13 @@ def asked(pod: Pod) -> list[Row]:
 
 
 def queue_of(pod: Pod, queues: Mapping[str, str]) -> str:
-    """Its own queue, else its namespace's; "" when that cannot be seen."""
+    """Return the pod's queue, else its namespace's; "" if the user may not read it."""
     request = request_of(pod)
     return (request.queue if request is not None else "") or queues.get(pod.metadata.namespace, "")
 
 
 def waiting_row(pod: Pod, queue: str) -> Row:
-    """A line of what waits."""
+    """Return a row of the waiting pods."""
     condition = waits_for(pod)
     request = request_of(pod)
     return {
@@ -136,7 +136,7 @@ def waiting_row(pod: Pod, queue: str) -> Row:
 
 
 def in_turn(waiting: Sequence[Pod], holds: Mapping[str, float]) -> list[Pod]:
-    """As a queue serves them: higher priority first, then who holds least of it by namespace (``holds``), then the oldest."""
+    """Sort waiting pods as a queue serves them: by priority, by what their namespace holds (``holds``), by age."""
     return sorted(
         waiting,
         key=lambda pod: (

@@ -1,4 +1,4 @@
-"""``kubectl calabash queue``: the tree of queues, what each may have and has, and who waits in which order and why."""
+"""``kubectl calabash queue``: show the tree of queues, their amounts, and the waiting pods in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from calabash.adapters.kube.objects.core import Pod
     from calabash.adapters.kube.objects.resources import GpuNode, KubeQueue
 
-_SHOWN = 10  # of those that wait, where no queue is named
+_SHOWN = 10  # waiting pods that are shown if no queue is named
 
 COLUMNS = (
     Column(title="NAME", text=lambda r: f"{'· ' * r['depth']}{r['name']}"),
@@ -52,7 +52,7 @@ WAITING_COLUMNS = (
 
 @dataclass(slots=True)
 class QueueTally:
-    """What pods have of one queue and want of it."""
+    """Devices that pods hold of one queue, and pods that wait in it."""
 
     holds: dict[str, float] = field(default_factory=dict)  # devices, by namespace
     running: int = 0
@@ -60,7 +60,7 @@ class QueueTally:
 
 
 def tallies(pods: Iterable[Pod], nodes: Sequence[GpuNode], queues: Mapping[str, str]) -> dict[str, QueueTally]:
-    """By queue; "" has those whose queue cannot be seen."""
+    """Return the tally of each queue; "" has the pods whose queue the user may not read."""
     memory = {device.uuid: device.memory_mib for node in nodes for device in node.status.devices}
     found: dict[str, QueueTally] = {}
     for pod in pods:
@@ -75,7 +75,7 @@ def tallies(pods: Iterable[Pod], nodes: Sequence[GpuNode], queues: Mapping[str, 
 
 
 def devices_of(pod: Pod, memory: Mapping[str, int]) -> float:
-    """How many devices its plan gives it; of each the larger of time and memory, as queues are charged."""
+    """Return the devices that the pod's plan is charged for: for each device the larger share of compute and memory."""
     from calabash.kubernetes.objects.names import PLAN  # noqa: PLC0415
     from calabash.kubernetes.objects.plan import read_plan  # noqa: PLC0415
 
@@ -93,7 +93,7 @@ def devices_of(pod: Pod, memory: Mapping[str, int]) -> float:
 
 
 def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
-    """Each queue once with its depth, a parent before its children; one whose parent is not there stands at the top."""
+    """Yield each queue once with its depth, parents before children; a queue without an existing parent is a root."""
     left = {queue.metadata.name: queue for queue in sorted(queues, key=lambda queue: queue.metadata.name)}
     children: dict[str, list[KubeQueue]] = {}
     for queue in left.values():
@@ -114,7 +114,7 @@ def tree(queues: Sequence[KubeQueue]) -> Iterator[tuple[int, KubeQueue]]:
 
 
 def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) -> list[dict[str, Any]]:
-    """One row for each queue. What the planner tells in its status counts; where it tells nothing, what the pods say does."""
+    """Return one row for each queue, from the planner's status, else from the pods."""
     from calabash.adapters.kube.objects.resources import KubeQueueStatus  # noqa: PLC0415
 
     made: dict[str, dict[str, Any]] = {}
@@ -143,7 +143,7 @@ def rows(queues: Sequence[KubeQueue], found: Mapping[str, QueueTally] | None) ->
 
 
 def _counted(found: Mapping[str, QueueTally] | None, name: str) -> dict[str, Any]:
-    """What pods say of a queue; nothing where one may not see them."""
+    """Return the amounts of a queue as counted from pods; nothing if the user may not read pods."""
     if found is None:
         return dict.fromkeys(("allocated", "guaranteed", "borrowed", "running", "waiting"))
     tally = found.get(name, QueueTally())
@@ -152,7 +152,7 @@ def _counted(found: Mapping[str, QueueTally] | None, name: str) -> dict[str, Any
 
 
 def _sum_up(made: Mapping[str, dict[str, Any]]) -> None:
-    """Parents that nobody told of have what is below them."""
+    """Set the amounts of parents without a status to the sums of their children."""
     for row in reversed(list(made.values())):  # children come after their parents
         parent = made.get(row["parent"]) if row["depth"] else None
         if parent is not None and parent["from"] == "pods" and None not in (row["allocated"], parent["allocated"]):
@@ -165,7 +165,7 @@ def _sum_up(made: Mapping[str, dict[str, Any]]) -> None:
 
 
 def waiting_rows(found: Mapping[str, QueueTally], names: Iterable[str]) -> list[Row]:
-    """Who waits in these queues, in the order of each."""
+    """Return the waiting pods of the queues, each queue in its order."""
     lines: list[Row] = []
     for name in names:
         tally = found.get(name, QueueTally())
@@ -175,13 +175,13 @@ def waiting_rows(found: Mapping[str, QueueTally], names: Iterable[str]) -> list[
 
 
 def below(made: Sequence[Row], name: str) -> list[Row]:
-    """A queue and all below it. Raises NOT_FOUND."""
+    """Return a queue and all queues below it. Raises NOT_FOUND if there is no such queue."""
     at = next((i for i, row in enumerate(made) if row["name"] == name), None)
     if at is None:
         raise CalabashError(
-            f"there is no queue {name}",
+            f"no queue {name}",
             reason=Reason.NOT_FOUND,
-            hint="see `kubectl calabash queue` for those there are",
+            hint="list queues with `kubectl calabash queue`",
         )
     end = next((i for i in range(at + 1, len(made)) if made[i]["depth"] <= made[at]["depth"]), len(made))
     return list(made[at:end])
@@ -213,11 +213,11 @@ def queue(*, name: str, kubeconfig: str, context: str, fmt: str) -> None:
         return
     if found is None:
         click.echo("who waits is for those to see who may list pods of all namespaces")
-    _tell_waiting(waiting, len(waiting) if name else _SHOWN, wide=fmt == "wide")
+    _print_waiting(waiting, len(waiting) if name else _SHOWN, wide=fmt == "wide")
 
 
 def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, QueueTally] | None]:
-    """The queues, the one that is always there included, and what pods say; None when one may not see all pods."""
+    """Return the queues, including the default queue, and the pods' amounts; None if the user may not read all pods."""
     from calabash.adapters.kube.objects.meta import ObjectMeta  # noqa: PLC0415
     from calabash.adapters.kube.objects.resources import QUEUE, KubeQueue  # noqa: PLC0415
     from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415
@@ -235,7 +235,7 @@ def _read(client: KubeClient) -> tuple[list[KubeQueue], dict[str, QueueTally] | 
     return queues, tallies(pods, kubectl_access.gpu_nodes(client), kubectl_access.queues_of_namespaces(client))
 
 
-def _tell_waiting(waiting: Sequence[Row], shown: int, *, wide: bool) -> None:
+def _print_waiting(waiting: Sequence[Row], shown: int, *, wide: bool) -> None:
     if not waiting:
         return
     columns = [c for c in WAITING_COLUMNS if wide or not c.wide]

@@ -63,7 +63,7 @@ def _group_columns(by: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Whose slices and which nodes are shown; empty: all."""
+    """Filter of the view by namespace, queue and node; empty values select all."""
 
     namespace: str = ""
     queue: str = ""
@@ -72,7 +72,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a cluster shows at one moment."""
+    """State of a cluster at one moment."""
 
     devices: Sequence[Row]
     slices: Sequence[Row]
@@ -81,7 +81,7 @@ class Reading:
 
 
 def read(client: KubeClient, chosen: Chosen) -> Reading:
-    """Ask for everything. Raises NOT_FOUND for a node or queue that is not there."""
+    """Read the state of the cluster. Raises NOT_FOUND for an unknown node or queue."""
     nodes = kubectl_access.gpu_nodes(client)
     if chosen.node:
         nodes = [node for node in nodes if node.metadata.name == chosen.node]
@@ -96,9 +96,9 @@ def read(client: KubeClient, chosen: Chosen) -> Reading:
 
 def no_such_node(name: str) -> CalabashError:
     return CalabashError(
-        f"no agent tells of a node {name}",
+        f"no agent reports a node {name}",
         reason=Reason.NOT_FOUND,
-        hint="see `kubectl calabash smi` for those that have devices",
+        hint="list nodes with devices by `kubectl calabash smi`",
     )
 
 
@@ -108,14 +108,14 @@ def _require_queue(client: KubeClient, name: str) -> None:
 
     if name != DEFAULT_QUEUE and client.get(QUEUE, name) is None:
         raise CalabashError(
-            f"there is no queue {name}",
+            f"no queue {name}",
             reason=Reason.NOT_FOUND,
-            hint="see `kubectl calabash queue` for those there are",
+            hint="list queues with `kubectl calabash queue`",
         )
 
 
 def reading(nodes: Sequence[GpuNode], pods: Sequence[Pod], queues: Mapping[str, str], chosen: Chosen) -> Reading:
-    """The same from objects."""
+    """Return the state of the cluster from its objects."""
     queue_by_uid = {pod.metadata.uid: queue_of(pod, queues) for pod in pods}
     slices = [line for node in nodes for line in _slices(node, queue_by_uid, queues)]
     waiting = [pod for pod in pods if waits(pod)] if not chosen.node else []
@@ -198,13 +198,13 @@ def _sum(name: str, slices: Sequence[Row], waiting: Sequence[Row]) -> Row:
 
 
 def _known(slices: Sequence[Row], name: str) -> int | None:
-    """The sum of what is told; None when nothing is."""
+    """Return the sum of the known values; None if none is known."""
     told = [line[name] for line in slices if line[name] is not None]
     return sum(told) if told or not slices else None
 
 
 def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) -> str:
-    """The tables; cut to ``width`` columns when it is not 0."""
+    """Return the tables, cut to ``width`` columns unless it is 0."""
     if by:
         return table(_group_columns(by), grouped(found, by), width)
     cut = [line if not width else line[:width] for line in found.remarks]
@@ -222,8 +222,8 @@ def screen(found: Reading, by: str = "", width: int = 0, *, wide: bool = False) 
 @click.option(
     "--by", type=click.Choice(GROUPS), help="Sums by node, by namespace (the tenants of a cluster), by queue."
 )
-@click.option("-w", "--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
-@click.option("--interval", default=_EVERY, show_default=True, metavar="TIME", help="How often, with --watch.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option("--interval", default=_EVERY, show_default=True, metavar="TIME", help="Interval of --watch.")
 @kubectl_access.options
 @output.option
 def top(
@@ -268,7 +268,7 @@ def _body(found: Reading, by: str) -> dict[str, Any]:
 
 
 def _frames(client: KubeClient, chosen: Chosen, by: str, *, wide: bool) -> Callable[[int], str]:
-    """Makes one picture after the other; once there was one, a cluster that does not answer is told and asked again."""
+    """Return a function that draws the view; it shows the last view with the error if the cluster does not answer."""
     last = ""
 
     def frame(width: int) -> str:

@@ -1,4 +1,4 @@
-"""``calabash net check``: every promise of a VPC tried with packets."""
+"""``calabash net check``: test the rules of a VPC with packets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(vpc: str, fmt: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What daemons would log of their work is not what was asked for."""
+    """Silence the logs that daemons would write."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
@@ -69,7 +69,7 @@ def _word(tried: ConnectivityResult) -> str:
 
 
 def _trace() -> tuple[str, ...]:
-    """``ovn-trace`` on the pool's southbound database, where this machine has it."""
+    """Return the command of ``ovn-trace`` on the pool's southbound database; () if it is not installed."""
     connection, found = read_connection(home()), programs.find()
     if connection is None or found is None or not connection.southbound.startswith("unix:"):
         return ()

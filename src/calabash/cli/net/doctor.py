@@ -1,4 +1,4 @@
-"""``calabash net doctor``: what is wrong between the pool, the network controller, OVN and the hosts."""
+"""``calabash net doctor``: check the pool, the network controller, OVN and the hosts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ COLUMNS = (
 )
 @output.option
 def doctor(switch: str, fmt: str) -> None:
-    """Look at everything that networks need and name what is wrong; exit code 1 when something fails."""
-    # What it finds is told in its own lines; the log of its connections is nobody's output.
+    """Check the requirements of networks and show what is wrong; exit code 1 if a check fails."""
+    # Findings are printed as rows; the log of connections is not shown.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     findings = list(examine(own_file(NETWORK_FILE).parent, client(), switch))
     rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]

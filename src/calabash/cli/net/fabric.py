@@ -1,4 +1,4 @@
-"""``calabash net fabric``: the cards on fabrics for RDMA, and the program that keeps tenants apart there."""
+"""``calabash net fabric``: devices on RDMA fabrics, and the controller that isolates tenants there."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COLUMNS = (
 
 @click.group("fabric")
 def fabric() -> None:
-    """Keep tenants apart on InfiniBand, RoCE and NVLink, and show where each card is."""
+    """Isolate tenants on InfiniBand, RoCE and NVLink, and show the partitions of devices."""
 
 
 @fabric.command("list")
 @output.option
 def list_cards(fmt: str) -> None:
-    """List the cards that are on a fabric: who has each, and in whose partition it was seen."""
+    """List the devices on fabrics with their tenants and the partitions in which they were seen."""
     found = client().get("/v1/fabric")
     output.emit("FabricList", found["items"], COLUMNS, fmt, name="device")
     _warn(found)
@@ -49,7 +49,7 @@ def list_cards(fmt: str) -> None:
 @click.argument("device")
 @output.option
 def show_card(device: str, fmt: str) -> None:
-    """Show one card on each plane, by its UUID."""
+    """Show one device on each plane, by its UUID."""
     found = client().get("/v1/fabric")
     rows = [row for row in found["items"] if row["device"] == device]
     if not rows:
@@ -69,11 +69,12 @@ def _warn(found: dict[str, Any]) -> None:
 
 @fabric.command("run")
 @click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help=f"Default: {FILE} in the home.")
-@click.option("--once", is_flag=True, help="Make one round, tell the pool what was seen, and end.")
+@click.option("--once", is_flag=True, help="Reconcile once, report to the pool, and exit.")
 def run(path: Path | None, *, once: bool) -> None:
-    """Have partitions of fabrics follow who has which card, until it is ended.
+    """Run the controller that keeps partitions of fabrics equal to the allocations.
 
-    It may be ended and started at any moment: what is to be is asked of the pool, and what is of the fabrics.
+    It can be stopped and started at any time: it reads the desired state from the pool and the actual state from the
+    fabrics.
     """
     from calabash.controllers.fabric.main import run_fabric_controller  # noqa: PLC0415
     from calabash.platform.home.logs import configure  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``calabash net apply`` and ``diff``: objects of networks from files; ``calabash certificate``: what ends TLS for them."""
+"""``calabash net apply`` and ``diff``, for network objects in files; ``calabash certificate``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _prune = click.option(
 @click.command()
 @_files
 @_prune
-@click.option("--dry-run", is_flag=True, help="Change nothing, only say what would be.")
+@click.option("--dry-run", is_flag=True, help="Only print the changes.")
 @output.option
 def apply(files: tuple[str, ...], fmt: str, *, prune: bool, dry_run: bool) -> None:
-    """Make network objects what files say: all of them or, where one cannot be, none."""
+    """Create and change network objects as in the files: all of them, or none if one is refused."""
     found = _ask(files, prune=prune, dry_run=dry_run)
     if fmt in ("json", "yaml"):
         click.echo(output.document("NetworkChanges", found, fmt))
@@ -63,7 +63,7 @@ def apply(files: tuple[str, ...], fmt: str, *, prune: bool, dry_run: bool) -> No
 @_files
 @_prune
 def diff(files: tuple[str, ...], *, prune: bool) -> None:
-    """Show what applying files would change; exit code 1 when that is something."""
+    """Show the changes that `apply` would make; exit code 1 if there are any."""
     from calabash.net.store.apply_plan import difference_lines  # noqa: PLC0415
 
     changes = [c for c in _ask(files, prune=prune, dry_run=True)["changes"] if c["change"] != "unchanged"]
@@ -88,7 +88,7 @@ def _ask(files: tuple[str, ...], *, prune: bool, dry_run: bool) -> Any:
 
 
 def _placed(error: CalabashError, places: list[str]) -> CalabashError:
-    """The error with the file and the document in it."""
+    """Return the error with the file and document that it concerns."""
 
     def place(found: re.Match[str]) -> str:
         number = int(found[1])
@@ -99,7 +99,7 @@ def _placed(error: CalabashError, places: list[str]) -> CalabashError:
 
 
 def read_file(file: str, most: int) -> str:
-    """Text of a file, or of standard input (``-``). Raises CalabashError."""
+    """Return the text of a file, or of standard input for ``-``. Raises CalabashError if it cannot be read."""
     try:
         with click.open_file(file, "rb") as stream:
             raw = stream.read(most + 1)
@@ -116,7 +116,7 @@ def read_file(file: str, most: int) -> str:
 
 @click.group()
 def certificate() -> None:
-    """Certificates of load balancers that end TLS: kept by the pool, shown without their keys."""
+    """Store, list and delete certificates of load balancers that terminate TLS; keys are not shown."""
 
 
 @certificate.command("put")
@@ -126,7 +126,7 @@ def certificate() -> None:
     "--key", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Its key, PEM, without password."
 )
 def put_certificate(name: str, cert: Path, key: Path) -> None:
-    """Keep a certificate and its key, or replace them."""
+    """Store a certificate and its key, or replace them."""
     order = {
         "certificate": read_file(str(cert), CERTIFICATE_BYTES_MAX),
         "key": read_file(str(key), CERTIFICATE_BYTES_MAX),
@@ -144,5 +144,5 @@ def list_certificates(fmt: str) -> None:
 @certificate.command("delete")
 @click.argument("name", metavar="VPC/NAME")
 def delete_certificate(name: str) -> None:
-    """Forget a certificate and its key; refused while a load balancer has it."""
+    """Delete a certificate and its key; refused while a load balancer uses it."""
     click.echo(client().delete(f"{PATH}/certificates?name={quoted(name)}")["name"])

@@ -1,4 +1,4 @@
-"""``calabash net``: the network under tenants' VPCs. Each command's module is imported only when that command runs."""
+"""``calabash net``: group of the network commands; each command's module is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 
 @click.group(cls=LazyGroup, lazily=_COMMANDS)
 def net() -> None:
-    """Bring up and check the network under tenants' VPCs, and apply files of objects."""
+    """Start and check the network of tenants' VPCs, and apply manifests."""

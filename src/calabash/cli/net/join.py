@@ -1,4 +1,4 @@
-"""A network of namespaces and the pool of this home: the pool's controller is told where OVN is, and VPCs get a way out."""
+"""Connect the pool of this home to a lab network, so that its controller uses that OVN and VPCs get an uplink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPLINK = "world"
 
 
 def check(lab: Lab, home: Path) -> None:
-    """Raises CONFLICT where the pool at ``home`` has another network."""
+    """Raise CONFLICT if the pool at ``home`` is connected to another network."""
     known = read_connection(home)
     if known is not None and known.northbound != lab.northbound:
         raise CalabashError(
@@ -36,7 +36,7 @@ def check(lab: Lab, home: Path) -> None:
 
 
 def join(lab: Lab, home: Path, host: str | None) -> None:
-    """The pool at ``home`` carries its networks out here from now on; its programs are on ``host``, else on the first."""
+    """Connect the pool at ``home`` to the network; its programs run on ``host``, else on the first host."""
     at = lab.host(host or next(iter(lab.hosts)))
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     namespace = str(namespaces.path_of(at.namespace)) if at.namespace else ""
@@ -56,7 +56,7 @@ def join(lab: Lab, home: Path, host: str | None) -> None:
 
 
 def leave(lab: Lab, home: Path) -> None:
-    """The pool at ``home`` has no network any more, if it was this one; its book of networks stays."""
+    """Disconnect the pool at ``home`` if it uses this network; its network objects stay."""
     try:
         known = read_connection(home)
     except CalabashError:
@@ -67,7 +67,7 @@ def leave(lab: Lab, home: Path) -> None:
 
 
 def _give_outside() -> None:
-    """An uplink to the world of the network, where there is none of that name."""
+    """Create an uplink to the outside of the network unless one with its name exists."""
     address, _, length = WORLD_ADDRESSES[0].partition("/")
     spec = {"cidr": f"{address.rpartition('.')[0]}.0/{length}", "gateway": address}
     try:

@@ -1,4 +1,4 @@
-"""Kinds of network objects as the command line has them: one table of their options and columns; commands are made from it."""
+"""Definitions of the command line's kinds of network objects: options and columns, from which commands are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Spec = dict[str, Any]
 
 
 class DurationType(click.ParamType[float]):
-    """A time with its unit, in seconds."""
+    """Duration with its unit, converted to seconds."""
 
     name = "time"
 
@@ -53,7 +53,7 @@ class NetOption:
         return self.flag.lstrip("-").split("/")[0].replace("-", "_")
 
     def decorated(self, command: Any, *, new: bool) -> Any:
-        """The command with this option."""
+        """Return the command with this option added."""
         named: dict[str, Any] = {"help": self.text, "required": new and self.needed, "default": None}
         if "/--no-" in self.flag:
             return click.option(self.flag, self.parameter, **named)(command)
@@ -62,7 +62,7 @@ class NetOption:
         return click.option(self.flag, self.parameter, type=self.type or str, **named)(command)
 
     def value(self, name: str, given: Any, ports: Ports) -> Any:
-        """The field's value."""
+        """Return the value of the field."""
         found = words(given) if self.several else given
         return self.read(vpc_of(name), found, ports) if self.read else found
 
@@ -92,12 +92,12 @@ class NetKind:
 
 
 def listed(title: str, name: str, *, wide: bool = False) -> Column:
-    """A field that is a list of words."""
+    """Return a column for a field that is a list of words."""
     return Column(title=title, text=lambda r: dash(",".join(map(str, r["spec"].get(name) or ()))), wide=wide)
 
 
 def plain(title: str, name: str, *, wide: bool = False) -> Column:
-    """A field that is one word."""
+    """Return a column for a field that is one word."""
     return Column(title=title, text=lambda r: dash(_shown(r["spec"].get(name))), wide=wide)
 
 
@@ -122,7 +122,7 @@ def _backends_text(row: Row) -> str:
 
 
 def _balancer(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
-    """Of an address with its number; what reads HTTP or ends TLS is of layer 7."""
+    """Set the address, number and layer of a load balancer; HTTP checks and TLS need layer 7."""
     if given.get("vip") is not None:
         spec["vip"], spec["vip_number"] = net_parsing.address_and_number(given["vip"], "--vip")
     if given.get("check") is not None or given.get("interval") is not None or given.get("failures") is not None:
@@ -139,7 +139,7 @@ def _balancer(name: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
 
 
 def rates_of(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
-    """A policy of the rates that are said, both ways or each."""
+    """Return the fields of a policy with the given rates, for both directions or one."""
     for way in ("egress", "ingress"):
         text = given.get(way) or given.get("rate")
         if text is not None:
@@ -148,7 +148,7 @@ def rates_of(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
 
 
 def _state(row: Row) -> str:
-    """In one word how far it is: the reason of what does not hold, else the last thing that does."""
+    """Return the state of an object as a word: the reason of the first failed condition, else the last one that holds."""
     conditions = {one["kind"]: one for one in row["status"]["conditions"]}
     for one in conditions.values():
         if one["holds"] is False:
@@ -186,7 +186,7 @@ VPC = NetKind(
     kind="vpc",
     noun="a VPC",
     path="VPC",
-    help="Address spaces of tenants: create, change, list and connect VPCs.",
+    help="Create, change, list and connect VPCs, the address spaces of tenants.",
     options=(
         CIDRS,
         NetOption(flag="--tenant", field="tenant", metavar="NAME", text="Whose. Default: yours.", fixed=True),
@@ -199,7 +199,7 @@ SUBNET = NetKind(
     kind="subnet",
     noun="a subnet",
     path="VPC/SUBNET",
-    help="Parts of a VPC, of which ports get addresses.",
+    help="Create, change and list subnets of a VPC, from which ports get addresses.",
     options=(
         CIDRS,
         NetOption(
@@ -219,7 +219,7 @@ PORT = NetKind(
     kind="port",
     noun="a port",
     path="VPC/SUBNET/PORT",
-    help="Where programs, pods and machines join a subnet.",
+    help="Create, change and list ports, which connect programs, pods and machines to a subnet.",
     options=(
         NetOption(
             flag="--ip", field="addresses", several=True, metavar="ADDRESS", text="Default: a free one.", fixed=True
@@ -250,7 +250,7 @@ GROUP = NetKind(
     kind="sg",
     noun="a security group",
     path="VPC/GROUP",
-    help="Security groups: what may talk to whom; nothing passes that no rule lets through.",
+    help="Create, change and list security groups; traffic that no rule allows is dropped.",
     columns=(Column(title="RULES", text=lambda r: str(len(r["spec"]["rules"])), right=True),),
 )
 BALANCER = NetKind(
@@ -258,7 +258,7 @@ BALANCER = NetKind(
     kind="lb",
     noun="a load balancer",
     path="VPC/LB",
-    help="Load balancers: one address in front of several ports.",
+    help="Create, change and list load balancers, one address for several ports.",
     options=(
         NetOption(flag="--vip", field="", needed=True, metavar="ADDRESS:NUMBER", text="Where it answers.", fixed=True),
         NetOption(

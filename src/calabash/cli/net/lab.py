@@ -1,4 +1,4 @@
-"""``calabash net up|down|status|ctl``: a whole network of OVN in namespaces of this machine, for one machine and for trying."""
+"""``calabash net up|down|status|ctl``: a complete OVN network in namespaces, for one machine and for tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ DAEMONS = (
 )
 @_prefix
 @click.option(
-    "--dummy", is_flag=True, help="Only the control plane, without root: databases, hosts that move no packets."
+    "--dummy",
+    is_flag=True,
+    help="Start the control plane only, without root: databases, and hosts that forward no packets.",
 )
 @click.option(
     "--host",
@@ -91,7 +93,7 @@ def up(hosts: int | None, gateways: int | None, prefix: str, dummy: bool, host: 
 @click.command()
 @_prefix
 def down(prefix: str) -> None:
-    """End every process of the network and take its namespaces and files away, also after a crash."""
+    """Stop all processes of the network and delete its namespaces and files, also after a crash."""
     lab = Lab(prefix=prefix, directory=register() / prefix)
     lab.record.check()
     net_join.leave(lab, home())
@@ -102,7 +104,7 @@ def down(prefix: str) -> None:
 @click.option("--prefix", envvar="CALABASH_NET_PREFIX", show_envvar=True, help="Only the network of that prefix.")
 @output.option
 def status(prefix: str | None, fmt: str) -> None:
-    """Show the networks of namespaces on this machine, and which of their daemons run."""
+    """Show the lab networks on this machine, and the state of their daemons."""
     wanted = [name for name in registered() if prefix in (None, name)]
     labs = [lab for lab in map(Lab.of_prefix, wanted) if lab is not None]
     if fmt in ("json", "yaml"):

@@ -18,33 +18,33 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.network import vpc_of
 
 PATH = "/v1/networks"
-TRIES = 5  # of a change that others make at the same time
+TRIES = 5  # attempts at a change that conflicts with concurrent ones
 Change = Callable[[Spec], Spec]
 
 
 def path_of(kind: str, name: str) -> str:
-    """Where one object is."""
+    """Return the API path of an object."""
     return f"{PATH}/objects/{kind}?name={quoted(name)}"
 
 
 def listing(pool: ApiClient, kind: str = "", vpc: str = "") -> list[Any]:
-    """All objects that are seen, of one kind and one VPC where these are said."""
+    """Return the visible objects, optionally of one kind and one VPC."""
     asked = "&".join(f"{key}={quoted(value)}" for key, value in (("kind", kind), ("vpc", vpc)) if value)
     return pool.items(f"{PATH}/objects" + (f"?{asked}" if asked else ""))
 
 
 def ports_of(pool: ApiClient) -> net_parsing.Ports:
-    """How short names of ports are found."""
+    """Return the function that lists the ports of a VPC, to resolve short names."""
     return lambda vpc: [row["name"] for row in listing(pool, "port", vpc)]
 
 
 def put(pool: ApiClient, kind: str, name: str, spec: Spec, **order: Any) -> Any:
-    """Ask for the object."""
+    """Create or replace the object."""
     return pool.put(f"{PATH}/objects", {"kind": kind, "name": name, "spec": spec, **order})
 
 
 def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
-    """Change what is there; again when somebody else has changed it meanwhile."""
+    """Change an existing object; retry after concurrent changes."""
     for left in reversed(range(TRIES)):
         row = pool.get(path_of(kind, name))
         try:
@@ -56,7 +56,7 @@ def change(pool: ApiClient, kind: str, name: str, changed: Change) -> Any:
 
 
 def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient) -> Spec:
-    """The fields that options come to, on top of those that are known."""
+    """Return the known fields with those that the options set."""
     ports = ports_of(pool)
     said = {option: given[option.parameter] for option in kind.options if given[option.parameter] not in (None, ())}
     spec = {**known, **kind.only}
@@ -67,7 +67,7 @@ def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient
 
 
 def told(row: Any, fmt: str) -> None:
-    """What was made: its name, and in other formats all of it."""
+    """Print the name of the object, or the whole object in JSON or YAML."""
     if fmt in ("json", "yaml"):
         click.echo(output.document("NetworkObject", row, fmt))
     else:
@@ -75,7 +75,7 @@ def told(row: Any, fmt: str) -> None:
 
 
 def group_of(kind: NetKind) -> click.Group:
-    """All commands of a kind."""
+    """Return the group of all commands of a kind."""
     made = click.Group(kind.word, help=kind.help)
     if kind.create:
         made.add_command(_create(kind))
@@ -88,7 +88,7 @@ def group_of(kind: NetKind) -> click.Group:
 
 
 def creation(kind: NetKind, word: str, help_text: str) -> click.Command:
-    """A command that creates an object of that kind."""
+    """Return the command that creates an object of the kind."""
 
     def create(name: str, fmt: str, **given: Any) -> None:
         pool = client()
@@ -108,7 +108,7 @@ def _create(kind: NetKind) -> click.Command:
 def _set(kind: NetKind) -> click.Command:
     def set_fields(name: str, fmt: str, **given: Any) -> None:
         if all(value in (None, ()) for value in given.values()):
-            raise CalabashError("nothing is to be changed", hint=f"see `calabash {kind.word} set --help`")
+            raise CalabashError("no change was given", hint=f"see `calabash {kind.word} set --help`")
         pool = client()
         told(change(pool, kind.kind, name, lambda known: _checked(kind, known, name, given, pool)), fmt)
 
@@ -208,7 +208,7 @@ uplink = group_of(route_kinds.UPLINK)
 @click.argument("other", metavar="OTHER")
 @click.option("--routes", multiple=True, metavar="RANGES", help="Ranges of the other to reach. Default: all of it.")
 def peer_vpcs(one: str, other: str, routes: tuple[str, ...]) -> None:
-    """Ask for routes from one VPC to another; they stand when the other has asked, too."""
+    """Request routes from one VPC to another; they are set up when the other VPC has requested them too."""
     click.echo(put(client(), "peer", f"{one}/{other}", {"routes": net_parsing.words(routes)}, new=True)["name"])
 
 
@@ -240,7 +240,7 @@ def _rule(name: str, allow: str, sender: str | None, receiver: str | None) -> Sp
 @rule.command("add")
 @_of_rules
 def add_rule(name: str, allow: str, sender: str | None, receiver: str | None) -> None:
-    """Let something through; answers to it pass as well."""
+    """Allow traffic; replies to it are allowed as well."""
     made = _rule(name, allow, sender, receiver)
 
     def added(spec: Spec) -> Spec:
@@ -252,7 +252,7 @@ def add_rule(name: str, allow: str, sender: str | None, receiver: str | None) ->
 @rule.command("remove")
 @_of_rules
 def remove_rule(name: str, allow: str, sender: str | None, receiver: str | None) -> None:
-    """Let it through no more."""
+    """Remove a rule."""
     gone = _rule(name, allow, sender, receiver)
 
     def removed(spec: Spec) -> Spec:
@@ -275,14 +275,14 @@ _set_policy: Any = qos.commands["set"].callback
 @click.option("--ingress", metavar="RATE", help="What a port gets.")
 @output.option
 def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | None, fmt: str) -> None:
-    """Bound a port (VPC/SUBNET/PORT), or change a policy (VPC/POLICY), which bounds each port that has it."""
+    """Limit the rate of a port (VPC/SUBNET/PORT), or change a policy (VPC/POLICY) and so all its ports."""
     if name.count("/") != 2:
         _set_policy(name=name, rate=rate, egress=egress, ingress=ingress, fmt=fmt)
         return
     pool = client()
     said = {"rate": rate, "egress": egress, "ingress": ingress}
     if all(value is None for value in said.values()):
-        raise CalabashError("nothing is to be changed", hint="say --rate 1Gbit, or --rate none")
+        raise CalabashError("no change was given", hint="say --rate 1Gbit, or --rate none")
     before = pool.get(path_of("port", name))["spec"].get("qos", "")
     known = pool.get(path_of("qos", before))["spec"] if before else {}
     spec = net_kinds.rates_of(name, dict(known), said, ports_of(pool))

@@ -1,4 +1,4 @@
-"""The words of network commands as values of the API: addresses with numbers, rules, rates, short names of ports."""
+"""Parse arguments of network commands: addresses with port numbers, rules, rates, short names of ports."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Ports = Callable[[str], list[str]]  # all ports of a VPC by their whole names
 
 
 def words(values: tuple[str, ...]) -> list[str]:
-    """What stands between commas, of an option that may be given several times."""
+    """Return the words between commas of an option that may be repeated."""
     return [word.strip() for value in values for word in value.split(",") if word.strip()]
 
 
 def number(text: str, what: str) -> int:
-    """1 to 65535."""
+    """Parse a port number, 1 to 65535. Raises CalabashError if it is not one."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= NUMBER_MAX):
         raise CalabashError(f"{what} {text[:40]!r} is no number of a port", hint=f"1 to {NUMBER_MAX}")
     return int(text)
 
 
 def address_and_number(text: str, what: str) -> tuple[str, int]:
-    """``10.0.1.100:80`` or ``[fd00::100]:80``."""
+    """Parse ``10.0.1.100:80`` or ``[fd00::100]:80``. Raises CalabashError if the text is neither."""
     host, colon, digits = text.rpartition(":")
     if not colon or not host or (":" in host) != host.startswith("["):
         raise CalabashError(f"{what} {text[:80]!r} is not understood", hint="write 10.0.1.100:80, or [fd00::100]:80")
@@ -38,7 +38,7 @@ def address_and_number(text: str, what: str) -> tuple[str, int]:
 
 
 def in_vpc(vpc: str, text: str, what: str) -> str:
-    """``web`` or ``red/web`` as ``red/web``."""
+    """Return ``red/web`` for ``web`` or ``red/web``. Raises CalabashError if it names another VPC."""
     if "/" not in text:
         return f"{vpc}/{text}"
     if text.split("/", 1)[0] != vpc:
@@ -47,7 +47,7 @@ def in_vpc(vpc: str, text: str, what: str) -> str:
 
 
 def port_named(vpc: str, text: str, what: str, ports: Ports) -> str:
-    """``web1``, ``a/web1`` or ``red/a/web1`` as the whole name; a short one must mean one port of the VPC."""
+    """Return the full name of a port given as ``web1``, ``a/web1`` or ``red/a/web1``. Raises NOT_FOUND or BAD_REQUEST."""
     parts = text.split("/")
     if len(parts) == 3:
         return in_vpc(vpc, text, what)
@@ -68,7 +68,7 @@ def port_named(vpc: str, text: str, what: str, ports: Ports) -> str:
 
 
 def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
-    """``web1:8080`` each."""
+    """Parse backends such as ``web1:8080``. Raises CalabashError if one is invalid."""
     found = []
     for text in texts:
         name, colon, digits = text.rpartition(":")
@@ -79,7 +79,7 @@ def backends(vpc: str, texts: list[str], ports: Ports) -> list[dict[str, Any]]:
 
 
 def check(text: str, interval_s: float | None, failures: int | None) -> dict[str, Any]:
-    """``tcp``, ``http:/healthz``, ``none``."""
+    """Parse a health check: ``tcp``, ``http:/healthz`` or ``none``. Raises CalabashError if it is none of them."""
     kind, _, path = text.partition(":")
     if kind not in {"tcp", "http", "none"} or (kind == "http") != bool(path):
         raise CalabashError(f"--check {text[:80]!r} is not understood", hint=f"one of: {_CHECKS}")
@@ -92,7 +92,11 @@ def check(text: str, interval_s: float | None, failures: int | None) -> dict[str
 
 
 def rule(allow: str, peer: str, direction: str, vpc: str) -> dict[str, Any]:
-    """``tcp:443``, ``udp:5000-5010``, ``icmp``, ``any``; the peer is a range, or a group of the VPC."""
+    """Parse a rule such as ``tcp:443``, ``udp:5000-5010``, ``icmp`` or ``any`` for a peer, which is a range or a group.
+
+    Raises:
+        CalabashError: if the protocol, ports or peer are invalid.
+    """
     protocol, colon, numbers = allow.partition(":")
     if protocol not in {"any", "tcp", "udp", "sctp", "icmp"}:
         raise CalabashError(
@@ -111,7 +115,7 @@ def rule(allow: str, peer: str, direction: str, vpc: str) -> dict[str, Any]:
 
 
 def rate(text: str) -> int:
-    """``1Gbit``, ``500Mbit``, ``none`` as bits per second; 0: no bound."""
+    """Parse ``1Gbit``, ``500Mbit`` or ``none`` to bits per second; 0 is unlimited. Raises BAD_REQUEST if invalid."""
     if text == "none":
         return 0
     found = _RATE.fullmatch(text)
@@ -122,7 +126,7 @@ def rate(text: str) -> int:
 
 
 def rate_text(bits: int) -> str:
-    """As ``rate`` reads it: ``1Gbit``; ``-`` for no bound."""
+    """Format a rate as :func:`rate` parses it; ``-`` for unlimited."""
     if not bits:
         return "-"
     unit = next(unit for unit in ("Tbit", "Gbit", "Mbit", "kbit", "bit") if bits % _BITS[unit] == 0)
@@ -130,6 +134,6 @@ def rate_text(bits: int) -> str:
 
 
 def policy_name(egress: int, ingress: int) -> str:
-    """What the policy of such rates is called where nobody has named one."""
+    """Return the default name of a policy with these rates."""
     each = [rate_text(bits).lower().replace("-", "none") for bits in (egress, ingress)]
     return f"rate-{each[0]}" if egress == ingress else f"rate-{each[0]}-{each[1]}"

@@ -1,4 +1,4 @@
-"""``calabash net render``: the networks as another system's objects."""
+"""``calabash net render``: print the networks as objects of another system."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ BACKENDS = ("kube-ovn",)
     metavar="PHYSICAL=CARD",
     help="The network card of the hosts that an uplink's or line's `physical` is. Default: called the same; repeat.",
 )
-@click.option("--strict", is_flag=True, help="Exit code 1 when anything is left out.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if anything is left out.")
 def render(backend: str, files: tuple[str, ...], interfaces: tuple[str, ...], *, strict: bool) -> None:
-    """Print the networks as custom resources, for `kubectl apply -f -`; what cannot be had is told on standard error.
+    """Print the networks as custom resources, for `kubectl apply -f -`; unsupported features are reported on standard error.
 
-    Numbers and addresses that a file leaves out are allocated as a pool that has nothing else would. Ports are pods in their
-    VPC's namespace: the annotations that such a pod needs are in the ConfigMaps named calabash-ports there.
+    Numbers and addresses that a file leaves out are allocated as an otherwise empty pool would. Ports are pods in their
+    VPC's
+    namespace: the annotations that such a pod needs are in the ConfigMaps named calabash-ports there.
     """
     from calabash.net.kubeovn.rendering import render_kube_ovn  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Kinds of network objects that lead out of a VPC and across, as ``netkinds`` has the others; and the table of all."""
+"""Table of the kinds of network objects, and the definitions of gateways, routes, outside addresses and lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _route(_: str, spec: Spec, given: Given, _ports: Ports) -> Spec:
     if given.get("drop"):
         spec["next_hop"] = None
     elif given.get("via") is None and "next_hop" not in spec:
-        raise CalabashError("a route leads somewhere", hint="say --via ADDRESS, or --drop")
+        raise CalabashError("a route needs a target: --via ADDRESS or --drop", hint="add one of the two options")
     return spec
 
 
@@ -63,7 +63,7 @@ GATEWAY = NetKind(
     kind="gateway",
     noun="a gateway",
     path="VPC/GATEWAY",
-    help="Where a VPC leaves for the outside.",
+    help="Create, change and list gateways from VPCs to outside networks.",
     options=(
         NetOption(flag="--snat/--no-snat", field="snat", text="What leaves gets the gateway's address."),
         NetOption(
@@ -87,7 +87,7 @@ EIP = NetKind(
     kind="eip",
     noun="an outside address",
     path="VPC/EIP",
-    help="Outside addresses of a VPC.",
+    help="Create, change and list outside addresses of a VPC.",
     options=(NetOption(flag="--address", field="address", metavar="ADDRESS", text="Default: a free one.", fixed=True),),
     columns=(plain("ADDRESS", "address"),),
 )
@@ -96,7 +96,7 @@ NAT = NetKind(
     kind="nat",
     noun="a NAT rule",
     path="VPC/RULE",
-    help="What comes to one outside port goes to one inside.",
+    help="Forward outside ports to inside ports.",
     columns=(
         plain("KIND", "kind"),
         plain("EIP", "eip"),
@@ -133,7 +133,7 @@ FIP = NetKind(
     kind="nat",
     noun="a floating address",
     path="VPC/FIP",
-    help="Outside addresses that are a port's, both ways.",
+    help="Map outside addresses to ports, in both directions.",
     options=(
         _EIP,
         NetOption(flag="--to", field="port", needed=True, metavar="PORT", read=_inside, text="Whose it is."),
@@ -147,7 +147,7 @@ PEER = NetKind(
     kind="peer",
     noun="a peering",
     path="VPC/OTHER",
-    help="Routes between two VPCs; they stand when both have asked.",
+    help="Create and list peerings, routes between two VPCs that both sides request.",
     options=(ROUTES,),
     columns=(listed("ROUTES", "routes"),),
 )
@@ -156,7 +156,7 @@ LINE = NetKind(
     kind="line",
     noun="a dedicated line",
     path="VPC/LINE",
-    help="VLANs of the provider's network that are one VPC's (administrators).",
+    help="Create, change and list dedicated lines, provider VLANs of one VPC (administrators).",
     options=(
         NetOption(flag="--vlan", field="vlan", type=VLAN, needed=True, text="Its tag.", fixed=True),
         NetOption(flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="The line's own range.", fixed=True),
@@ -175,7 +175,7 @@ ENDPOINT = NetKind(
     kind="endpoint",
     noun="an endpoint",
     path="VPC/ENDPOINT",
-    help="Services of other VPCs under an address of one's own, whatever ranges both have.",
+    help="Create and list endpoints, services of other VPCs under an address of the VPC; ranges may overlap.",
     options=(
         NetOption(flag="--from", field="source", needed=True, metavar="VPC/LB", text="Whose service.", fixed=True),
         NetOption(flag="--vip", field="vip", metavar="ADDRESS", text="Default: a free one.", fixed=True),
@@ -190,7 +190,7 @@ ROUTE = NetKind(
     kind="route",
     noun="a route",
     path="VPC/ROUTE",
-    help="Static routes of a VPC, and policy routes.",
+    help="Create, change and list static and policy routes of a VPC.",
     options=(
         NetOption(flag="--to", field="prefix", needed=True, metavar="RANGE", text="Packets for there."),
         NetOption(flag="--via", field="next_hop", metavar="ADDRESS", text="Go there."),
@@ -206,7 +206,7 @@ DNS = NetKind(
     kind="dns",
     noun="a DNS record",
     path="VPC/RECORD",
-    help="Names that DNS of a VPC's subnets answers.",
+    help="Create, change and list DNS records of a VPC's subnets.",
     options=(
         NetOption(flag="--host", field="host", needed=True, metavar="NAME", text="Like db.internal."),
         NetOption(
@@ -220,7 +220,7 @@ QOS = NetKind(
     kind="qos",
     noun="a QoS policy",
     path="VPC/POLICY",
-    help="How much ports may send and get.",
+    help="Create, change and list rate limits of ports.",
     options=(
         NetOption(flag="--rate", field="", metavar="RATE", text="Both ways, like 1Gbit; none: no bound."),
         NetOption(flag="--egress", field="", metavar="RATE", text="What a port sends."),
@@ -237,7 +237,7 @@ UPLINK = NetKind(
     kind="uplink",
     noun="an uplink",
     path="UPLINK",
-    help="Ways out of the platform (administrators).",
+    help="Create, change and list uplinks to outside networks (administrators).",
     options=(
         NetOption(flag="--cidr", field="cidr", needed=True, metavar="RANGE", text="Its range.", fixed=True),
         NetOption(flag="--gateway", field="gateway", needed=True, metavar="ADDRESS", text="The next hop in it."),

@@ -1,4 +1,4 @@
-"""``calabash backup`` and ``calabash restore``: the pool's database as a file, and back."""
+"""``calabash backup`` and ``calabash restore``: copy the pool's database to a file and back."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DATABASE = click.option(
 
 @click.group()
 def backup() -> None:
-    """Keep the pool's database in a file: journal, tenants, tokens' digests, usage, invoices, audit log."""
+    """Write the pool's database to a file: journal, tenants, digests of tokens, usage, invoices, audit log."""
 
 
 @backup.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @DATABASE
 def create(file: Path, db: str) -> None:
-    """Write all of it, as of this moment, to a new FILE; the pool may run."""
+    """Write a consistent backup to a new FILE; the pool may be running."""
     facts = create_backup(_url(db), file)
     click.echo(f"{file}: {facts.rows} rows, schema {facts.schema}")
 
@@ -39,7 +39,7 @@ def create(file: Path, db: str) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @DATABASE
 def restore(file: Path, db: str) -> None:
-    """Put a backup in the place of the pool's database; the pool must be down."""
+    """Replace the pool's database by a backup; the pool must be down."""
     key = home() / KEY_FILE
     had_key = key.exists()
     facts, wrong = restore_pool(home(), _url(db, running=False), file, by=user_name(os.getuid()))

@@ -1,4 +1,4 @@
-"""``calabash device``: the cards of this machine, their health, and what operators do with them."""
+"""``calabash device``: devices of this machine, their health, and operations on them."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def _path(name: str, verb: str = "") -> str:
 
 @click.group()
 def device() -> None:
-    """Show cards, take them out of service and put them back, test and reset them.
+    """Show, drain, undrain, configure, test and reset devices.
 
-    ID is a card's number, its UUID, or the beginning of that.
+    ID is the device's number, its UUID, or a prefix of the UUID.
     """
 
 
 @device.command("list")
 @output.option
 def list_devices(fmt: str) -> None:
-    """List the cards with their health."""
+    """List the devices with their health."""
     output.emit("DeviceList", client().items("/v1/devices"), COLUMNS, fmt, name="uuid")
 
 
@@ -56,20 +56,20 @@ def list_devices(fmt: str) -> None:
 @click.argument("identifier", metavar="ID")
 @output.option
 def show(identifier: str, fmt: str) -> None:
-    """Show a card: its state, why and since when, what has happened to it and who is on it."""
+    """Show a device: its state with cause and time, its history and its allocations."""
     _print(client().get(_path(identifier)), fmt)
 
 
 @device.command()
 @click.argument("identifier", metavar="ID")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")
-@click.option("--evict", is_flag=True, help="End what runs on it.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, shown to other users.")
+@click.option("--evict", is_flag=True, help="End the programs on the device.")
 @click.option(
-    "--grace", default="0s", show_default=True, metavar="TIME", help="With --evict: how long it may still run."
+    "--grace", default="0s", show_default=True, metavar="TIME", help="With --evict: how long programs may still run."
 )
 @output.option
 def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> None:
-    """Give out nothing new of a card; what runs on it runs on, unless --evict. Lasts until `undrain`, restarts included."""
+    """Drain a device until `undrain`, also over restarts. Its programs keep running unless --evict is given."""
     body = {"reason": reason, "evict": evict, "grace_s": parse_duration_s(grace)}
     _print(client().post(_path(identifier, "drain"), body), fmt)
 
@@ -78,7 +78,7 @@ def drain(identifier: str, reason: str, evict: bool, grace: str, fmt: str) -> No
 @click.argument("identifier", metavar="ID")
 @output.option
 def undrain(identifier: str, fmt: str) -> None:
-    """Put a card back to work, whatever took it out; it must pass a test first."""
+    """Return a device to service, whatever took it out; it must pass a test first."""
     _print(client().post(_path(identifier, "undrain")), fmt)
 
 
@@ -87,25 +87,25 @@ def undrain(identifier: str, fmt: str) -> None:
 @click.argument("mode", metavar="MODE")
 @output.option
 def mode(identifier: str, mode: str, fmt: str) -> None:
-    """Keep a card in one sharing mode, like mig or vgpu, or let it follow demand: auto.
+    """Pin a device to one sharing mode, such as mig or vgpu; auto lets the mode follow demand.
 
-    What runs on it in another mode runs on; nothing new of that mode comes.
+    Programs that run in another mode keep running; new allocations use the pinned mode only.
     """
     _print(client().post(_path(identifier, "mode"), {"mode": mode}), fmt)
 
 
 @device.command("set")
 @click.argument("identifier", metavar="ID")
-@click.option("--replicas", metavar="N|auto", help="How many tenants use it in turns, mode timeslice.")
+@click.option("--replicas", metavar="N|auto", help="Most tenants in mode timeslice.")
 @click.option(
-    "--interval", metavar="LENGTH", help="How long these turns are: default, short, medium, long, or auto, the pool's."
+    "--interval", metavar="LENGTH", help="Length of time windows: default, short, medium, long, or auto for the pool's."
 )
-@click.option("--spill", metavar="on|off|auto", help="Whether slices may have memory beyond it.")
+@click.option("--spill", metavar="on|off|auto", help="Allow slices to spill memory to the host.")
 @output.option
 def set_card(identifier: str, replicas: str | None, interval: str | None, spill: str | None, fmt: str) -> None:
-    """Give a card out otherwise than the pool's other cards; what runs on it runs on.
+    """Set sharing parameters of one device that differ from the pool's; running programs are not affected.
 
-    auto: as the pool's settings say. Lasts until it is set again, restarts included.
+    auto: as in the pool's settings. The parameters stand until they are set again, also after a restart.
     """
     count = _replicas(replicas) if replicas is not None else None
     wanted = {"replicas": count, "interval": interval, "spill": spill}
@@ -127,9 +127,9 @@ def _replicas(text: str) -> int:
 @click.argument("identifier", metavar="ID")
 @output.option
 def test(identifier: str, fmt: str) -> None:
-    """Try an idle card: memory, copies both ways, a kernel with a known result, against the card's own best times.
+    """Test an idle device: memory, copies, a kernel with a known result; compare with the device's best times.
 
-    Fails when the card does; the card's state follows.
+    Fails if the device fails the test; the state of the device is updated.
     """
     body = client().post(_path(identifier, "test"), timeout_s=TEST_S)
     if fmt in ("json", "yaml"):
@@ -147,12 +147,12 @@ def test(identifier: str, fmt: str) -> None:
 @click.argument("identifier", metavar="ID")
 @output.option
 def reset(identifier: str, fmt: str) -> None:
-    """Reset an idle card, and those that NVLink joins to it; what needed a reset goes back to work after a test."""
+    """Reset an idle device and the devices joined to it by NVLink; unhealthy ones return to service after a test."""
     _print(client().post(_path(identifier, "reset"), timeout_s=RESET_S), fmt)
 
 
 def _print(body: Any, fmt: str) -> None:
-    """One card, for people line by line."""
+    """Print a device as lines or as a document."""
     if fmt in ("json", "yaml"):
         click.echo(output.document("Device", body, fmt))
         return
@@ -164,7 +164,7 @@ def _print(body: Any, fmt: str) -> None:
 
 
 def _shared(card: Any) -> str:
-    """How it is given out."""
+    """Return the sharing parameters of the device as text."""
     interval = f", interval {card['interval']}" if card["interval"] else ""
     spill = f"up to {format_mib(card['spill_mib'])} of host memory" if card["spill_mib"] else "not allowed"
     return f"in turns for {card['replicas']} tenants{interval}; memory beyond it {spill}"

@@ -1,4 +1,4 @@
-"""``calabash doctor``: look at everything the pool needs and name the missing piece, with the way to get it."""
+"""``calabash doctor``: check the requirements of the pool, with a hint for each that is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DISK_FREE_MIB_MIN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+    """Result of a check, ``ok``, ``warn`` or ``fail``, with a hint."""
 
     check: str
     result: str
@@ -45,7 +45,7 @@ COLUMNS = (
 @click.command()
 @output.option
 def doctor(fmt: str) -> None:
-    """Check what the pool needs and name what is missing; exit code 1 when something fails."""
+    """Check the requirements of the pool and show what is missing; exit code 1 if a check fails."""
     findings = [finding for check in (_native, _driver, _home, _pool, _other_users) for finding in check()]
     rows = [{"check": f.check, "result": f.result, "text": f.text, "hint": f.hint} for f in findings]
     output.emit("FindingList", rows, COLUMNS, fmt, name="check")
@@ -89,7 +89,7 @@ def _driver() -> Iterator[Finding]:
 
 
 def _coherence() -> Iterator[Finding]:
-    """Memory of cards that programs can have without asking CUDA."""
+    """Check for device memory that programs can allocate without CUDA (coherent memory)."""
     from calabash.adapters.gpu.coherent_memory import memory_nodes  # noqa: PLC0415
 
     nodes = memory_nodes()
@@ -104,7 +104,7 @@ def _coherence() -> Iterator[Finding]:
 
 
 def _simulated_node() -> str:
-    """The simulated node that the running pool serves; "" for real cards or no pool."""
+    """Return the name of the simulated node of the running pool; "" for real devices or no pool."""
     try:
         return str(client().get("/v1/status")["sim"])
     except CalabashError:
@@ -112,7 +112,7 @@ def _simulated_node() -> str:
 
 
 def _simulated_cards() -> str:
-    """The command that is next on the way to simulated cards."""
+    """Return the next command towards simulated devices."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     there = nodes.list_nodes(home())
@@ -158,7 +158,7 @@ def _other_users() -> Iterator[Finding]:
 
 
 def membership(status: Mapping[str, Any]) -> Finding:
-    """A pool that has to believe its programs serves their own user only."""
+    """Check if the pool's membership of processes is enforced by the kernel; otherwise it serves its own user only."""
     kernel = status["membership"] == "kernel"
     return Finding(
         check="membership",

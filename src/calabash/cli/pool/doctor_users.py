@@ -1,7 +1,8 @@
-"""What ``calabash doctor`` finds, for root, about other users of the machine: each step is tried as one of them.
+"""Checks of ``calabash doctor``, as root, that other users can use the pool.
 
-The steps are tried as ``nobody``, who owns nothing, so that they succeed only by what every user may do. A step that fails
-is explained by the first component of a path whose mode shuts other users out.
+The steps are tried as ``nobody``, which owns nothing, so that they succeed only with permissions of all users. A failed
+step is
+explained by the first component of a path whose mode excludes other users.
 """
 
 from __future__ import annotations

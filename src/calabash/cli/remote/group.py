@@ -189,7 +189,7 @@ def reserve(
     fmt: str,
 ) -> None:
     """Keep cards for several programs: `calabash run --remote --lease ID -- PROGRAM` uses them."""
-    from calabash.cli.run.remote_run import keep, leases  # noqa: PLC0415
+    from calabash.cli.run.remote_run import leases, write_keys  # noqa: PLC0415
 
     idle_s = parse_duration_s(idle)
     if idle_s < 1:
@@ -204,7 +204,7 @@ def reserve(
         "command": ["(reserved)"],
     }
     granted = leases(order, names, span=span, quiet=quiet)
-    keep(granted)
+    write_keys(granted)
     lease = ",".join(grant["id"] for _, grant in granted)
     parts = [{"id": grant["id"], "server": server.name} for server, grant in granted]
     output.emit_made("Lease", {"lease": lease, "parts": parts}, lease, fmt)

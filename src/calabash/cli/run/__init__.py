@@ -1,1 +1,1 @@
-"""`calabash run`."""
+"""Implementation of ``calabash run``."""

@@ -1,11 +1,13 @@
-"""``calabash run``: ask for a slice, enter it, become the program.
+"""``calabash run``: request a slice, enter it, and replace this process by the program.
 
-The program takes over this process, so exit codes, signals, the terminal and job control are its own. What ties the
-slice to the program is the pool's to say: where the kernel keeps the membership, the pool has moved this process in
-when it answers; elsewhere it is the lease, a shared lock on a file that every descendant inherits and that the kernel
-drops when the last of them is gone, whatever way they go.
+The program takes over this process, so exit codes, signals, the terminal and job control are its own. Where the kernel
+records
+the membership, the pool has moved this process into the slice's control group when it answers. Elsewhere the program is
+tied
+to its slice by a lease: a shared lock on a file that every descendant inherits, which the kernel drops when the last one
+ends.
 
-On this way nothing is imported that is slow: no click, no pathlib, no typing, no HTTP library.
+Imports no slow modules: no click, no pathlib, no typing, no HTTP library.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ read_words = run_options.split
 
 
 def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoReturn:
-    """Become ``command`` on the slice that the options ask for. Raises CalabashError when there is none."""
+    """Replace this process by ``command`` on the requested slice. Raises CalabashError if there is none."""
     body = run_options.request(given, command) | {"enter": True}
     pool = client()
     granted = _granted(pool, body, quiet=bool(given.get(run_options.QUIET)))
@@ -50,14 +52,15 @@ def start(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> NoRetur
     except BaseException:
         pool.delete(f"/v1/allocations/{granted['id']}")
         raise
-    _tell(granted, given)
+    _print_grant(granted, given)
     _become(command, environment_with(os.environ, granted["environment"], brokered=bool(granted["worker_socket"])))
 
 
 def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
-    """Return the grant, waited for as long as the request says; a pool that is away meanwhile is waited for as well.
+    """Return the granted allocation after waiting as long as the request says, also while the pool is down.
 
-    Raises CalabashError.
+    Raises:
+        CalabashError: the pool's refusal.
     """
     wait_s: float = body["wait_s"]
     if not wait_s:
@@ -83,32 +86,32 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
                     raise
                 line.away(error)
             time.sleep(_AGAIN_S)
-            _give_back(pool)
+            _release_lost_grant(pool)
     finally:
         line.clear()
 
 
-def _give_back(pool: ApiClient) -> None:
-    """Give back what the pool has granted to this process while its answer was lost: the request is made anew."""
+def _release_lost_grant(pool: ApiClient) -> None:
+    """Release allocations that the pool has granted to this process in a lost reply, before the request is repeated."""
     try:
         for row in pool.get("/v1/allocations?mine=1")["items"]:
             pool.delete(f"/v1/allocations/{row['id']}")
     except CalabashError:
-        return  # the pool is still away, or has taken it back itself
+        return  # the pool is still down, or has released them itself
 
 
 def _run_behind(granted: Mapping[str, Any], command: Sequence[str], given: Mapping[str, Sequence[str]]) -> NoReturn:
-    """In the network namespace of its ports, which only the pool's keeper may enter; this process waits for its end."""
+    """Run the program in the network namespace of its ports, which only the pool's helper may enter, and wait for its end."""
     from calabash.adapters.pool.entry import leave, run_behind  # noqa: PLC0415 - only with ports
 
-    _tell(granted, given)
+    _print_grant(granted, given)
     brokered = bool(granted["worker_socket"])
     environment = environment_with(os.environ, granted["environment"], brokered=brokered)
     leave(run_behind(granted["door"], command, environment))
 
 
-def _tell(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]]) -> None:
-    """Say what was granted, on a terminal or where that was asked for, and what its user should know."""
+def _print_grant(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]]) -> None:
+    """Print the granted allocation on a terminal or with ``--verbose``, and the pool's warnings."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     if given.get(run_options.VERBOSE) or (terminal and not given.get(run_options.QUIET)):
         say(described(granted))
@@ -117,12 +120,12 @@ def _tell(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]]) -> Non
 
 
 def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
-    """Become ``command``, whose worker is where ``granted`` says."""
+    """Replace this process by ``command`` in an environment that names its worker."""
     _become(command, environment_with(outside_of_slices(os.environ), granted, brokered=True))
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process; a program that cannot be started ends like a shell's: 127 not found, 126 not allowed."""
+    """Replace this process; if the program cannot be started, exit like a shell: 127 not found, 126 not allowed."""
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - running a program is the command's purpose
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""``calabash run`` in the command tree: its help, its completion and what wrong usage is answered with."""
+"""``calabash run`` in the command tree: its help, completion and usage errors."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]})
 @_options
-@click.option("-q", "--quiet", is_flag=True, help="Say neither what was granted nor why it waits.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what was granted also where standard error is no terminal.")
-@click.option("--remote", is_flag=True, help="On cards of another machine; see `calabash remote`.")
+@click.option("-q", "--quiet", is_flag=True, help="Print neither the grant nor the reason of waiting.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the grant even if standard error is not a terminal.")
+@click.option("--remote", is_flag=True, help="Use devices of another machine; see `calabash remote`.")
 @click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="TERMS",
-    help="With --remote: only such cards: 'memory>=40GiB,model~A100'.",
+    help="With --remote: use matching devices only, such as 'memory>=40GiB,model~A100'.",
 )
 @click.option(
-    "--server", "servers", multiple=True, metavar="NAME", help="With --remote: of this server; repeat for several."
+    "--server", "servers", multiple=True, metavar="NAME", help="With --remote: use this server; repeat for several."
 )
-@click.option("--lease", default="", metavar="ID", help="With --remote: on what `calabash remote reserve` keeps.")
-@click.option("--span", is_flag=True, help="With --remote: on cards of several servers, where one has too few.")
+@click.option(
+    "--lease", default="", metavar="ID", help="With --remote: use a reservation of `calabash remote reserve`."
+)
+@click.option("--span", is_flag=True, help="With --remote: use several servers if one has too few devices.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND on a slice of a GPU and end with its exit code.
@@ -50,7 +52,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     words = {option.flag: given[option.field] for option in run_options.OPTIONS}
     far = {name: given[name] for name in ("filters", "servers", "lease", "span")}
     if given["remote"]:
-        from calabash.cli.run.remote_run import start_remote  # noqa: PLC0415 - not on the way of a run on this machine
+        from calabash.cli.run.remote_run import start_remote  # noqa: PLC0415 - not needed by a local run
 
         start_remote(words, command, **far, quiet=given["quiet"])
     if any(far.values()):

@@ -1,7 +1,7 @@
-"""The options of ``calabash run`` as plain data, and the request that they make.
+"""Options of ``calabash run`` as plain data, and the request that they make.
 
-Told once, for two readers: :mod:`calabash.cli.run.become` reads the words of a command line by this table without importing
-anything, and the command tree makes its options, its help and its messages of wrong usage from it.
+Two readers use this table: :mod:`calabash.cli.run.become` parses the command line by it without importing slow modules, and
+the command tree makes its options, help and usage errors from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS_MAX = 4096  # of the command line that the pool keeps, to show
 
 
 class Option:
-    """An option: its flag, the field of the request, how its text becomes the field's value, and what help says."""
+    """Option: its flag, the field of the request, the parser of its text, and its help."""
 
     def __init__(  # a dataclass would import inspect
         self,
@@ -69,7 +69,7 @@ def _fault_signal(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in text):  # bytes that are no UTF-8
+    if any("\ud800" <= character <= "\udfff" for character in text):  # bytes that are not UTF-8
         raise CalabashError(
             f"--model {text!r} is not the name of a model", hint="see `calabash smi` for those there are"
         )
@@ -98,7 +98,7 @@ def _port(text: str) -> str:
 
 
 OPTIONS = (
-    Option("--gpus", "gpus", _whole("--gpus", 1, 64), default=1, metavar="N", text="Devices wanted. Default: 1."),
+    Option("--gpus", "gpus", _whole("--gpus", 1, 64), default=1, metavar="N", text="Number of devices. Default: 1."),
     Option(
         "--memory",
         "memory_mib",
@@ -112,7 +112,7 @@ OPTIONS = (
         parse_memory_mib,
         default=0,
         metavar="SIZE",
-        text="Part of --memory that need not lie on the device: it is paged from the host. Default: none.",
+        text="Part of --memory that may be paged to host memory. Default: none.",
     ),
     Option(
         "--cores",
@@ -127,7 +127,7 @@ OPTIONS = (
         _name("--mode"),
         default="",
         metavar="MODE",
-        text="exclusive, vgpu, brokered, mps, timeslice, mig, passthrough. Default: what the amounts say.",
+        text="exclusive, vgpu, brokered, mps, timeslice, mig, passthrough. Default: chosen by the amounts.",
     ),
     Option(
         "--mig",
@@ -143,14 +143,14 @@ OPTIONS = (
         _choice("--isolation", "cooperative", "brokered", "hardware"),
         default="",
         metavar="LEVEL",
-        text="Keep tenants apart at least so: cooperative, brokered, hardware. The mode follows.",
+        text="Least isolation of tenants: cooperative, brokered, hardware. Determines the mode.",
     ),
     Option(
         "--policy",
         "policy",
         _choice("--policy", "fixed", "burst", "best-effort"),
         metavar="POLICY",
-        text="What the share means: fixed, burst (needs --cores), best-effort. Default: best-effort for --memory without"
+        text="Policy of the compute share: fixed, burst (needs --cores), best-effort. Default: best-effort for --memory without"
         " --cores, else fixed.",
     ),
     Option(
@@ -159,7 +159,7 @@ OPTIONS = (
         _text,
         several=True,
         metavar="NAME",
-        text="Only this device model; repeat for several.",
+        text="Use this device model only; repeat for several.",
     ),
     Option(
         "--tenant",
@@ -167,7 +167,7 @@ OPTIONS = (
         _name("--tenant"),
         default="",
         metavar="NAME",
-        text="Who the slice is accounted to. Default: your tenant, or your user name.",
+        text="Tenant to which the slice is accounted. Default: your tenant, or your user name.",
     ),
     Option(
         "--project",
@@ -175,7 +175,7 @@ OPTIONS = (
         _name("--project"),
         default="",
         metavar="NAME",
-        text="Part of the tenant that it is for. Default: none in particular.",
+        text="Project of the tenant. Default: none.",
     ),
     Option(
         "--queue",
@@ -191,7 +191,7 @@ OPTIONS = (
         _whole("--priority", -1000, 1000),
         default=0,
         metavar="N",
-        text="-1000 to 1000, larger goes first. Default: 0.",
+        text="Priority, -1000 to 1000; larger goes first. Default: 0.",
     ),
     Option(
         "--gang",
@@ -199,7 +199,7 @@ OPTIONS = (
         _name("--gang"),
         default="",
         metavar="NAME",
-        text="Start only when --gang-size members of NAME can start.",
+        text="Start only when --gang-size members of gang NAME can start.",
     ),
     Option(
         "--gang-size",
@@ -207,7 +207,7 @@ OPTIONS = (
         _whole("--gang-size", 1, 100_000),
         default=1,
         metavar="N",
-        text="Members the gang needs to start.",
+        text="Members that the gang needs to start.",
     ),
     Option(
         "--on-fault",
@@ -215,7 +215,7 @@ OPTIONS = (
         _fault_signal,
         default="",
         metavar="SIGNAL",
-        text="What its programs get when a card of theirs fails: SIGTERM, SIGUSR1, none. Default: none.",
+        text="Signal that its programs get when their device fails: SIGTERM, SIGUSR1, none. Default: none.",
     ),
     Option(
         "--port",
@@ -275,7 +275,7 @@ def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None
 
 
 def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
-    """The body of the request. Raises CalabashError(BAD_REQUEST) for an amount that makes no sense."""
+    """Return the body of the request. Raises BAD_REQUEST if an amount is invalid."""
     if not command[0]:
         raise CalabashError("the program's name is empty", hint="name the program behind --, like -- python train.py")
     body: dict[str, Any] = {}
@@ -294,7 +294,7 @@ def request(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[
 
 
 def _shown(command: Sequence[str]) -> list[str]:
-    """The command line as the pool shows it: text, and not longer than anybody reads. The program gets its own words."""
+    """Return the command line as the pool shows it: valid text of bounded length. The program gets its own words."""
     shown: list[str] = []
     left = _SHOWN_CHARACTERS_MAX
     for word in command:

@@ -1,7 +1,7 @@
-"""``calabash run --remote``: get a lease of a server, and become the program with the libraries that reach it.
+"""``calabash run --remote``: obtain a lease of a server, and replace this process by the program with the client library.
 
-As without ``--remote``, the program takes over this process: exit codes, signals and the terminal are its own. A process
-beside it keeps the lease (:mod:`calabash.broker.client.lease_keeper`).
+As without ``--remote``, the program takes over this process: exit codes, signals and the terminal are its own. A background
+process renews the lease (:mod:`calabash.broker.client.lease_keeper`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 30.0
 _TAKEN = {"gpus", "memory_mib", "cores", "models", "run_time_s", "wait_s", "command"}
-_NEVER = {Reason.TOO_LARGE, Reason.SELECTOR_MISMATCH, Reason.DRAINED}  # on this server, wait as long as one may
+_NEVER = {
+    Reason.TOO_LARGE,
+    Reason.SELECTOR_MISMATCH,
+    Reason.DRAINED,
+}  # refusals that waiting at this server does not change
 _NO_ROOM = {
     *_NEVER,
     Reason.NO_CAPACITY,
@@ -53,22 +57,24 @@ def start_remote(
     span: bool,
     quiet: bool = False,
 ) -> NoReturn:
-    """Become ``command`` on devices of another machine; unless ``quiet``, say on standard error why it waits.
+    """Replace this process by ``command`` on devices of another machine; unless ``quiet``, print why it waits.
 
     Raises:
-        CalabashError: no server has the devices within the time to wait.
+        CalabashError: if no server has the devices within the time to wait.
     """
     if lease:
         held = [_reserved(given, one, servers, filters) for one in lease.split(",")]
     else:
-        held = keep(leases({**order_of(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet))
+        held = write_keys(
+            leases({**order_of(given, command), "filters": list(filters)}, servers, span=span, quiet=quiet)
+        )
     for server, lease_id, grace_s in held:
         keep_for_this_process(account(), server, lease_id, grace_s, own=not lease)
     become_with_worker(command, _environment([account().key_file(lease_id) for _, lease_id, _ in held]))
 
 
-def keep(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[RemoteServerClient, str, float]]:
-    """The leases as the program is to hold them; when a key cannot be kept, none is."""
+def write_keys(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[RemoteServerClient, str, float]]:
+    """Store the keys of the leases and return their servers, IDs and grace periods; if a key cannot be stored, release all."""
     try:
         for server, grant in granted:
             account().write_key(server, grant["id"], grant["key"], grant["grace_s"])
@@ -84,7 +90,7 @@ def keep(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[Remote
 
 
 def _environment(keys: Sequence[Path]) -> dict[str, str]:
-    """Where a program finds its driver, and that its cards: a library that joins sessions only where there are several."""
+    """Return the environment for the client library; several leases need the library that joins sessions."""
     libraries = shim_library().parent.parent / "remote"
     where = [f"file:{path}" for path in keys]
     if len(where) == 1:
@@ -95,9 +101,9 @@ def _environment(keys: Sequence[Path]) -> dict[str, str]:
 def leases(
     order: Mapping[str, Any], names: Sequence[str], *, span: bool, quiet: bool = False
 ) -> Sequence[tuple[RemoteServerClient, Any]]:
-    """Leases for what is ordered, with their servers: one, or with ``span`` as few as there must be.
+    """Return leases for the order with their servers: one, or with ``span`` as few as needed.
 
-    What is not free while leases of the user's own runs that have ended are being given back is asked for once more.
+    If devices are not free while leases of the user's own ended runs are being released, the order is tried once more.
     Unless ``quiet``, one line on standard error says that the order waits, and why.
     """
     ended, waits = account().ended_runs(), _Waits(quiet=quiet)
@@ -112,7 +118,7 @@ def leases(
 
 
 class _Waits:
-    """Says once, on standard error, that an order waits for room and why."""
+    """Prints once, on standard error, that an order waits and why."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._said = quiet
@@ -132,16 +138,22 @@ def _leases(
     parse_filters(wanted.filters)
     servers = account().servers(*names)
 
-    def look() -> list[tuple[RemoteServerClient, ServerView]]:
+    def read_servers() -> list[tuple[RemoteServerClient, ServerView]]:
         return [(server, msgspec.convert(view, ServerView)) for server, view in views(servers)]
 
-    return MultiServerRequest(read_servers=look, retryable=frozenset(_NO_ROOM | _PASSES), on_wait=waits).acquire(wanted)
+    return MultiServerRequest(
+        read_servers=read_servers, retryable=frozenset(_NO_ROOM | _PASSES), on_wait=waits
+    ).acquire(wanted)
 
 
 def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tuple[RemoteServerClient, Any]:
-    """A lease of the server that fits best, and that server. Raises CalabashError: why there is none."""
+    """Return a lease of the server that fits best, and that server.
+
+    Raises:
+        CalabashError: the first refusal if no server grants the lease.
+    """
     wanted = msgspec.convert(order, LeaseOrder)
-    parse_filters(wanted.filters)  # what is wrong with them is told before anybody is asked
+    parse_filters(wanted.filters)  # reports invalid filters before servers are asked
     servers = account().servers(*names)
     if len(servers) > 1:
         found = views(servers)
@@ -164,7 +176,7 @@ def _leased(order: Mapping[str, Any], names: Sequence[str], waits: _Waits) -> tu
     raise CalabashError(
         failure.message,
         reason=failure.reason,
-        hint="wait for room with --wait 10m, or ask for less; see `calabash remote list` for what is free",
+        hint="wait for free devices with --wait 10m, or request fewer; `calabash remote list` shows what is free",
     )
 
 
@@ -173,13 +185,13 @@ def _asked(server: RemoteServerClient, order: Mapping[str, Any], wait_s: float) 
 
 
 def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict[str, Any]:
-    """What the options ask for. Raises BAD_REQUEST for one that has no meaning on another machine."""
+    """Return the order that the options describe. Raises BAD_REQUEST for an option that --remote does not support."""
     body = run_options.request(given, command)
     for option in run_options.OPTIONS:
         if given.get(option.flag) and option.field not in _TAKEN:
             raise CalabashError(
                 f"{option.flag} does not go with --remote",
-                hint="how a server gives out its cards, and on whose account, its token and its owner say",
+                hint="sharing mode and account are determined by the server and its token",
             )
     return {name: value for name, value in body.items() if name in _TAKEN}
 
@@ -187,10 +199,10 @@ def order_of(given: Mapping[str, Sequence[str]], command: Sequence[str]) -> dict
 def _reserved(
     given: Mapping[str, Sequence[str]], lease: str, servers: Sequence[str], filters: Sequence[str]
 ) -> tuple[RemoteServerClient, str, float]:
-    """A reservation's server, its whole id, and how often it is to be renewed."""
+    """Return the server of a reservation, its full ID, and the grace period for renewals in seconds."""
     asked = [flag for flag, values in given.items() if values] + (["--filter"] if filters else [])
     if asked:
-        raise CalabashError(f"{asked[0]} does not go with --lease", hint="the reservation says what there is")
+        raise CalabashError(f"{asked[0]} does not go with --lease", hint="the reservation determines the devices")
     refusal: CalabashError | None = None
     for server in account().servers(*servers):
         try:
@@ -203,7 +215,7 @@ def _reserved(
             renewed = server.call("POST", f"/v1/leases/{meant[0]['id']}/renew", {})
             return server, meant[0]["id"], min(60.0, renewed["ends_in_s"])
     raise refusal or CalabashError(
-        f"there is no reservation {lease[:40]!r}",
+        f"no reservation {lease[:40]!r}",
         reason=Reason.NOT_FOUND,
-        hint="see `calabash remote sessions` for those there are",
+        hint="list reservations with `calabash remote sessions`",
     )

@@ -1,4 +1,4 @@
-"""The line on standard error that says why ``calabash run --wait`` waits. Nothing is imported that is slow."""
+"""Print on standard error why ``calabash run --wait`` waits. Imports no slow modules."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ TYPE_CHECKING = False  # as typing has it, without importing typing
 if TYPE_CHECKING:
     from calabash.adapters.pool.client import ApiClient
 
-FIRST_S = 2.0  # who waits for less is told nothing
+FIRST_S = 2.0  # no line for shorter waits
 EVERY_S = 2.0
-_LOOK_S = 5.0
+_REQUEST_S = 5.0
 _CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
-    """One line with the reason and the position of the waiting request: on a terminal renewed in place, elsewhere once.
+    """Line with the reason and the position of the waiting request: updated in place on a terminal, printed once elsewhere.
 
     Args:
-        pool: where the request waits.
-        quiet: say nothing.
+        pool: client of the pool.
+        quiet: print nothing.
     """
 
     def __init__(self, pool: ApiClient, *, quiet: bool) -> None:
@@ -32,16 +32,16 @@ class WaitingLine:
         self._quiet = quiet or sys.stderr is None
         self._terminal = not self._quiet and sys.stderr.isatty()
         self._begun = time.monotonic()
-        self._shown = False  # on the terminal now
-        self._said = False  # elsewhere
+        self._shown = False  # the line is on the terminal now
+        self._said = False  # the line was printed to a stream that is not a terminal
         self._away = ""
 
     def show(self) -> None:
-        """Ask the pool why the request of this process waits, and say it."""
+        """Ask the pool why the request of this process waits, and print the reason."""
         if self._quiet or (self._said and not self._terminal):
             return
         try:
-            found = self._pool.get("/v1/allocations?mine=1", timeout_s=_LOOK_S)["items"]
+            found = self._pool.get("/v1/allocations?mine=1", timeout_s=_REQUEST_S)["items"]
         except CalabashError:
             return
         for row in found:
@@ -52,7 +52,7 @@ class WaitingLine:
                 return
 
     def away(self, error: CalabashError) -> None:
-        """Say that the pool cannot take the request now and is waited for; the same reason once."""
+        """Print that the pool is down and is waited for; the same reason only once."""
         if not self._quiet and self._away != error.reason:
             self._away = error.reason
             self.clear()

@@ -92,7 +92,7 @@ def set_notification(name: str, tenant: str | None, *, on_all: bool, new_secret:
     """Change a notification; what is not named stays as it is. A new secret is written this once, to standard output."""
     body = settings.said(options) | ({"kinds": []} if on_all else {}) | ({"new_secret": True} if new_secret else {})
     if not body:
-        raise CalabashError("nothing is to be changed", hint="see `calabash notify set --help`")
+        raise CalabashError("no change was given", hint="see `calabash notify set --help`")
     made = client().put(_path(name, tenant), body | {"new": False})
     click.echo(made["secret"] or name)
 

@@ -176,7 +176,7 @@ def test_who_would_be_lost_has_to_be_forced_and_nothing_has_changed_before(
 ) -> None:
     world.pod("lone", node="node1", owner="", annotations=asks())
     assert run("drain", "node1") == 1
-    assert "nobody makes these pods again: default/lone" in capsys.readouterr().err
+    assert "these pods have no controller that recreates them: default/lone" in capsys.readouterr().err
     assert not cordoned(world)
 
     def meanwhile() -> None:
@@ -221,7 +221,7 @@ def test_it_stops_when_somebody_else_lifts_the_cordon(
 ) -> None:
     clock.meanwhile = lambda: world.client.patch(GPU_NODE, "node1", body={"spec": {"unschedulable": None}})
     assert run("drain", "node1") == 1
-    assert "somebody gives the devices of node1 to pods again" in capsys.readouterr().err
+    assert "another client uncordoned the devices of node1" in capsys.readouterr().err
 
 
 def test_a_cluster_that_does_not_answer_for_a_while_is_asked_again(

@@ -83,7 +83,7 @@ def test_emptying_ends_when_somebody_puts_the_device_back(
 
     clock.meanwhile = lifted
     assert run("device", "drain", "node1", "0", "--evict") != 0
-    assert "somebody has put device 0 of node1 back" in capsys.readouterr().err
+    assert "another client undrained device 0 of node1" in capsys.readouterr().err
 
 
 def test_who_does_not_leave_in_time_is_named_and_the_device_stays_drained(
