@@ -51,7 +51,7 @@ def no_pods_left(gpu_node: GpuNode) -> Iterator[None]:
         gpu_node.delete(pod["metadata"]["name"])
 
 
-def test_a_pod_without_a_plan_is_told_why_it_does_not_start(gpu_node: GpuNode) -> None:
+def test_pod_without_a_plan_gets_an_event_with_the_reason(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[0]
     asking = {"image": CUDA, "command": ["sh", "-c", HOLD], "resources": {"limits": {GPUS: "1"}}}
     name = gpu_node.run([], {"main": asking})
@@ -69,7 +69,7 @@ def test_a_pod_without_a_plan_is_told_why_it_does_not_start(gpu_node: GpuNode) -
     assert gpu_node.run([sliced("main", memory_mib=64, devices=[device])], {"main": "true"})
 
 
-def test_the_node_tells_who_is_on_which_device(gpu_node: GpuNode) -> None:
+def test_gpu_node_reports_the_pods_of_each_device(gpu_node: GpuNode) -> None:
     device = gpu_node.devices()[1]
     name = gpu_node.run([sliced("main", memory_mib=320, cores=40, devices=[device])], {"main": HOLD})
     gpu_node.wait(name, "Running")
@@ -90,7 +90,7 @@ def test_the_node_tells_who_is_on_which_device(gpu_node: GpuNode) -> None:
 
 
 class TestContainers(Containers):
-    """What they have by tokens."""
+    """Tests of containers whose devices are allocated by device IDs."""
 
 
 def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_until_a_kubelet_follows_the_next(
@@ -133,7 +133,7 @@ def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node
     assert own_kib <= 60 * 1024
 
 
-def test_the_agent_takes_the_startup_taint_away_and_no_other(gpu_node: GpuNode) -> None:
+def test_agent_removes_the_startup_taint_and_no_other(gpu_node: GpuNode) -> None:
     node = f"/api/v1/nodes/{gpu_node.node.name}"
     gpu_node.cluster.kill("agent")
     for taint in (f"{STARTUP_TAINT}:NoSchedule", "example.com/theirs:PreferNoSchedule"):
@@ -151,7 +151,7 @@ def test_the_agent_takes_the_startup_taint_away_and_no_other(gpu_node: GpuNode) 
 
 
 def health_in_status(gpu_node: GpuNode, name: str) -> list[str]:
-    """What a pod's status says of the devices of its container."""
+    """Return the health of the devices of the pod's container, as the pod's status has it."""
     statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
     resources = [r for status in statuses for r in status.get("allocatedResourcesStatus", ()) if r["name"] == GPUS]
     return [one["health"] for resource in resources for one in resource["resources"]]
@@ -162,7 +162,7 @@ def ready(gpu_node: GpuNode) -> dict[str, Any]:
     return found
 
 
-def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_given_out_again_when_it_is_well(
+def test_unhealthy_card_is_reported_to_its_pods_only_and_offered_again_when_healthy(
     gpu_node: GpuNode,
 ) -> None:
     ill, well = gpu_node.devices()
@@ -218,7 +218,9 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
 
 
 def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: GpuNode) -> None:
-    """The guard on the groups of kubelet and runc; memory devices stand for cards, of which this machine has none."""
+    """Test device access rules in control groups of kubelet and runc; memory devices stand for cards, which this machine
+    lacks.
+    """
     script = "while head -c 1 /dev/zero > /tmp/read; do sleep 0.1; done"
     name = gpu_node.run([], {"main": script})
     gpu_node.wait(name, "Running")
@@ -241,7 +243,7 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
     gpu_node.delete(name)
 
 
-def test_purge_leaves_nothing_of_the_agent_on_a_node(gpu_node: GpuNode) -> None:
+def test_purge_removes_everything_of_the_agent_from_a_node(gpu_node: GpuNode) -> None:
     """The last test of this module: no agent serves the node afterwards."""
     cluster, device = gpu_node.cluster, gpu_node.devices()[0]
     gpu_node.wait_until_served()

@@ -1,4 +1,4 @@
-"""Both doors on a real API server and kube-scheduler: claims stand in the same queues, and no card is given twice."""
+"""Both allocation APIs on a real API server and kube-scheduler: claims use the same queues, and no card is given twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from calabash.model.request import GpuRequest
 
 @pytest.fixture(scope="module")
 def planned(own_control_plane: Cluster) -> Iterator[Planned]:
-    """Two nodes of two cards by tokens, and two by claims: one by its label, one as its agent says."""
+    """Two nodes of two cards with device IDs, and two with claims: one by its label, one by its agent's report."""
     options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-rest": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
         found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
@@ -38,7 +38,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
         yield found
 
 
-def test_a_gang_of_claims_is_released_together_and_each_door_has_its_own_nodes(planned: Planned) -> None:
+def test_gang_of_claims_is_released_together_and_each_allocation_api_has_its_nodes(planned: Planned) -> None:
     template(planned, "gang")
     gang = GpuRequest(gang="g", gang_size=4)
     planned.create("gang", [claimer(f"p{i}", gang) for i in range(3)])
@@ -170,7 +170,7 @@ def test_a_pod_with_a_claim_goes_to_another_node_where_its_nominated_one_has_no_
 
 
 @pytest.mark.parametrize("program", ["planner", "calabash-scheduler"])
-def test_who_decides_is_killed_amid_pods_with_claims_and_all_are_bound_and_no_card_is_given_twice(
+def test_pods_with_claims_are_all_bound_once_though_planner_and_scheduler_are_killed(
     planned: Planned, program: str
 ) -> None:
     cluster, space = planned.cluster, f"killed-{program}"

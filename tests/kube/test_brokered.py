@@ -1,4 +1,4 @@
-"""Pods whose cards a worker uses in their stead: what they have, what they have not, and how it all ends."""
+"""Tests of brokered pods, whose cards are used by a worker on their behalf: limits, access, failures and ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(gpu_node: GpuNode) -> Iterator[None]:
-    """After each test: no slot, no socket, no worker, and nothing on a card."""
+    """Check after each test that there is no slot, socket or worker, and no process on a card."""
     yield
     for pod in gpu_node.cluster.api.get(PODS)["items"]:
         gpu_node.delete(pod["metadata"]["name"])
@@ -56,12 +56,12 @@ def brokered(gpu_node: GpuNode, memory_mib: int, *, cores: int = 30, name: str =
 
 
 def within(got: int, limit_mib: int) -> bool:
-    """A context takes a part of the limit; nothing is had beyond it."""
+    """Assert that a program got nearly its memory limit and no more; a CUDA context takes a part of the limit."""
     return limit_mib - 450 <= got <= limit_mib
 
 
 def workers(uid: str) -> list[int]:
-    """The processes of ours in the control groups of a pod by their numbers here, in the order in which they began."""
+    """Return the PIDs outside of our worker processes in the control groups of a pod, in the order of their start."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/comm"):
         try:
@@ -74,7 +74,7 @@ def workers(uid: str) -> list[int]:
 
 
 def strays(uid: str, pids: list[int]) -> list[str]:
-    """Groups outside of their pod that these processes are in, in hierarchies in which its other processes are in it."""
+    """Return the control groups of these processes outside of their pod, in hierarchies where the pod has other processes."""
     groups = (
         path.parent / "cgroup" for path in Path("/proc").glob("[0-9]*/comm") if pod_of(int(path.parent.name)) == uid
     )
@@ -93,8 +93,8 @@ def status(gpu_node: GpuNode, name: str) -> dict[str, Any]:
     return found
 
 
-def until_said(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) -> str:
-    """What a pod has printed, once that holds."""
+def wait_for_output(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) -> str:
+    """Wait until the output of a pod satisfies the predicate, and return the output."""
 
     def found() -> str:
         log = output_so_far(gpu_node, name)
@@ -113,7 +113,7 @@ def test_a_program_computes_rightly_within_its_cap_and_sees_no_card_no_driver_an
     name = gpu_node.run(plan, {"main": f"{look}; {RIGHT}; {FILL}; {HOLD}"})
     uid = uid_of(gpu_node, name)
     gpu_node.wait(name, "Running")
-    log = until_said(gpu_node, name, lambda log: "\nright\n" in log and log.split()[-1].isdigit())
+    log = wait_for_output(gpu_node, name, lambda log: "\nright\n" in log and log.split()[-1].isdigit())
     assert within(got_mib(log), 1024)
     assert not [
         line for line in log.splitlines() if "nvidia" in line and "libnvidia-ml" not in line and "void" not in line
@@ -151,7 +151,7 @@ def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_n
     script = f"(sleep 1000 | load wait) & {UNTIL_TOLD}; {RIGHT}; {FILL}; [ -e /dev/termination-log ] && exit 1"
     name = gpu_node.run([brokered(gpu_node, 3000)], {"main": script}, restart="Always")
     gpu_node.wait(name, "Running")
-    until_said(gpu_node, name, lambda log: "ready" in log)
+    wait_for_output(gpu_node, name, lambda log: "ready" in log)
     uid = uid_of(gpu_node, name)
     before = workers(uid)
     assert len(before) == 2, "the host, and the worker of one program"
@@ -163,11 +163,11 @@ def test_a_running_program_goes_on_while_agent_and_kubelet_die_and_so_does_its_n
     assert workers(uid) == before
     gpu_node.create_file_in_pod(name)
     gpu_node.cluster.wait_for(lambda: status(gpu_node, name)["restartCount"] >= 1, "its container to start again")
-    until_said(gpu_node, name, lambda log: "ready" in log)
+    wait_for_output(gpu_node, name, lambda log: "ready" in log)
     gpu_node.cluster.wait_for(lambda: len(workers(uid)) == 2, "its former worker to be gone")
     assert workers(uid)[0] == before[0], "the same host"
     gpu_node.create_file_in_pod(name)
-    until_said(gpu_node, name, lambda log: "right" in log)
+    wait_for_output(gpu_node, name, lambda log: "right" in log)
 
 
 def test_a_worker_that_dies_is_its_own_pods_loss_alone_and_the_next_start_has_another(gpu_node: GpuNode) -> None:
@@ -189,8 +189,8 @@ def test_a_worker_that_dies_is_its_own_pods_loss_alone_and_the_next_start_has_an
     told = gpu_node.cluster.kubectl("logs", "-p", hit).split()[1:4]
     assert len(told) == 3
     assert "0" not in told[1:], "its program was told; a launch may be accepted and fail later"
-    until_said(gpu_node, other, lambda log: log.split() == ["ready", "0", "0", "0"])
-    until_said(gpu_node, hit, lambda log: log.split() == ["ready"])
+    wait_for_output(gpu_node, other, lambda log: log.split() == ["ready", "0", "0", "0"])
+    wait_for_output(gpu_node, hit, lambda log: log.split() == ["ready"])
     assert workers(uid_of(gpu_node, hit))[0] != host
     assert status(gpu_node, other)["restartCount"] == 0
 

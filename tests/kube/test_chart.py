@@ -1,4 +1,4 @@
-"""What the chart renders to, with several values, and which values it refuses. Needs Helm and no cluster."""
+"""Objects that the chart renders with several values, and values that it refuses. Needs Helm, no cluster."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _helm() -> None:
 
 
 def containers(manifests: list[Manifest]) -> list[tuple[Manifest, Manifest]]:
-    """Every container of the components, with its pod's spec."""
+    """Return every container of the components, with its pod's spec."""
     specs = [m["spec"]["template"]["spec"] for m in manifests if m["kind"] in WORKLOADS]
     return [(container, spec) for spec in specs for container in spec["containers"]]
 
 
 def parsed_by_the_product(command: str, words: list[str]) -> dict[str, Any]:
-    """What a command of the product reads from these words. Raises click.UsageError for one that it does not know."""
+    """Return what a product command parses from these arguments. Raises click.UsageError for an unknown option."""
     above = cli.make_context("calabash", [command])
     parsed = cli.get_command(above, command)
     assert parsed is not None
@@ -229,7 +229,7 @@ def test_agent_leaves_device_access_alone_where_the_values_say_so() -> None:
 
 
 def gpu_node_verbs(values: Manifest) -> list[str]:
-    """What an agent may do with GpuNodes."""
+    """Return the verbs that the agent's role has for GpuNodes."""
     rules = one(render(values), "ClusterRole", "calabash-agent")["rules"]
     (verbs,) = (rule["verbs"] for rule in rules if rule["resources"] == ["gpunodes"])
     return list(verbs)
@@ -316,8 +316,8 @@ def test_one_planner_has_none_of_the_rights_by_which_several_share_a_cluster() -
     assert "shards" not in one(manifests, "ConfigMap", "calabash-admission")["data"]["settings.yaml"]
 
 
-def test_the_planner_answers_its_own_pod_alone() -> None:
-    """Whoever reaches it may bind pods, and not every cluster keeps NetworkPolicies."""
+def test_planner_listens_on_loopback_of_its_pod_only() -> None:
+    """Every client of the planner could bind pods, and not every cluster enforces NetworkPolicies."""
     manifests = render({"networkPolicies": {"enabled": False}})
     spec = one(manifests, "Deployment", "calabash-planner")["spec"]["template"]["spec"]
     (container,) = (c for c in spec["containers"] if c["name"] == "planner")

@@ -1,4 +1,4 @@
-"""The chart on a real API server: everything is accepted, nobody may do more than it must, the policies hold."""
+"""The chart on a real API server: all objects are accepted, accounts have only the listed rights, the policies hold."""
 
 from __future__ import annotations
 
@@ -150,13 +150,13 @@ def helm(cluster: Cluster, verb: str, *words: str, values: charts.Manifest | Non
 
 
 def as_account(cluster: Cluster, account: str, *bound: str) -> tuple[Api, str]:
-    """The API as a service account, by a token like those of its pods, and that token."""
+    """Return a client with a service account token like those of its pods, and that token."""
     token = cluster.kubectl("create", "token", account, f"--namespace={NAMESPACE}", *bound).strip()
     return Api(cluster.secrets.server, cluster.secrets.authority, token), token
 
 
 def client_of(cluster: Cluster, token: str, directory: Path) -> KubeClient:
-    """The product's own client with that token."""
+    """Return the product's own client with that token."""
     config = json.loads(cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
     path = directory / "kubeconfig"
@@ -165,7 +165,7 @@ def client_of(cluster: Cluster, token: str, directory: Path) -> KubeClient:
 
 
 def agent_pod(cluster: Cluster, node: str) -> Mapping[str, Any]:
-    """The agent's own pod on a node, as its DaemonSet made it."""
+    """Return the agent's pod on a node, as its DaemonSet made it."""
 
     def found() -> Mapping[str, Any] | None:
         pods = cluster.api.get(f"{PODS.format(NAMESPACE)}?labelSelector=app.kubernetes.io/component=agent")["items"]
@@ -189,7 +189,7 @@ def pod(name: str, *, limits: Mapping[str, str] | None = None, **metadata: Any) 
 
 
 def namespace(cluster: Cluster, name: str, *, admission: str = "", level: str = "privileged") -> str:
-    """A namespace in which pods can be made; its name."""
+    """Create a namespace in which pods can be created; return its name."""
     labels = {
         "pod-security.kubernetes.io/enforce": level,
         **({"calabash.dev/admission": admission} if admission else {}),
@@ -248,7 +248,7 @@ def test_every_account_of_the_chart_is_written_here() -> None:
 
 
 def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
-    """What an account may do with objects, by the API server's own answer."""
+    """Return the rights of an account on objects, as the API server reports them."""
     api, _ = as_account(cluster, account)
     asked = {"kind": "SelfSubjectRulesReview", "spec": {"namespace": NAMESPACE}}
     group = "authorization.k8s.io/v1"
@@ -258,7 +258,7 @@ def rules(cluster: Cluster, account: str) -> dict[tuple[str, str], set[str]]:
 
 
 def by_resource(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], set[str]]:
-    """Rules of access by group and resource, ``resource=name`` where one is for one object."""
+    """Return the verbs by group and resource; ``resource=name`` where a rule is for one object."""
     found: dict[tuple[str, str], set[str]] = {}
     for rule in listed:
         names = [f"={name}" for name in rule.get("resourceNames", ())] or [""]
@@ -500,7 +500,7 @@ def test_a_planner_may_do_what_it_does(installed: Cluster, tmp_path: Path) -> No
 
 
 def trusted(cluster: Cluster) -> dict[str, str]:
-    """Each webhook's authority."""
+    """Return the CA bundle of each webhook."""
     found: dict[str, str] = {}
     for kind in ("mutating", "validating"):
         path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/calabash-admission"
@@ -571,7 +571,7 @@ def test_what_is_not_the_agent_keeps_to_the_strictest_pod_security(installed: Cl
 
 
 def pod_of(manifest: charts.Manifest) -> dict[str, Any]:
-    """A pod as a component's would be, under the account that every namespace has."""
+    """Return a pod like a component's, under the service account that every namespace has."""
     spec = {**manifest["spec"]["template"]["spec"], "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": manifest["metadata"]["name"]}, "spec": spec}
 
@@ -590,7 +590,7 @@ NVIDIA_DEVICES: Mapping[str, dict[str, Any]] = {
 
 
 def asking_past_the_agent(name: str, how: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod that NVIDIA's container runtime would give devices, whatever the agent granted."""
+    """Return a pod to which NVIDIA's container runtime would give devices without the agent."""
     made = pod(name, annotations=how.get("annotations", {}))
     (main,) = made["spec"]["containers"]
     main["env"] = how.get("env", [])

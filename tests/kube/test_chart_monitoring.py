@@ -1,4 +1,4 @@
-"""What the chart renders for Prometheus. Needs Helm and no cluster."""
+"""Objects that the chart renders for Prometheus. Needs Helm, no cluster."""
 
 from __future__ import annotations
 

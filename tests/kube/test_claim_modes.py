@@ -1,5 +1,7 @@
-"""Every sharing mode by claims, from admission through the planner and a stock scheduler to a real kubelet: a pod has what its
-claim says, a card is given in one way at a time, and what was made for a claim is undone after it."""
+"""Every sharing mode by claims, from admission through the planner and a stock scheduler to a real kubelet.
+
+A pod has what its claim requests, a card is in one mode at a time, and everything made for a claim is removed after it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(product: Product) -> Iterator[None]:
-    """After each test nobody holds anything, nothing of a claim is left, and every card is idle: in no mode, in one piece."""
+    """Check after each test that no slice is allocated, no file of a claim is left, and no card has a mode or partitions."""
     yield
     api = product.api
     for kind in ("pods", "resourceclaims"):
@@ -71,12 +73,12 @@ def everything_comes_back(product: Product) -> Iterator[None]:
 
 
 def modes(product: Product) -> dict[str, str]:
-    """The mode of each card, by UUID."""
+    """Return the mode of each card, by UUID."""
     return {device["uuid"]: device.get("mode", "") for device in product.gpu_node.status().get("devices", [])}
 
 
 def left_of_claims(product: Product) -> list[str]:
-    """What lies on the node of claims: the agent's notes, and specs for the runtime."""
+    """Return the files of claims on the node: the agent's records, and CDI specs."""
     node = product.gpu_node.node
     directories = (node.outside("/var/lib/calabash/claims"), node.outside("/run/cdi"))
     return [path.name for directory in directories if directory.is_dir() for path in directory.iterdir()]
@@ -93,7 +95,7 @@ def start(
     namespace: str = TEAM,
     **exactly: Any,
 ) -> None:
-    """A pod with a claim of the same name for one device of the class ``of``, as its user writes both."""
+    """Create a pod with a claim of the same name for one device of the class ``of``, as a user writes both."""
     wanted: Json = {"deviceClassName": of, **exactly}
     if amounts:
         wanted["capacity"] = {"requests": amounts}
@@ -113,8 +115,8 @@ def of_model(model: str) -> str:
     return f'device.attributes["calabash.dev"].model.contains("{model}")'
 
 
-def said(product: Product, name: str, words: int, namespace: str = TEAM) -> list[str]:
-    """What it has printed, once that is so many words."""
+def wait_for_words(product: Product, name: str, words: int, namespace: str = TEAM) -> list[str]:
+    """Wait until a pod has printed so many words, and return them."""
 
     def printed() -> list[str]:
         found = product.log(namespace, name).split()
@@ -125,7 +127,7 @@ def said(product: Product, name: str, words: int, namespace: str = TEAM) -> list
 
 
 def lines_of(product: Product, name: str, namespace: str = TEAM) -> list[str]:
-    """What it has printed, once it has said ``end``."""
+    """Wait until a pod has printed ``end``, and return the lines before it."""
 
     def printed() -> list[str]:
         found = product.log(namespace, name).splitlines()
@@ -136,26 +138,26 @@ def lines_of(product: Product, name: str, namespace: str = TEAM) -> list[str]:
 
 
 def slices(product: Product) -> dict[str, Json]:
-    """What the node tells that each pod holds."""
+    """Return the slices that the GpuNode reports for each pod."""
     devices = product.gpu_node.status()["devices"]
     return {
         part["pod"].partition("/")[2]: {**part, "device": d["uuid"]} for d in devices for part in d.get("slices", [])
     }
 
 
-def told_of(product: Product, count: int) -> dict[str, Json]:
-    """The same once it tells of so many."""
+def wait_for_slices(product: Product, count: int) -> dict[str, Json]:
+    """Wait until the GpuNode reports slices of so many pods, and return them."""
     product.cluster.wait_for(lambda: len(slices(product)) == count, f"the node to tell of {count} pods")
     return slices(product)
 
 
 def cards(product: Product) -> dict[str, Json]:
-    """The books of the cards, by UUID."""
+    """Return the state of the cards as the simulated driver records it, by UUID."""
     return {card["uuid"]: card for card in map(product.gpu_node.card, range(6))}
 
 
-def waits(product: Product, name: str, reason: str, namespace: str = TEAM) -> str:
-    """Until it is told that it waits for this; in which words."""
+def wait_for_reason(product: Product, name: str, reason: str, namespace: str = TEAM) -> str:
+    """Wait until the pod's condition has this reason, and return its message."""
 
     def told() -> str:
         found = product.condition(namespace, name)
@@ -199,9 +201,9 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_claim_says(prod
         "sliced": 2,
         "worker": 3,
     }
-    seen = {name: said(product, name, count) for name, count in words.items()}
+    seen = {name: wait_for_words(product, name, count) for name, count in words.items()}
     assert {name: len(found) for name, found in seen.items()} == words, "one device each, and how much it got"
-    held = told_of(product, 9)
+    held = wait_for_slices(product, 9)
     assert {name: (part["mode"], part.get("profile", "")) for name, part in held.items()} == {
         "part": ("mig", "1g.10gb"),
         "theirs": ("mig", "2g.20gb"),
@@ -238,12 +240,12 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_claim_says(prod
     (service,) = {held["half"]["device"]}
     product.cluster.wait_for(lambda: cards(product)[service]["compute_mode"] == 0, "the card of the service to be open")
     start(product, "again", "calabash.dev", FOREVER, of_model(A100))
-    assert int(said(product, "again", 2)[1]) // MIB > 80 * 1024 * 0.97, "it is in one piece again"
+    assert int(wait_for_words(product, "again", 2)[1]) // MIB > 80 * 1024 * 0.97, "it is in one piece again"
     assert cards(product)[divided["uuid"]]["compute_instances"] == []
 
 
 def of_nvidia(kind: str) -> Json:
-    """What a claim says to NVIDIA's driver."""
+    """Return a claim spec with parameters for NVIDIA's driver."""
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, "sharing": TURNS}
     return {"driver": "gpu.nvidia.com", "parameters": parameters}
 
@@ -255,7 +257,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_is_given
     start(product, "machine", "vfio.calabash.dev", f"{look}; exec sleep 1000", of_model(T4))
     lines = lines_of(product, "machine")
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
-    (held,) = told_of(product, 1).values()
+    (held,) = wait_for_slices(product, 1).values()
     (card,) = (d for d in product.gpu_node.status()["devices"] if d["uuid"] == held["device"])
     assert (held["mode"], card["health"]) == ("passthrough", "healthy"), "away, and not ill"
     address = card["pciBusId"].lower()[4:]
@@ -272,7 +274,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_is_given
 def test_who_watches_sees_all_cards_and_takes_nothing(product: Product) -> None:
     product.namespace(WATCH, **{"resource.kubernetes.io/admin-access": "true"})
     start(product, "used", "vgpu.calabash.dev", FOREVER, of_model(T4), amounts={"memory": "1Gi", "cores": "30"})
-    said(product, "used", 2)
+    wait_for_words(product, "used", 2)
     script = "sim_nvml_look; load devices && echo computed; ls -d /run/calabash/slot; echo end; exec sleep 1000"
     start(product, "admin", "observed.calabash.dev", script, namespace=WATCH, adminAccess=True, allocationMode="All")
     lines = lines_of(product, "admin", WATCH)
@@ -280,9 +282,9 @@ def test_who_watches_sees_all_cards_and_takes_nothing(product: Product) -> None:
     assert shown == set(cards(product))
     assert "computed" not in lines
     assert "/run/calabash/slot" not in lines
-    assert set(told_of(product, 1)) == {"used"}
+    assert set(wait_for_slices(product, 1)) == {"used"}
     start(product, "beside", "calabash.dev", SEES, of_model(H100))
-    assert len(said(product, "beside", 1)) == 1, "who watches a card keeps nobody from it"
+    assert len(wait_for_words(product, "beside", 1)) == 1, "who watches a card keeps nobody from it"
 
 
 def test_a_claim_waits_in_its_queue_and_starts_when_there_is_room_in_it(product: Product) -> None:
@@ -293,13 +295,13 @@ def test_a_claim_waits_in_its_queue_and_starts_when_there_is_room_in_it(product:
     for name in ("first", "second"):
         start(product, name, "calabash.dev", FOREVER, of_model(T4), namespace=SMALL)
         if name == "first":
-            assert len(said(product, name, 2, SMALL)) == 2
-    assert SMALL in waits(product, "second", "QueueOverLimit", SMALL)
+            assert len(wait_for_words(product, name, 2, SMALL)) == 2
+    assert SMALL in wait_for_reason(product, "second", "QueueOverLimit", SMALL)
     claim = api.get(f"{GROUP}/namespaces/{SMALL}/resourceclaims/second")
     assert "allocation" not in claim.get("status", {})
-    assert set(told_of(product, 1)) == {"first"}
+    assert set(wait_for_slices(product, 1)) == {"first"}
     product.delete(SMALL, "first")
-    device, got = said(product, "second", 2, SMALL)
-    held = told_of(product, 1)["second"]
+    device, got = wait_for_words(product, "second", 2, SMALL)
+    held = wait_for_slices(product, 1)["second"]
     assert f"GPU-{device}" == held["device"]
     assert int(got) // MIB > 14000

@@ -40,7 +40,7 @@ def nothing_left(gpu_node: ClaimNode) -> Iterator[None]:
 
 
 class TestContainers(Containers):
-    """What they have by tokens, they have by claims."""
+    """Tests of containers whose devices are allocated by claims."""
 
 
 def test_a_pod_has_the_ten_gibibytes_of_its_claim_and_no_more_and_its_end_frees_them(gpu_node: ClaimNode) -> None:
@@ -126,7 +126,7 @@ def test_the_claim_and_the_node_tell_what_was_given(gpu_node: ClaimNode) -> None
 
 
 def health_in_status(gpu_node: ClaimNode, name: str) -> list[str]:
-    """What a pod's status says of the devices of its container's claim."""
+    """Return the health of the devices of the claim of the pod's container, as the pod's status has it."""
     statuses = gpu_node.cluster.api.get(f"{PODS}/{name}")["status"].get("containerStatuses", [])
     resources = [
         r for status in statuses for r in status.get("allocatedResourcesStatus", ()) if r["name"] == "claim:main"
@@ -135,12 +135,12 @@ def health_in_status(gpu_node: ClaimNode, name: str) -> list[str]:
 
 
 def tainted(gpu_node: ClaimNode) -> set[str]:
-    """The cards of whose devices nothing new is allocated."""
+    """Return the cards with a taint against new allocations."""
     devices = [device for one in gpu_node.cluster.api.get(SLICES)["items"] for device in one["spec"].get("devices", ())]
     return {device["attributes"]["uuid"]["string"] for device in devices if device.get("taints")}
 
 
-def test_a_card_that_falls_ill_is_told_to_its_pods_alone_and_is_allocated_again_when_it_is_well(
+def test_unhealthy_card_is_reported_to_its_pods_only_and_allocated_again_when_healthy(
     gpu_node: ClaimNode,
 ) -> None:
     cluster, (ill, well) = gpu_node.cluster, gpu_node.devices()

@@ -1,4 +1,4 @@
-"""The slices of a node with a real API server and scheduler: all is kept, and no card is given in two ways at once."""
+"""ResourceSlices of a node on a real API server and scheduler: all are stored, and no card is allocated in two modes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def until(check: Callable[[], bool], what: str) -> None:
 
 
 class Published:
-    """A node of one H100 that only the API server knows, and pods with claims on it."""
+    """A fake node with one H100 and its slices, and pods with claims on it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.kube: KubeClient = load_client(cluster.kubeconfig)
@@ -64,7 +64,7 @@ class Published:
         until(lambda: self.publisher.publish(self.snapshot(health, pinned), FACTS), "slices")
 
     def ask(self, name: str, of: str, amounts: Mapping[str, str] | None = None, selector: str = "") -> None:
-        """A pod with a claim of its own."""
+        """Create a pod with a claim of its own."""
         exactly: dict[str, Any] = {"deviceClassName": f"t-{of}"}
         if amounts:
             exactly["capacity"] = {"requests": dict(amounts)}
@@ -84,10 +84,10 @@ class Published:
         self.kube.create(POD, {"metadata": {"name": name}, "spec": spec}, SPACE)
 
     def remove(self, *names: str) -> None:
-        """Removes pods and their claims: first those that wait, which would be given what the others leave.
+        """Delete pods and their claims: first the waiting ones, to which the allocations of the others would go.
 
-        The stock scheduler wakes no pod when an allocation that it was still writing comes to nothing: a pod that was
-        refused because of it waits for the next change of any claim or slice, or for five minutes.
+        The stock scheduler wakes no pod if an allocation that it was still writing fails: a pod that was refused because of
+        it waits for the next change of any claim or slice, or for five minutes.
         """
         for name in sorted(names, key=lambda name: self.given(name) is not None):
             self.kube.delete(POD, name, SPACE, grace_s=0)
@@ -100,12 +100,12 @@ class Published:
         return allocation.devices.results[0] if allocation is not None else None
 
     def refused(self, name: str) -> bool:
-        """Whether the scheduler has looked at it and found nothing."""
+        """Return True if the scheduler has tried the pod and found no allocation."""
         pod = self.kube.get(POD, name, SPACE)
         return pod is not None and any(c.reason == "Unschedulable" for c in pod.status.conditions)
 
     def bound(self, name: str) -> bool:
-        """Whether the scheduler is done with it: a claim's allocation is written some time before."""
+        """Return True if the scheduler has bound the pod; it writes a claim's allocation some time before."""
         pod = self.kube.get(POD, name, SPACE)
         return pod is not None and pod.spec.node_name != ""
 
@@ -223,7 +223,7 @@ def test_a_brokered_claim_says_so_to_the_agent(published: Published) -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """The pods of the guide, each with what it needs: its name and the manifest."""
+    """Return the pods of the guide, each with its name and the manifest of what it needs."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-resource-claims.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     pods = [next(o["metadata"]["name"] for o in yaml.safe_load_all(b) if o["kind"] == "Pod") for b in blocks]

@@ -32,7 +32,7 @@ def short() -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_no_limit_is_exceeded_by_what_was_measured(short: Path) -> None:
-    """Only a share below what was asked is accepted: programs that wait for a processor do not keep the card busy."""
+    """A share below the request is accepted only here: programs that wait for a processor do not keep the card busy."""
     need(node=True)
     done = subprocess.run(
         DEMO,

@@ -36,7 +36,7 @@ def on_disk(product: Product, command: str) -> str:
     return product.cluster.exec_inside("sh", "-c", command, beside=product.gpu_node.node.name, check=False)
 
 
-def told(product: Product, name: str) -> str:
+def event_messages(product: Product, name: str) -> str:
     """Return what the events of a pod say."""
     found = product.api.get(f"/api/v1/namespaces/{SPACE}/events")["items"]
     return "\n".join(event["message"] for event in found if event["involvedObject"]["name"] == name)
@@ -77,8 +77,8 @@ def test_starts_fail_with_the_reason_while_the_disk_is_full_and_succeed_afterwar
     )
     cluster.kubectl("exec", "-n", SPACE, "starts", "-c", "early", "--", "touch", "/tmp/go")
     already = len(got_mib(product, "runs"))
-    cluster.wait_for(lambda: "is full" in told(product, "starts"), "why the pod does not start", 60)
-    assert "hint: free some space" in told(product, "starts")
+    cluster.wait_for(lambda: "is full" in event_messages(product, "starts"), "why the pod does not start", 60)
+    assert "hint: free some space" in event_messages(product, "starts")
     cluster.wait_for(lambda: ready(product) == ("False", "disk_full"), "the GpuNode to say so")
     cluster.wait_for(lambda: "the disk of /var/lib/calabash is full" in of_node(product), "an event of the node")
     cluster.wait_for(lambda: product.gpu_node.device_id_count() < 8, "no more devices to be offered than are in use")

@@ -76,8 +76,8 @@ def ours(manifest: Json) -> bool:
     return bool(manifest["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "metrics")
 
 
-def tell(cluster: Cluster, percent: int) -> None:
-    """Every pod that runs uses so much of its slice, as the agent of the node tells."""
+def report_usage(cluster: Cluster, percent: int) -> None:
+    """Report, as the node's agent, that every running pod uses so much of its slice."""
     running = [pod for pod in cluster.api.get(PODS)["items"] if pod["status"].get("phase") == "Running"]
     told: list[Json] = [
         {
@@ -127,7 +127,7 @@ def test_slices_that_are_busy_become_more_and_those_that_idle_become_fewer(clust
 
         def running(percent: int, count: int) -> bool:
             pods = [pod for pod in api.get(PODS)["items"] if pod["status"].get("phase") == "Running"]
-            tell(cluster, percent)
+            report_usage(cluster, percent)
             return len(pods) == count
 
         def told() -> str:

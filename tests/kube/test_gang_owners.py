@@ -56,7 +56,7 @@ def served(cluster: Cluster, path: str) -> bool:
 
 
 def template(*, gang: str = "", size: int = 0, **more: Any) -> Json:
-    """A pod that asks for a whole card, as a user writes it into whatever makes it."""
+    """Return a pod that requests a whole card, as a user writes it into an owner's template."""
     container = {"name": "main", "image": "localhost/busybox:1", "resources": {"limits": {GPUS: "1"}}}
     annotations = {GANG: gang, GANG_SIZE: str(size)} if gang else {}
     metadata = {"annotations": annotations | more.pop("annotations", {}), "labels": more.pop("labels", {})}
@@ -75,7 +75,7 @@ def create(planned: Planned, api: str, namespace: str, plural: str, body: Json) 
 
 
 def wait_incomplete(planned: Planned, namespace: str, count: int) -> None:
-    """Until so many are there and told that others are missing; then none has a node, and none a plan."""
+    """Wait until so many pods exist and have the reason that their gang is incomplete; none has a node or a plan."""
 
     def told() -> bool:
         pods = planned.pods(namespace).values()

@@ -31,7 +31,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
 
 
 def asking(name: str, request: GpuRequest = WHOLE, *, cpu: str = "", **spec: Any) -> Json:
-    """A pod as admission leaves it where the product has no scheduler of its own."""
+    """Return a pod as admission leaves it if the product has no scheduler of its own."""
     pod = planned_pod(name, request, schedulerName="default-scheduler", **spec)
     resources = pod["spec"]["containers"][0]["resources"]
     for nominal in (MEMORY, CORES):
@@ -74,7 +74,7 @@ def by_hand(name: str, node: str, gpus: int) -> Json:
 
 
 def everyone_planned(planned: Planned, namespace: str, count: int) -> dict[str, Json]:
-    """Until so many pods are bound and have a plan for their node; they."""
+    """Wait until so many pods are bound and have a plan for their node; return the pods."""
 
     def found() -> dict[str, Json]:
         pods = planned.pods(namespace)
@@ -159,11 +159,11 @@ def test_what_its_kubelet_refused_is_deleted_if_its_owner_makes_it_again_and_sta
     for name in first:
         planned.api.patch(f"/api/v1/namespaces/swept/pods/{name}/status", {"status": refused})
 
-    def heir() -> bool:
+    def replacement() -> bool:
         pods = planned.pods("swept")
         return len(pods) == 2 and set(pods) & set(first) == {"alone"} and all(map(plan, pods.values()))
 
-    planned.cluster.wait_for(heir, "the pod that its owner made")
+    planned.cluster.wait_for(replacement, "the pod that its owner made")
     events = planned.api.get("/api/v1/namespaces/swept/events")["items"]
     said = {e["involvedObject"]["name"]: e["message"] for e in events if e["reason"] == "KubeletRefused"}
     assert set(said) == set(first)

@@ -181,7 +181,7 @@ def served(product: Product, name: str = "served", timeout_s: float = 30) -> flo
     return took_s
 
 
-def told(product: Product, name: str, namespace: str = USER) -> str:
+def messages_of(product: Product, name: str, namespace: str = USER) -> str:
     """Return what a pod of the user is told by conditions and events."""
     pod = product.pod(namespace, name)
     found = [c.get("message", "") for c in pod["status"].get("conditions", []) if c.get("reason") != "SchedulingGated"]
@@ -191,7 +191,7 @@ def told(product: Product, name: str, namespace: str = USER) -> str:
 
 def wait_told(product: Product, name: str, *texts: str, namespace: str = USER) -> str:
     def said() -> str:
-        found = told(product, name, namespace)
+        found = messages_of(product, name, namespace)
         return found if all(text in found for text in texts) else ""
 
     try:

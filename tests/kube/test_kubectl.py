@@ -60,7 +60,7 @@ def there(control_plane: Cluster) -> Iterator[Cluster]:
 
 
 def command(cluster: Cluster, account: str, directory: Path, *words: str) -> subprocess.Popen[str]:
-    """``kubectl calabash ...`` with the rights of an account."""
+    """Run ``kubectl calabash`` with the rights of an account."""
     config = json.loads(cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": cluster.kubectl("create", "token", account, "-n", TEAM).strip()}
     file = directory / f"{account}.kubeconfig"
@@ -75,8 +75,8 @@ def command(cluster: Cluster, account: str, directory: Path, *words: str) -> sub
     )
 
 
-def tell(cluster: Cluster, *slices: dict[str, Any]) -> None:
-    """What the node's agent would tell."""
+def report_status(cluster: Cluster, *slices: dict[str, Any]) -> None:
+    """Write the status that the node's agent would report."""
     (card,) = devices(1)
     cluster.api.patch(f"{GPU_NODES}/{NODE}/status", {"status": {"devices": [{**card, "slices": list(slices)}]}})
 
@@ -91,7 +91,7 @@ def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views
     body["metadata"]["labels"] = {"app": "web"}
     made = api.create(pods, body)
     held = {"pod": f"{TEAM}/holds", "podUid": made["metadata"]["uid"], "container": "main", "mode": "vgpu"}
-    tell(
+    report_status(
         there,
         {**held, "policy": "fixed", "allocation": "a", "memoryMib": 8192, "corePercent": 30, "coreUsedPercent": 20},
     )
@@ -119,7 +119,7 @@ def test_a_node_is_emptied_by_who_may_as_the_budget_allows_and_seen_by_who_views
     api.delete(f"{budgets}/web")
     emptying = command(there, "drainer", tmp_path, "drain", NODE, "--force", "--timeout", "60s")
     there.wait_for(lambda: not api.exists(f"{pods}/holds"), "the pod to leave")
-    tell(there)
+    report_status(there)
     out, said = emptying.communicate(timeout=60)
     assert emptying.returncode == 0, said
     assert out.startswith(f"{NODE}: 1 pod has left")

@@ -1,5 +1,8 @@
-"""Every sharing mode in pods, on one real node with cards of several kinds: what a user asks for by a word is what a container
-has, a card changes its mode when it is idle and only then, and what was given comes back."""
+"""Every sharing mode in pods, on one real node with cards of several kinds.
+
+A container has what its pod's annotations request, a card changes its mode only when it is idle, and everything allocated is
+released.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(product: Product) -> Iterator[None]:
-    """After each test nobody holds anything, and every card is idle: in no mode."""
+    """Check after each test that no slice is allocated, and every card is idle without a mode."""
     yield
     for pod in product.api.get(f"/api/v1/namespaces/{TEAM}/pods")["items"]:
         product.api.delete(f"/api/v1/namespaces/{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
@@ -57,7 +60,7 @@ def everything_comes_back(product: Product) -> Iterator[None]:
 
 
 def modes(product: Product) -> dict[str, str]:
-    """The mode of each card, by UUID."""
+    """Return the mode of each card, by UUID."""
     return {device["uuid"]: device.get("mode", "") for device in product.gpu_node.status().get("devices", [])}
 
 
@@ -70,7 +73,7 @@ def start(
     restart: str = "Never",
     **said: str,
 ) -> None:
-    """A pod whose annotations say ``mode``, ``isolation``, ``models``, ``spill``."""
+    """Create a pod with the annotations ``mode``, ``isolation``, ``models`` and ``spill``."""
     names = {"mode": MODE, "isolation": ISOLATION, "models": MODELS, "spill": SPILL}
     made = user_pod(name, dict(limits or {GPUS: "1"}), script, restartPolicy=restart)
     made["metadata"]["annotations"] = {names[word]: value for word, value in said.items()}
@@ -78,7 +81,7 @@ def start(
 
 
 def said(product: Product, name: str, lines: int) -> list[str]:
-    """What it has printed, once that is so many lines."""
+    """Wait until a pod has printed so many lines, and return them."""
 
     def printed() -> list[str]:
         found = product.log(TEAM, name).split()
@@ -92,8 +95,8 @@ def plan_of(product: Product, name: str) -> PodPlan:
     return read_plan(product.pod(TEAM, name)["metadata"]["annotations"]["calabash.dev/plan"])
 
 
-def waits_with(product: Product, name: str, *words: str) -> str:
-    """Until it is told why it waits, in these words."""
+def wait_for_message(product: Product, name: str, *words: str) -> str:
+    """Wait until the message of the pod's condition contains these words."""
 
     def told() -> str:
         message = str(product.condition(TEAM, name).get("message", ""))
@@ -107,15 +110,15 @@ def waits_with(product: Product, name: str, *words: str) -> str:
 
 
 def slices(product: Product) -> dict[str, Json]:
-    """What the node tells that each pod holds."""
+    """Return the slices that the GpuNode reports for each pod."""
     devices = product.gpu_node.status()["devices"]
     return {
         part["pod"].partition("/")[2]: {**part, "device": d["uuid"]} for d in devices for part in d.get("slices", [])
     }
 
 
-def told_of(product: Product, count: int) -> dict[str, Json]:
-    """The same once it tells of so many."""
+def wait_for_slices(product: Product, count: int) -> dict[str, Json]:
+    """Wait until the GpuNode reports slices of so many pods, and return them."""
     product.cluster.wait_for(lambda: len(slices(product)) == count, f"the node to tell of {count} pods")
     return slices(product)
 
@@ -130,7 +133,7 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_words_say(produ
     lines = {"named": 2, "hardware": 2, "turn0": 2, "turn1": 1, "whole": 2, "sliced": 2}
     seen = {name: said(product, name, count) for name, count in lines.items()}
     assert {name: len(found) for name, found in seen.items()} == lines, "one device each, and how much it got"
-    held = told_of(product, 6)
+    held = wait_for_slices(product, 6)
     got_mib = {name: int(found[1]) // MIB for name, found in seen.items() if len(found) == 2}
     cards = {card["uuid"]: card for card in (product.gpu_node.card(index) for index in range(4))}
     assert {name: (part["mode"], part.get("profile", "")) for name, part in held.items()} == {
@@ -161,9 +164,9 @@ def test_a_card_changes_its_mode_when_the_last_one_leaves_and_not_before(product
     for name in ("turn0", "turn1"):
         said(product, name, 1)
     start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
-    waits_with(product, "sliced", "devices in another sharing mode")
+    wait_for_message(product, "sliced", "devices in another sharing mode")
     start(product, "turn2", SEES, models=T4, mode="timeslice")
-    waits_with(
+    wait_for_message(
         product, "turn2", f"{TEAM}/sliced"
     )  # who waits for the change is not passed by those who keep it from coming
     product.delete(TEAM, "turn0")
@@ -187,7 +190,7 @@ def test_pods_of_the_multi_process_service_have_their_shares_and_limits_and_the_
         assert said(product, name, 5) == ["ready", "0", multiprocessors, "2", "0"], (
             "of 40; 1.5 GiB are refused, 0.5 not"
         )
-    assert {part["mode"] for part in told_of(product, 2).values()} == {"mps"}
+    assert {part["mode"] for part in wait_for_slices(product, 2).values()} == {"mps"}
     for name in ("half", "third"):
         product.delete(TEAM, name)
     product.cluster.wait_for(lambda: product.gpu_node.card(3)["compute_mode"] == 0, "the card to be open again")
@@ -198,9 +201,9 @@ def test_memory_beyond_the_card_is_had_where_the_node_gives_it_and_waited_for_wh
     start(product, "large", LOOK, {MEMORY: "8Gi", CORES: "30"}, spill="5Gi", models=T4)
     got = said(product, "spilled", 2)
     assert 824 <= int(got[1]) // MIB <= 1024
-    (held,) = told_of(product, 1).values()
+    (held,) = wait_for_slices(product, 1).values()
     assert (held["mode"], held["memoryMib"], held["spillMib"]) == ("vgpu", 1024, 512)
-    waits_with(product, "large", "allows 4GiB of spilled memory, asked 5GiB")
+    wait_for_message(product, "large", "allows 4GiB of spilled memory, asked 5GiB")
 
 
 def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_the_agent_dies_meanwhile(
@@ -239,7 +242,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_
     product.wait(TEAM, "machine", "Running")
     lines = product.cluster.wait_for(printed, "what it sees")
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
-    (held,) = told_of(product, 1).values()
+    (held,) = wait_for_slices(product, 1).values()
     (card,) = (d for d in product.gpu_node.status()["devices"] if d["uuid"] == held["device"])
     assert (held["mode"], card["health"]) == ("passthrough", "healthy"), "away, and not ill"
     address = environment["PCI_RESOURCE_CALABASH_DEV_GPUS"]
@@ -252,7 +255,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_
     assert [line for line in lines if line.startswith("/")] == [f"/dev/vfio/{group}", "/dev/vfio/vfio", SLOT_INSIDE]
     assert not {"CUDA_VISIBLE_DEVICES", "CALABASH_SIM", "LD_PRELOAD"} & environment.keys()
     start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
-    waits_with(product, "sliced", "devices in another sharing mode")
+    wait_for_message(product, "sliced", "devices in another sharing mode")
     product.delete(TEAM, "machine")
     assert len(said(product, "sliced", 2)) == 2
     assert (bound / "driver").resolve().name == "nvidia"
@@ -273,7 +276,7 @@ def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(pr
     drain.cordon()
     cluster.wait_for(lambda: told().reason == "drained: a new fan", "the agent to have heard of it")
     start(product, "later", LOOK, {MEMORY: "1Gi", CORES: "30"}, models=T4)
-    waits_with(product, "later", "unhealthy")
+    wait_for_message(product, "later", "unhealthy")
     assert told().state == "draining"
     assert product.pod(TEAM, "stays")["status"]["phase"] == "Running"
     with pytest.raises(CalabashError, match="is used by"):
@@ -294,7 +297,7 @@ def test_a_pod_with_a_worker_is_placed_beside_software_slices_and_has_what_it_as
     )
     assert len(said(product, "sliced", 2)) == 2
     inside, device, got = said(product, "worker", 3)
-    held = told_of(product, 2)
+    held = wait_for_slices(product, 2)
     assert inside == "worker.sock"
     assert (held["worker"]["mode"], held["sliced"]["mode"]) == ("brokered", "vgpu")
     assert held["worker"]["device"] == held["sliced"]["device"] == f"GPU-{device}"

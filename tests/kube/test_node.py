@@ -20,7 +20,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def run(cluster: Cluster, name: str, script: str, *, image: str = BUSYBOX, node: str = "node1") -> None:
-    """Creates a pod that runs a script of the shell."""
+    """Create a pod that runs a shell script."""
     main = {"name": "main", "image": image, "command": ["sh", "-c", script]}
     spec = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "nodeName": node}
     cluster.api.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
@@ -91,7 +91,7 @@ def test_running_pods_survive_kubelet_and_containerd(real_node: RealNode) -> Non
 
 
 def test_programs_in_the_cluster_find_the_api_server_where_pods_look_for_it(real_node: RealNode) -> None:
-    """By the address of its service, with a certificate for it, as a pod's ServiceAccount."""
+    """Use the address of the API server's Service, with a certificate for it, as a pod with a service account does."""
     cluster = real_node.cluster
     run(
         cluster,

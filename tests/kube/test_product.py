@@ -81,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def image_of_the_product(scratch: Path) -> Path:
-    """Its archive. Skips where packages cannot be had; fails there where ``CALABASH_KUBE=required``, as in CI."""
+    """Return the archive of the image. Skips if packages cannot be fetched; fails if ``CALABASH_KUBE=required``, as in CI."""
     made = os.environ.get("CALABASH_IMAGE")
     if made:
         return Path(made)
@@ -144,7 +144,7 @@ def test_what_nobody_can_have_is_refused_when_the_pod_is_made(installed: Cluster
 
 
 def test_a_tenants_pod_cannot_ask_the_planner_to_bind(installed: Cluster) -> None:
-    """Its way to the planner's pod is open (nobody keeps NetworkPolicies here), its questions end at the loopback."""
+    """The pod can reach the planner's pod, as nothing enforces NetworkPolicies here; the planner listens on loopback only."""
     installed.wait_for(lambda: len(planners(installed)) == 2, "the addresses of both planners")
     asked = [(address, port) for address in planners(installed) for port in (10259, 7070)]
     script = f"import socket; print([socket.socket().connect_ex(a) for a in {asked}])"
@@ -214,7 +214,7 @@ def test_two_tenants_share_the_cluster_and_each_sees_its_own(installed: Cluster)
 
 
 def ready(cluster: Cluster) -> dict[str, str]:
-    """Of each tenant, whether its queues stand."""
+    """Return for each tenant whether its queues are ready."""
     tenants = cluster.api.get("/apis/calabash.dev/v1alpha1/tenants")["items"]
     conditions = {t["metadata"]["name"]: t.get("status", {}).get("conditions", []) for t in tenants}
     return {name: next((c["status"] for c in found if c["type"] == "Ready"), "") for name, found in conditions.items()}
@@ -241,7 +241,7 @@ def run(
     namespace: str = "tenant",
     annotations: dict[str, str] | None = None,
 ) -> Json:
-    """Makes a pod as a tenant writes it; what the API server made of it."""
+    """Create a pod as a tenant writes it; return the pod that the API server stored."""
     if not cluster.api.exists(f"/api/v1/namespaces/{namespace}"):
         cluster.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
@@ -255,7 +255,7 @@ def run(
 
 
 def ended(cluster: Cluster, name: str) -> str:
-    """What the pod printed, when it has ended well."""
+    """Wait until the pod has succeeded, and return its output."""
 
     def phase() -> str:
         found: str = cluster.api.get(f"{PODS}/{name}")["status"].get("phase", "")
@@ -272,7 +272,7 @@ def ended(cluster: Cluster, name: str) -> str:
 
 
 def conditions_and_logs(cluster: Cluster, name: str) -> str:
-    """What a pod that waits and the components say of it."""
+    """Return the conditions of a waiting pod and the logs of the components."""
     words = ["describe", "pod", name, "--namespace=tenant"]
     logs = ["logs", f"--namespace={NAMESPACE}", "--prefix", "--tail=20", "--all-containers", "--selector"]
     said = [f"app.kubernetes.io/component={component}" for component in ("planner", "agent")]
@@ -290,7 +290,7 @@ def tokens(cluster: Cluster) -> int:
 
 
 def test_no_component_asks_for_what_it_may_not(installed: Cluster) -> None:
-    """What an account lacks is in its component's log, for every one of them tries again and goes on."""
+    """Search the components' logs for denied requests; a component logs each one and continues."""
     words = [
         "logs",
         f"--namespace={NAMESPACE}",

@@ -62,17 +62,17 @@ def parts(planned: Planned) -> Iterator[dict[str, Replicas]]:
 
 
 def put(planned: Planned, node: str, pool: str | None) -> None:
-    """The node is in that pool from now on."""
+    """Move the node to that pool."""
     planned.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {POOL: pool}}})
 
 
-def of(pool: str, request: GpuRequest = PART, name: str = "p") -> Callable[[int], Json]:
-    """Pods of a pool as admission leaves them."""
+def pods_of_pool(pool: str, request: GpuRequest = PART, name: str = "p") -> Callable[[int], Json]:
+    """Return a function that makes numbered pods of a pool, as admission leaves them."""
     return lambda number: planned_pod(f"{name}{number:04}", request, schedulerName=Shard(pool=pool).scheduler)
 
 
 def planned_by(planned: Planned) -> dict[str, str]:
-    """The lease of who plans each node, "" for nobody's."""
+    """Return the lease of the planner of each node, "" if there is none."""
     found = planned.api.get(GPU_NODES)["items"]
     return {one["metadata"]["name"]: one["metadata"].get("labels", {}).get(PLANNED_BY, "") for one in found}
 
@@ -105,7 +105,7 @@ def on_nodes_of(planned: Planned, pool: str, space: str) -> bool:
 
 
 def planner_of_the_rest(planned: Planned, nodes: str) -> None:
-    """As the chart starts it, where its predecessor listened."""
+    """Start the planner of the remaining nodes as the chart does, on the port of its predecessor."""
     words = ["--kubeconfig", str(planned.cluster.kubeconfig), "--listen", f"127.0.0.1:{PORT}", "--nodes", nodes]
     planned.cluster.start_program("planner", [str(Path(sys.executable).with_name("calabash")), "planner", *words])
 
@@ -115,7 +115,7 @@ def divided(planned: Planned, parts: dict[str, Replicas]) -> dict[str, Replicas]
     """The planner of all nodes ended in a stream of pods, and those of the pools lead."""
     with ExitStack() as streams:
         for pool, space in SPACES.items():
-            streams.enter_context(Stream(planned, space, of(pool), per_s=3))
+            streams.enter_context(Stream(planned, space, pods_of_pool(pool), per_s=3))
         planned.wait_bound(SPACES[""], 3)
         assert not any(one.leader for one in parts.values()), "one planner has all nodes"
         assert set(planned_by(planned).values()) == {""}
@@ -146,8 +146,8 @@ def test_the_replica_takes_over_when_a_planner_is_killed_and_others_go_on(
     first = divided["a"].wait_for_leader()
     before = planned_by(planned)
     planned.cluster.kill(first)
-    planned.create(SPACES["a"], [of("a", name="k")(i) for i in range(6)])
-    planned.create(SPACES["b"], [of("b", name="k")(i) for i in range(6)])
+    planned.create(SPACES["a"], [pods_of_pool("a", name="k")(i) for i in range(6)])
+    planned.create(SPACES["b"], [pods_of_pool("b", name="k")(i) for i in range(6)])
     assert divided["a"].wait_for_leader(other_than=first) != first
     all_bound_where_they_belong(planned)
     assert planned_by(planned) == before, "nobody took its nodes meanwhile"
@@ -159,8 +159,8 @@ def test_nodes_change_pools_while_pods_wait_and_no_device_is_given_twice(planned
     there: Json = {"nodeSelector": {"kubernetes.io/hostname": moved}}
     planned.create(SPACES["a"], [planned_pod(f"t{i}", PART, schedulerName="calabash-a", **there) for i in range(3)])
     wait_until_bound(planned, SPACES["a"], len(planned.pods(SPACES["a"])))
-    planned.create(SPACES["b"], [of("b", WHOLE, "w")(i) for i in range(4 * 4 + 1)])  # more than pool b has
-    with Stream(planned, SPACES["a"], of("a", name="m"), per_s=3):
+    planned.create(SPACES["b"], [pods_of_pool("b", WHOLE, "w")(i) for i in range(4 * 4 + 1)])  # more than pool b has
+    with Stream(planned, SPACES["a"], pods_of_pool("a", name="m"), per_s=3):
         for pool in ("b", "a", "b"):
             put(planned, moved, pool)
             wait_until_each_has_its_own(planned)

@@ -62,13 +62,13 @@ def nothing_left(product: Product) -> Iterator[None]:
 
 
 def held(product: Product) -> list[Any]:
-    """What the agent of the node has given out."""
+    """Return the slices that the node's agent reports."""
     nodes = json.loads(product.cluster.kubectl("get", "gpunodes", "-o", "json"))["items"]
     return [part for node in nodes for device in node["status"]["devices"] for part in device.get("slices", ())]
 
 
 def mallory(product: Product, namespace: str, *words: str, text: dict[str, Any] | None = None) -> str:
-    """kubectl as the service account of a namespace."""
+    """Run kubectl as the service account of a namespace."""
     account = f"--as=system:serviceaccount:{namespace}:mallory"
     body = json.dumps(text) if text is not None else None
     return product.cluster.kubectl(*words, account, "-n", namespace, text=body)
@@ -94,19 +94,19 @@ def daemon_set(name: str) -> dict[str, Any]:
 
 
 def pods(product: Product, namespace: str) -> dict[str, dict[str, Any]]:
-    """Pods by UID."""
+    """Return the pods by UID."""
     found = product.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return {pod["metadata"]["uid"]: pod for pod in found}
 
 
-def planned_as(pod: dict[str, Any]) -> str:
-    """Why the pod has no plan; "" when that is not told."""
+def unplanned_message(pod: dict[str, Any]) -> str:
+    """Return the message that says why the pod has no plan; "" if there is none."""
     conditions = pod["status"].get("conditions", ())
     return next((c["message"] for c in conditions if c["type"] == PLANNED and c["status"] == "False"), "")
 
 
-def stays(product: Product, namespace: str, waiting: set[str]) -> None:
-    """Nobody evicts these pods, whatever their controllers would make instead."""
+def assert_not_evicted(product: Product, namespace: str, waiting: set[str]) -> None:
+    """Assert for a while that none of these pods is evicted."""
     end_s = time.monotonic() + SETTLED_S
     while time.monotonic() < end_s:
         assert waiting <= pods(product, namespace).keys()
@@ -119,10 +119,12 @@ def test_daemon_sets_of_a_tenant_keep_to_the_limit_of_its_queue(product: Product
 
     def told() -> bool:
         found = pods(product, "none").values()
-        return len(found) == 2 and all("queue none has 0 of at most 0 devices in use" in planned_as(p) for p in found)
+        return len(found) == 2 and all(
+            "queue none has 0 of at most 0 devices in use" in unplanned_message(p) for p in found
+        )
 
     product.cluster.wait_for(told, "both are told that their queue has no devices")
-    stays(product, "none", set(pods(product, "none")))
+    assert_not_evicted(product, "none", set(pods(product, "none")))
     assert not held(product)
 
 
@@ -136,9 +138,9 @@ def test_pod_of_a_daemon_set_without_room_waits_on_its_node(product: Product) ->
     product.cluster.wait_for(lambda: phases() == ["Pending", "Running", "Running"], "two of three run")
     waiting = {uid for uid, pod in pods(product, "open").items() if pod["status"]["phase"] == "Pending"}
     product.cluster.wait_for(
-        lambda: all(planned_as(pods(product, "open")[uid]) for uid in waiting), "the third is told"
+        lambda: all(unplanned_message(pods(product, "open")[uid]) for uid in waiting), "the third is told"
     )
-    stays(product, "open", waiting)
+    assert_not_evicted(product, "open", waiting)
     mallory(product, "open", "delete", "daemonset", pods_of_running(product))
     product.cluster.wait_for(lambda: phases() == ["Running", "Running"], "the third starts when there is room")
 

@@ -1,4 +1,4 @@
-"""Usage of a real cluster's nodes: what pods held on two of them is at one place, whoever was killed meanwhile."""
+"""Usage of pods on two nodes of a real cluster is collected in one place, although programs are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def account(cluster: Cluster) -> None:
 
 
 def token(cluster: Cluster, node: str, audience: str = AUDIENCE) -> str:
-    """As the kubelet gives it to the agent's pod: it names the node."""
+    """Return a token bound to a node, as the kubelet gives it to the agent's pod."""
     bound = {"kind": "Node", "apiVersion": "v1", "name": node}
     path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/calabash-agent/token"
     made = cluster.api.create(path, {"spec": {"audiences": [audience], "boundObjectRef": bound}})
@@ -105,7 +105,7 @@ def token(cluster: Cluster, node: str, audience: str = AUDIENCE) -> str:
 
 
 class SlotWatch:
-    """When a node's slot was there, looked at from outside: by the directory that the agent mounts it in."""
+    """Thread that records when a slot exists on a node, seen from outside in the directory that the agent mounts."""
 
     def __init__(self, node: GpuNode) -> None:
         self._node = node
@@ -187,7 +187,7 @@ def no_slots(node: GpuNode) -> bool:
 
 
 def complete(collected: Collected, node: GpuNode, allocation: str) -> bool:
-    """Whether all that the node has of it is collected, and it has ended there."""
+    """Return True if all usage of the allocation is collected, and it has ended on the node."""
     own = open_store(f"sqlite:///{node.node.outside('/var/lib/calabash/agent.db')}")
     try:
         ended = [one for one in own.allocations(ended=True) if one.id == allocation and one.ended_at]

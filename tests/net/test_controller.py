@@ -43,7 +43,7 @@ def controller(plane: Lab) -> Iterator[Controller]:
         yield made
 
 
-def test_a_book_is_carried_out_and_every_object_is_told_so(controller: Controller, plane: Lab) -> None:
+def test_networks_are_realized_and_every_object_reports_it(controller: Controller, plane: Lab) -> None:
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red"), "blue")
     controller.realize(networks, generation=3)
     assert controller.differences(networks) == []
@@ -77,19 +77,19 @@ def test_a_balancer_tells_how_many_of_its_backends_hosts_see_well(controller: Co
     controller.realize(vpc_with_ports(Networks(), "red").put(balancer)[0])
     key = (NetworkKind.LOAD_BALANCER, "red/web", READY)
     until(lambda: controller.condition(*key) == (None, "backends_unknown", "2 of 2 backends have no health state yet"))
-    plane.central.stop("northd")  # it takes backends for ill whose ports no host has bound, whatever is written
-    for well, told in (
+    plane.central.stop("northd")  # northd marks backends as offline if no host has bound their ports
+    for healthy, told in (
         ((True, False), (True, "backends_ill", "1 of 2 backends are healthy; unhealthy: a.p1-8080")),
         ((False, False), (False, "no_backend", "0 of 2 backends are healthy; unhealthy: a.p0-8080, a.p1-8080")),
         ((True, True), (True, "backends_well", "2 of 2 backends are healthy")),
     ):
-        until(functools.partial(is_told, controller, plane, well, told), what=str(told))
+        until(functools.partial(is_told, controller, plane, healthy, told), what=str(told))
     plane.central.start("northd")
 
 
-def is_told(controller: Controller, plane: Lab, well: tuple[bool, bool], told: tuple[bool, str, str]) -> bool:
-    """As hosts would write it, who check nothing without packets."""
-    for number, fine in enumerate(well):
+def is_told(controller: Controller, plane: Lab, healthy: tuple[bool, bool], told: tuple[bool, str, str]) -> bool:
+    """Write health states as hosts do, which check nothing without packets; return True if the condition has followed."""
+    for number, fine in enumerate(healthy):
         row = plane.central.sbctl(
             "--bare", "--columns=_uuid", "find", "Service_Monitor", f"logical_port=red/a/p{number}"
         )
@@ -98,7 +98,7 @@ def is_told(controller: Controller, plane: Lab, well: tuple[bool, bool], told: t
 
 
 def edit(controller: Controller, plane: Lab, *words: str) -> None:
-    """As an administrator does by hand; returns when the controller has seen it."""
+    """Edit the northbound database as an administrator does; return when the controller has seen the change."""
     northbound = controller.reconciler.northbound
     mark = str(time.monotonic_ns())
     plane.central.nbctl(*words, "--", "set", "NB_Global", ".", f"options:mark={mark}")

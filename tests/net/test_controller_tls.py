@@ -1,4 +1,4 @@
-"""The network controller by TLS: with its certificate it carries out, and nothing is said to a server that strangers run."""
+"""The network controller by TLS: it works with its certificate, and sends nothing to a server without a valid one."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ def test_a_controller_with_its_certificate_carries_networks_out_by_tls(
         assert controller.differences(networks) == []
 
 
-def test_strangers_are_not_let_in_and_a_host_with_its_key_changes_nothing_of_others(
+def test_unknown_clients_are_refused_and_a_host_key_cannot_change_other_rows(
     central: tuple[str, str], authority: LabAuthority, tmp_path: Path
 ) -> None:
-    stranger = issued(LabAuthority(tmp_path / "elsewhere"), tmp_path / "stranger", "netd")
+    unknown_client = issued(LabAuthority(tmp_path / "elsewhere"), tmp_path / "stranger", "netd")
     own = issued(authority, tmp_path / "h1", "h1")
-    for credentials in (stranger, Credentials(ca=own.ca, certificate=stranger.certificate, key=stranger.key)):
+    for credentials in (
+        unknown_client,
+        Credentials(ca=own.ca, certificate=unknown_client.certificate, key=unknown_client.key),
+    ):
         refused = Northbound(central[0], credentials=credentials)
         try:
             until(functools.partial(is_refused, refused), what="a reason")
@@ -91,6 +94,6 @@ def test_strangers_are_not_let_in_and_a_host_with_its_key_changes_nothing_of_oth
 
 
 def is_refused(north: Northbound) -> bool:
-    """For a reason that is told."""
+    """Return True if the connection is refused with a reported reason."""
     assert not north.session.ready
     return bool(north.session.failure)

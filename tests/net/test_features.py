@@ -1,4 +1,4 @@
-"""What a VPC has, each with packets: ranges of one's own, ways out and in, services, peers, lines, groups, bounds, names.
+"""Features of a VPC, each with packets: ranges, gateways, services, peering, lines, groups, rate limits, DHCP and DNS.
 
 ``red`` and ``blue`` have the same addresses, ``green`` has others.
 """
@@ -110,7 +110,7 @@ def banners(stations: Stations, lab: Lab) -> Iterator[None]:
 
 
 def reached(station: Station, address: str, number: int, wanted: str) -> None:
-    """Asks until the answer is as wanted: right after a change the first packets may be lost."""
+    """Repeat the request until the answer is the wanted one: the first packets after a change may be lost."""
     until(
         lambda: asked(station, address, number, timeout_s=2) == wanted, within_s=60, what=f"{address}:{number} {wanted}"
     )

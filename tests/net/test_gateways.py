@@ -42,7 +42,7 @@ def web(realized: RealizedLab) -> Station:
 
 
 def gateway_of(lab: Lab, vpc: str) -> str:
-    """Which host carries a VPC's gateway port."""
+    """Return the host that carries a VPC's gateway port."""
     found = lab.central.sbctl(
         "--bare", "--columns=chassis", "find", "Port_Binding", f'logical_port="cr-{vpc}:uplink:router"'
     )
@@ -127,6 +127,6 @@ def rests(controller: Controller, host: str) -> bool:
 
 
 def all_tunnels_up(lab: Lab, host: str) -> bool:
-    """Whether BFD of all tunnels of a host says that the other end lives."""
+    """Return True if BFD of all tunnels of a host reports that the other end is alive."""
     said = lab.host(host).vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve").split("\n\n")
     return len(said) == len(lab.hosts) - 1 and all("state=up" in one.replace("remote_state=up", "") for one in said)

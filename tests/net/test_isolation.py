@@ -55,7 +55,7 @@ def port(tenant: str, name: str, number: int) -> Port:
     return Port(name=f"{tenant}/a/{name}", addresses=tuple(network[number] for network in RANGES))
 
 
-def of(stations: Stations, tenant: str) -> list[Station]:
+def stations_of_tenant(stations: Stations, tenant: str) -> list[Station]:
     return [station for name, station in stations.items() if name.startswith(tenant + "/")]
 
 
@@ -84,8 +84,8 @@ def canary(sender: Station, receiver: Station, sniffer: Sniffer) -> None:
 def canaries(stations: Stations, sniffers: dict[str, Sniffer]) -> None:
     """One to every station from each other one of its tenant, from its own host and from the other."""
     for tenant in TENANTS:
-        for receiver in of(stations, tenant):
-            for sender in of(stations, tenant):
+        for receiver in stations_of_tenant(stations, tenant):
+            for sender in stations_of_tenant(stations, tenant):
                 if sender is not receiver:
                     canary(sender, receiver, sniffers[receiver.name])
 
@@ -106,12 +106,12 @@ def test_the_same_address_is_each_tenants_own(stations: Stations) -> None:
             stack.enter_context(Banner(station, 8000, name))
             stack.enter_context(Banner(station, 8000, name, version=6))
         for tenant in TENANTS:
-            for caller in of(stations, tenant):
-                for called in of(stations, tenant):
+            for caller in stations_of_tenant(stations, tenant):
+                for called in stations_of_tenant(stations, tenant):
                     for version in (4, 6):
                         told = asked(caller, called.address(version), 8000)
                         assert told == f"{called.name} {caller.address(version)}"
-        for caller in of(stations, "red"):
+        for caller in stations_of_tenant(stations, "red"):
             only_blue = stations["blue/a/four"]
             for version in (4, 6):
                 assert asked(caller, only_blue.address(version), 8000, timeout_s=0.5).startswith("no: ")
@@ -125,7 +125,9 @@ def test_no_frame_of_one_tenant_comes_to_another(site: Site, stations: Stations,
     for name, station in stations.items():
         own, other = TENANTS if name.startswith("red/") else TENANTS[::-1]
         mac = router_mac(site, own)
-        sent[name] = [each for victim in of(stations, other) for each in attacks(end(station), end(victim), mac)]
+        sent[name] = [
+            each for victim in stations_of_tenant(stations, other) for each in attacks(end(station), end(victim), mac)
+        ]
     for _ in range(2):
         for name, frames in sent.items():
             send(stations[name], *(attack.frame for attack in frames))
@@ -133,13 +135,13 @@ def test_no_frame_of_one_tenant_comes_to_another(site: Site, stations: Stations,
     for tenant, other in (TENANTS, TENANTS[::-1]):
         frames = [attack for name, each in sent.items() if name.startswith(tenant + "/") for attack in each]
         assert len(frames) > 1000
-        assert leaked(frames, (sniffers[station.name] for station in of(stations, other))) == []
+        assert leaked(frames, (sniffers[station.name] for station in stations_of_tenant(stations, other))) == []
 
 
 def test_what_is_sent_honestly_does_arrive_in_the_own_tenant(
     site: Site, stations: Stations, sniffers: dict[str, Sniffer]
 ) -> None:
-    """That the frames above are ones that a switch lets through: the same kinds, meant for a station of the same tenant."""
+    """The same kinds of frames, sent to a station of the same tenant, pass the switch."""
     sender, receiver = stations["red/a/one"], stations["red/a/two"]
     wanted = ("TCP", "UDP", "ICMP", "IPv6 UDP", "ICMPv6", "ARP question", "ARP answer", "neighbour solicitation")
     names = {f"{kind} straight, honest" for kind in wanted} | {"UDP to 224.0.0.1", "UDP to ff02::1"}
@@ -221,6 +223,6 @@ def _speak(lab: Lab, mark: bytes) -> None:
 
 
 def _tunnelled(frame: bytes) -> bool:
-    """Whether it is a Geneve packet from the tunnel address of h1."""
+    """Return True if the frame is a Geneve packet from the tunnel address of h1."""
     tunnel, number = ipaddress.ip_address("172.31.0.11").packed, GENEVE.to_bytes(2, "big")
     return frame[12:14] == b"\x08\x00" and frame[26:30] == tunnel and frame[36:38] == number

@@ -1,4 +1,4 @@
-"""From outside nothing enters a VPC but answers, whoever sends it and however; and nothing leaves with an address of inside."""
+"""Only answers enter a VPC from outside, for every sender and method; and no packet leaves with an internal address."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gateway(site: Site, tenant: str) -> End:
 
 @pytest.fixture(autouse=True)
 def banner(lab: Lab) -> Iterator[str]:
-    """What a server outside tells, and the callers' addresses as it sees them; routes that a test sets end with it."""
+    """A server outside and the caller addresses that it sees; routes that a test sets end with it."""
     with Banner(lab.world, 8000, "world"):
         yield "world"
     lab.world.run("ip", "route", "flush", "10.0.0.0/8")

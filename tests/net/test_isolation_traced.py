@@ -68,9 +68,7 @@ def test_what_leaves_has_the_gateways_address_and_goes_to_the_provider_alone(
     assert set(plane.outputs("cb-t3/a", flow)) == {"cb:uplink:up0:localnet"}
 
 
-def test_a_leak_would_be_found_and_rows_that_somebody_took_away_come_back(
-    networks: Networks, plane: ControlPlane
-) -> None:
+def test_leak_is_detected_and_deleted_rows_are_restored(networks: Networks, plane: ControlPlane) -> None:
     inside = [attempt for attempt in attempts(networks, 2000, seed=7) if attempt.switch == "cb:uplink:up0"]
 
     def leaking() -> bool:

@@ -107,7 +107,7 @@ def realize(lab: Lab) -> Iterator[RealizedLab]:
 
 @pytest.fixture(scope="module")
 def trusted(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, bytes]:
-    """What makes a client believe the balancer, and the balancer's certificate with its key."""
+    """Return a client's TLS context that trusts the balancer, and the balancer's certificate with its key."""
     directory = tmp_path_factory.mktemp("tls")
     _, certificate = server_context(directory, name=VIP)
     pair = Path(certificate).read_bytes() + (directory / "tls.key").read_bytes()
@@ -173,7 +173,7 @@ def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
         assert files[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_backend_that_is_ill_gets_nothing_until_it_is_well_again(
+def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
     kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
 ) -> None:
     webs["web1"].well = False
@@ -233,7 +233,7 @@ def test_the_address_moves_when_its_host_is_lost_and_not_back_when_it_returns(
 
 
 def hello() -> bytes:
-    """What a client of TLS says first."""
+    """Return the first message of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     speaking = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=VIP)
     with contextlib.suppress(ssl.SSLWantReadError):

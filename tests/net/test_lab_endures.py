@@ -1,4 +1,4 @@
-"""What interrupts a lab's way up, who stands in its way, and two of them at once."""
+"""Interrupted starts of a lab, obstacles to a start, and two labs at the same time."""
 
 from __future__ import annotations
 

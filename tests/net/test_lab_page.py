@@ -86,7 +86,7 @@ def test_status_names_what_does_not_run_and_fails(prefix: str, capsys: pytest.Ca
 
 
 def _restarts(prefix: str, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
-    """How often each daemon was started again, as `net status` tells it."""
+    """Return how many times each daemon was restarted, as `net status` reports it."""
     assert calabash("net", "status", "--prefix", prefix, "-o", "json") == 0
     (told,) = json.loads(capsys.readouterr().out)["items"]
     return {row["daemon"]: row["restarts"] for row in told["daemons"] if row["restarts"]}
@@ -134,7 +134,7 @@ def test_a_pool_has_the_network_from_up_to_down_and_another_network_is_refused(
 
 
 def _states(world: World) -> dict[str, bool | None]:
-    """Whether VPCs and gateways are realized, by name."""
+    """Return True or False by the name of each VPC and gateway: whether it is realized."""
     items = world.client.get("/v1/networks/objects")["items"]
     return {
         item["name"]: next((c["holds"] for c in item["status"]["conditions"] if c["kind"] == "realized"), None)

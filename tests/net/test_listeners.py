@@ -1,4 +1,4 @@
-"""What the kernel answers of listening sockets in another network namespace."""
+"""Listening sockets of another network namespace, as read from the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This host's switch: ports come and go by its own database, and those of others stay."""
+"""Ports on the switch of this host: they are added and removed in its own database, and ports of others are not changed."""
 
 from __future__ import annotations
 

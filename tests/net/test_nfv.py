@@ -94,7 +94,7 @@ def web(realized: RealizedLab) -> Station:
 
 @pytest.fixture(scope="module")
 def plain(realized: RealizedLab) -> Station:
-    """Without a floating address."""
+    """Return a station without a floating address."""
     return realized.station("h1", "red/a/web2")
 
 

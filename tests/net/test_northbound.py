@@ -281,7 +281,7 @@ def test_a_server_that_comes_back_is_found_and_all_is_read_anew(northbound: Nort
     put(northbound, "red", vpc_rows("red"))
 
 
-def test_whoever_edits_our_rows_is_noticed_and_whoever_edits_others_is_not(server: DatabaseServer) -> None:
+def test_edits_of_own_rows_are_noticed_and_edits_of_other_rows_are_not(server: DatabaseServer) -> None:
     told: list[frozenset[str]] = []
     full: list[None] = []
     northbound = Northbound(server.remote, touched=told.append, synchronized=lambda: full.append(None))

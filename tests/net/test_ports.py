@@ -295,7 +295,7 @@ except OSError:
 
 @pytest.fixture
 def server(pool: Networked, tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
-    """What its owner types, and the file of a token; the server listens at port gpu1 of VPC red."""
+    """The server's command line, and the file of a token; the server listens at port gpu1 of VPC red."""
     pool.put("port", "red/a/gpu1", addresses=["10.0.1.20"])
     pool.put("vpc", "blue", cidrs=["10.0.0.0/16"])  # the same addresses
     pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])

@@ -1,4 +1,4 @@
-"""What `calabash net check` tries beyond subnets: each promise holds, and is red when what carries it out is taken away."""
+"""Checks of `calabash net check` beyond subnets: each passes, and fails when what it depends on is removed."""
 
 from __future__ import annotations
 

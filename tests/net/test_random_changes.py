@@ -15,7 +15,7 @@ CHANGES_PER_CRASH = 50
 
 
 @pytest.mark.timeout(900 + CHANGES // 5)
-def test_after_random_changes_and_crashes_in_between_ovn_is_what_the_book_says_and_was_never_half_done() -> None:
+def test_random_changes_with_crashes_are_realized_and_never_half_done() -> None:
     needs.need(packets=False)
     with tempfile.TemporaryDirectory(prefix="cbr") as directory:  # sockets have short paths
         endured = Endurance(Path(directory), seed=11).run(changes=CHANGES, crashes=CHANGES // CHANGES_PER_CRASH)

@@ -1,4 +1,4 @@
-"""Rows of random books as OVN's own programs read them: database, northd and a host take them without a complaint."""
+"""Rows of random networks as OVN's programs read them: database, northd and a host accept them without a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plane(lab_prefix: str) -> Iterator[Lab]:
         yield made
 
 
-def test_random_books_are_carried_out_by_ovn_without_a_warning(plane: Lab) -> None:
+def test_random_networks_are_accepted_by_ovn_without_a_warning(plane: Lab) -> None:
     northbound = Northbound(plane.northbound)
     try:
         northbound.session.wait_ready(30.0)
@@ -56,7 +56,7 @@ def test_random_books_are_carried_out_by_ovn_without_a_warning(plane: Lab) -> No
 
 
 def _carried(plane: Lab, northbound: Northbound, networks: Networks) -> None:
-    """Writes the book's rows, binds all its ports at one host, and returns when that has done all it had to."""
+    """Write the rows of the networks, bind all ports at one host, and return when the host has processed them."""
     for owner in {PLATFORM, *networks.vpcs, *northbound.owners()} - {SHARED}:
         if changes := diff(owner_rows(networks, owner, AROUND), northbound.actual(owner)):
             northbound.apply(changes)

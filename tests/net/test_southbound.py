@@ -1,4 +1,4 @@
-"""What a host that somebody else has taken can do to the others with its key: OVN's role ``ovn-controller``, over TLS."""
+"""Limits of a compromised host's key on the southbound database: OVN's role ``ovn-controller``, over TLS."""
 
 from __future__ import annotations
 

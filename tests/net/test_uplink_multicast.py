@@ -1,4 +1,4 @@
-"""As many VPCs as an uplink takes: a multicast frame of the provider's network still reaches the routers of all of them."""
+"""An uplink with the maximum number of VPCs: a multicast frame of the provider's network still reaches all their routers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def full(lab: Lab) -> Lab:
 
 
 def _traced(lab: Lab, frame: str) -> str:
-    """What Open vSwitch does with a frame of the provider's network."""
+    """Return the datapath actions of Open vSwitch for a frame of the provider's network."""
     return lab.host(GATEWAYS[0]).appctl("ovs-vswitchd", "ofproto/trace", "br-ex", f"in_port=1,{frame}")
 
 

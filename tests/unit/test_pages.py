@@ -1,4 +1,4 @@
-"""Python mirror of the shared pages, compared with the C header itself."""
+"""Shared pages of slots: the Python structures have the layout of the C header, and pages are read and written safely."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _spec(**changes: object) -> SlotSpec:
     return SlotSpec(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_every_field_lies_where_the_header_has_it(tmp_path: Path) -> None:
+def test_fields_have_the_offsets_and_sizes_of_the_header(tmp_path: Path) -> None:
     lines = []
     for name, structure in STRUCTURES.items():
         lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
@@ -88,13 +88,13 @@ def test_every_field_lies_where_the_header_has_it(tmp_path: Path) -> None:
     assert {name: int(value) for name, value in printed.items()} == expected
 
 
-def test_the_mirror_names_every_field_of_the_header() -> None:
+def test_structures_cover_every_byte_of_the_header() -> None:
     for structure in STRUCTURES.values():
         covered = sum(getattr(structure, field[0]).size for field in structure._fields_)
         assert covered == ctypes.sizeof(structure), f"{structure.__name__} has a hole"
 
 
-def test_a_new_slot_is_whole_readable_by_all_and_its_limits_writable_by_us_alone(tmp_path: Path) -> None:
+def test_new_slot_is_complete_and_its_limits_are_writable_by_the_owner_only(tmp_path: Path) -> None:
     slot = tmp_path / "alloc" / "a-1"
     create_slot(slot, _spec())
     assert sorted(path.name for path in slot.iterdir()) == [LEASE_FILE, LIMITS_FILE, USAGE_FILE]
@@ -109,19 +109,19 @@ def test_a_new_slot_is_whole_readable_by_all_and_its_limits_writable_by_us_alone
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
-def test_usage_belongs_to_the_tenant_when_the_tenant_is_known(tmp_path: Path) -> None:
+def test_usage_page_belongs_to_a_known_tenant(tmp_path: Path) -> None:
     create_slot(tmp_path / "s", _spec(tenant_uid=4321))
     status = (tmp_path / "s" / USAGE_FILE).stat()
     assert (status.st_uid, status.st_mode & 0o777) == (4321, 0o600)
     assert (tmp_path / "s" / LIMITS_FILE).stat().st_uid == os.geteuid()
 
 
-def test_a_whole_card_without_compute_limit_starts_open(tmp_path: Path) -> None:
+def test_gate_of_a_whole_card_without_compute_limit_is_open(tmp_path: Path) -> None:
     create_slot(tmp_path / "s", _spec(devices=(SlotDevice(uuid=DeviceUuid("GPU-0")),)))
     assert LimitsPage.of_slot(tmp_path / "s").device(0).gate == Gate.OPEN
 
 
-def test_a_slot_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_creation_of_a_slot_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(CalabashError, match="49 bytes"):
         create_slot(tmp_path / "s", _spec(devices=(SlotDevice(uuid=DeviceUuid("G" * 49)),)))
     assert not (tmp_path / "s" / LIMITS_FILE).exists()
@@ -131,7 +131,7 @@ def test_a_slot_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["short", "magic", "count", "link"])
-def test_a_damaged_limits_file_is_refused(tmp_path: Path, damage: str) -> None:
+def test_damaged_limits_file_is_refused(tmp_path: Path, damage: str) -> None:
     create_slot(tmp_path, _spec())
     path = tmp_path / LIMITS_FILE
     content = bytearray(path.read_bytes())
@@ -148,7 +148,7 @@ def test_a_damaged_limits_file_is_refused(tmp_path: Path, damage: str) -> None:
     assert caught.value.reason is Reason.BAD_FILE
 
 
-def test_whatever_a_tenant_writes_is_bounded_when_read(tmp_path: Path) -> None:
+def test_values_written_by_a_tenant_are_bounded_when_read(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     size = (tmp_path / USAGE_FILE).stat().st_size
     (tmp_path / USAGE_FILE).write_bytes(b"\xff" * size)
@@ -164,7 +164,7 @@ def test_whatever_a_tenant_writes_is_bounded_when_read(tmp_path: Path) -> None:
     assert max(procs[0].used_bytes) <= 1 << 48
 
 
-def test_a_usage_file_that_its_tenant_cut_short_reads_as_unused(tmp_path: Path) -> None:
+def test_truncated_usage_file_reads_as_unused(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     usage = UsagePage.of_slot(tmp_path)
     assert usage.address
@@ -176,7 +176,7 @@ def test_a_usage_file_that_its_tenant_cut_short_reads_as_unused(tmp_path: Path) 
         _ = usage.address
 
 
-def test_a_new_plan_keeps_the_one_in_force_until_it_begins(tmp_path: Path) -> None:
+def test_new_plan_keeps_the_current_one_until_it_begins(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     limits = LimitsPage.of_slot(tmp_path)
     limits.set_gate(0, Gate.TURN, TurnPlan(from_ns=100, start_ns=100, end_ns=110, period_ns=20), neighbours=1)
@@ -190,7 +190,7 @@ def test_a_new_plan_keeps_the_one_in_force_until_it_begins(tmp_path: Path) -> No
     assert limits.device(0).previous.end_ns == 0
 
 
-def test_a_sleeper_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
+def test_process_that_waits_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
     create_slot(tmp_path, _spec())
     program = (
         "import ctypes, mmap, sys\n"
@@ -212,7 +212,7 @@ def test_a_sleeper_at_the_gate_is_woken_by_a_new_order(tmp_path: Path) -> None:
         began = time.monotonic()
 
         def wake() -> None:
-            # the sleeper may be a moment short of the kernel: ring until it has answered
+            # the child may not have entered the futex call yet: wake until it has answered
             while not woken.wait(0.01):
                 limits.set_gate(0, Gate.OPEN)
 
