@@ -1,6 +1,6 @@
-"""The front ends for a Kubernetes cluster: what runs on each node, the planner, admission.
+"""Front ends for a Kubernetes cluster: node plugin, planner, admission, server, metrics and usage.
 
-The API server is the only truth. ``dialects`` translates a pod into requests, ``planner`` decides and hands over to a stock
-kube-scheduler, ``node`` carries a plan out where the kubelet starts the containers, ``admission`` brings pods into one
-form. Nothing here decides what fits: that is ``sched`` and ``sharing``, joined by ``binder``.
+All state is in the API server. ``dialects`` translates a pod into requests, ``admission`` writes them into the pod in one
+form, ``planner`` decides and works through a stock kube-scheduler, and ``node_plugin`` carries out a plan when the kubelet
+starts the containers. Placement rules are in ``sched`` and ``sharing``, joined by ``binder``.
 """

@@ -1,9 +1,9 @@
-"""Remove from the API server what components leave there after the chart was uninstalled.
+"""Remove objects that components leave in the API server after the chart was uninstalled.
 
-Run by the chart's ``post-delete`` hook, when no component runs any more: their Leases, the ResourceSlices of nodes, and the
-finalizers of network objects, which would keep those objects and their definitions for ever. Pods that wait at the
-scheduling gate keep it, since they cannot start without the product and a new installation plans them; each gets an event
-that says so. Queues, tenants, GpuNodes and network objects are the administrator's and stay.
+Run by the chart's ``post-delete`` hook, when no component runs any more. It removes the Leases, the ResourceSlices of nodes,
+and the finalizers of network objects, which would keep those objects and their CRDs for ever. Pods that wait at the
+scheduling gate keep it, because they cannot start without the product and a new installation plans them; each gets an event.
+Queues, tenants, GpuNodes and network objects belong to the administrator and stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Bounds on what the product's programs hold of objects that users write.
+"""Limits on the memory that mirrors use for objects that users write.
 
-An object can be 1.5 MiB, of which annotations have 256 KiB and labels, selectors and lists the rest, and a user can make many
-of them. A mirror therefore holds the annotations that are read, each of bounded size, and a bounded number of bytes besides. A
-pod or claim with more is held as one whose request cannot be read, so that it waits with a condition that says so.
+An object can have 1.5 MiB, of which annotations have 256 KiB and labels, selectors and lists the rest, and a user can create
+many objects. So a mirror keeps the annotations that are read, each of bounded size, and a bounded number of other bytes. A
+pod or claim that exceeds the limit is kept with a request that cannot be decoded, so that it waits with a condition that says
+so.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.plan import PLAN_BYTES_MAX
 from calabash.kubernetes.pod_request import REQUEST_BYTES_MAX, oversized
 
-REST_BYTES_MAX = 32 << 10  # of the spec and of the status of a pod, each, and of a claim
+REST_BYTES_MAX = 32 << 10  # limit of the spec and of the status of a pod, each, and of a claim
 LABEL_BYTES_MAX = 8 << 10
 TEXT_MAX = 1024
 
-# Annotations by which a pod asks, where admission has written no request.
+# Annotations that contain requests if admission has written none.
 _ASKING = frozenset(
     {
         names.MODE,
@@ -54,8 +55,10 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations of a pod that are read, each of bounded size. One that is longer than its reader accepts is
-    replaced by a text that the reader refuses."""
+    """Return the annotations of a pod that are read, each of bounded size.
+
+    An annotation that is longer than its reader accepts is replaced by a text that the reader refuses.
+    """
     wanted: Iterable[str] = _MAX if names.REQUEST in annotations else {*_MAX, *_ASKING}
     found: dict[str, str] = {}
     for name in wanted:
@@ -68,7 +71,7 @@ def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def bounded_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pod, at most ``LABEL_BYTES_MAX`` bytes: first those that are read, then by their names."""
+    """Return the labels of a pod, up to ``LABEL_BYTES_MAX`` bytes: first those that are read, then by name."""
     size = sum(map(len, labels)) + sum(map(len, labels.values()))
     if size <= LABEL_BYTES_MAX:
         return dict(labels)
@@ -85,7 +88,7 @@ def bounded_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def bounded_pod(pod: Pod) -> Pod:
     """Return the pod with a spec and a status of bounded size; its annotations and labels are bounded already.
 
-    Where the spec is larger, what it asks for is replaced by a request that cannot be read.
+    If the spec is too large, the request is replaced by one that cannot be decoded.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     size = len(_ENCODE(spec))
@@ -103,7 +106,7 @@ def bounded_pod(pod: Pod) -> Pod:
 
 
 def keep_node_pod(pod: Pod) -> Pod:
-    """``keep`` of a mirror of the pods of one node: what the agent reads of them."""
+    """Return the fields of a pod that the agent reads, of bounded size, for the mirror of a node's pods."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = bounded_annotations({n: t for n, t in meta.annotations.items() if n in _MAX})
     kept = Pod(

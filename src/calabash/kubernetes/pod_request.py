@@ -1,7 +1,7 @@
-"""What a pod asks for, as admission understood it: one ``GpuRequest`` for each container that uses devices.
+"""Request of a pod in an annotation: one ``GpuRequest`` for each container that uses devices.
 
-It stands in an annotation of the pod. It is read strictly, like the plan: whoever may write annotations of a pod might
-have written it, and a reader that guesses would be told what to guess.
+Admission writes it. Decoding is strict, as for the plan, because any user who may write annotations of a pod might have
+written it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from calabash.model.names import NAME_PATTERN
 from calabash.model.request import DEFAULT_QUEUE, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 REQUEST_BYTES_MAX = 64 * 1024
-_OVERSIZED = "oversized: "  # no JSON text begins so
+_OVERSIZED = "oversized: "  # no JSON text begins like this
 _VERSION = 1
 
 
 class ContainerKind(StrEnum):
-    """When a container runs: INIT before the others and one by one, SIDECAR from its place among the init containers to the
-    end of the pod, MAIN with the other main ones. Ephemeral containers may not ask for devices."""
+    """Kind of a container by its lifetime.
+
+    INIT containers run before the others, one by one. A SIDECAR runs from its position among the init containers to the end
+    of the pod. MAIN containers run together. Ephemeral containers cannot have devices.
+    """
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -33,7 +36,7 @@ class ContainerKind(StrEnum):
 
 
 class GangSource(StrEnum):
-    """Who says how many members a gang needs: nobody, the pod's annotation, or an object of that name in its namespace.
+    """Source of the number of members that a gang needs to start: none, the pod's annotation, or a PodGroup object.
 
     WORKLOAD is ``scheduling.k8s.io`` PodGroup, COSCHEDULING ``scheduling.x-k8s.io`` PodGroup, VOLCANO
     ``scheduling.volcano.sh`` PodGroup.
@@ -48,6 +51,8 @@ class GangSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
+    """The request of one container."""
+
     """What one container asks for."""
 
     container: str
@@ -57,12 +62,12 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """What a pod asks for: ``containers`` in the order of its spec, ``dialect`` in whose words.
+    """The request of a pod, with its containers in the order of its spec.
 
-    ``queue`` is the one that the pod itself names, "" where it leaves that to its namespace; the requests then say
-    ``default``. Where ``gang_source`` is an object, the ``gang_size`` of the requests is 1 until somebody has looked.
-    By the door ``claims`` the parts are requests of claims, ``CLAIM/REQUEST`` in the pod's own names, as they were known when
-    the pod was made: the claims themselves say what is asked.
+    ``dialect`` names the dialects in which it asked. ``queue`` is the queue that the pod names, "" for that of its namespace;
+    the requests then contain ``default``. If ``gang_source`` is an object, the ``gang_size`` of the requests is 1 until the
+    object is read. For claims, ``containers`` are requests of claims, ``CLAIM/REQUEST`` in the pod's names, as known when the
+    pod was created; the claims themselves are authoritative.
     """
 
     dialect: str
@@ -116,9 +121,12 @@ _DECODER = msgspec.json.Decoder(_Pod)
 
 
 def write_request(asked: PodRequest) -> str:
-    """The annotation. All requests of a pod agree in tenant, queue, priority, gang and run time, which stand in it once.
+    """Return the JSON of the annotation.
 
-    Raises CalabashError when it would be longer than its reader accepts.
+    All requests of a pod have the same tenant, queue, priority, gang and run time, which are written once.
+
+    Raises:
+        CalabashError: the text would be longer than its reader accepts.
     """
     first = asked.containers[0].request
     text = msgspec.json.encode(
@@ -167,7 +175,7 @@ def _written(part: ContainerRequest) -> _Container:
 
 
 def read_request(text: str) -> PodRequest:
-    """What the annotation says. Raises CalabashError(BAD_REQUEST) for anything that ``write_request`` does not write."""
+    """Decode the annotation. Raises CalabashError(BAD_REQUEST) for a text that ``write_request`` does not write."""
     if len(text) > REQUEST_BYTES_MAX:
         raise _bad(f"{len(text)} bytes, at most {REQUEST_BYTES_MAX}")
     if text.startswith(_OVERSIZED):
@@ -194,7 +202,7 @@ def read_request(text: str) -> PodRequest:
 
 
 def oversized(size: int, limit: int, what: str = "it has") -> str:
-    """Return what a mirror holds in place of a text that is too large to be held. ``read_request`` refuses it and says why."""
+    """Return a replacement for a text that is too large to keep; ``read_request`` refuses it and gives the reason."""
     return f"{_OVERSIZED}{what} {size} bytes, at most {limit}"
 
 
@@ -229,7 +237,7 @@ def _read(pod: _Pod, part: _Container) -> ContainerRequest:
 
 
 def isolation_named(word: str) -> Isolation:
-    """The level of that name. Raises CalabashError(BAD_REQUEST) with the names there are."""
+    """Return the isolation level of a name. Raises CalabashError(BAD_REQUEST) with the known names."""
     for level in Isolation:
         if word == level.name.lower():
             return level

@@ -1,9 +1,8 @@
-"""Reports of objects that mirrors skip, because they cannot be read or used.
+"""Report objects that mirrors skip, because they cannot be decoded or used.
 
-A user can store objects that no program of the product can read. They cost their owner the service and nobody else: mirrors go
-on without them. Each version of such an object is counted, logged once, and told to its owner by one event (a Warning with the
-reason ``Skipped``). Events are written one by one by a thread of their own, with a pause between two, so that a user with many
-such objects delays nothing but reports on them.
+A user can store objects that no program of the product can decode. Mirrors continue without them. Each version of such an
+object is counted, logged once, and reported to its owner by one Warning event with the reason ``Skipped``. A separate thread
+writes events one by one, with a pause between two, so that many such objects delay only their reports.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ log = structlog.get_logger(__name__)
 
 REASON = "Skipped"
 EVERY_S = 1.0
-_KNOWN_MAX = 10_000  # versions of objects that are remembered as reported
-_WAITING_MAX = 1000  # events that wait to be written; further ones are not
+_KNOWN_MAX = 10_000  # limit of object versions that are remembered as reported
+_WAITING_MAX = 1000  # limit of events that wait to be written; further ones are dropped
 _MESSAGE_MAX = 1024
-_CLUSTER_NAMESPACE = "default"  # of events of objects without a namespace
+_CLUSTER_NAMESPACE = "default"  # namespace of events of cluster-scoped objects
 
 
 class SkippedObjects:
-    """Counts and reports skipped objects. ``note`` is called from any thread and never waits.
+    """Count and report skipped objects. ``note`` may be called from any thread and never blocks.
 
     Args:
-        component: the program, as events name it.
-        client: writes events; None where the program has no right to: objects are then counted and logged.
+        component: name of the program in events.
+        client: writes events; None if the program may not: objects are then counted and logged only.
         every_s: pause between two events.
     """
 
@@ -56,15 +55,15 @@ class SkippedObjects:
             self._thread.start()
 
     def stop(self) -> None:
-        """End after the event that is being written; the rest is not written."""
+        """Stop after the event in progress; waiting events are dropped."""
         self._stopping.set()
-        with suppress(queue.Full):  # then the thread has something to see that it is to end
+        with suppress(queue.Full):  # a full queue wakes the thread anyway
             self._waiting.put_nowait(None)
         if self._thread.is_alive():
             self._thread.join()
 
     def note(self, skipped: SkippedObject) -> None:
-        """``on_skipped`` of a mirror. Each version of an object is reported once."""
+        """Report a skipped object, as ``on_skipped`` of a mirror. Each version of an object is reported once."""
         key = (skipped.kind.path(), skipped.namespace, skipped.name, skipped.uid + "/" + skipped.resource_version)
         with self._lock:
             known = key in self._known
@@ -85,7 +84,7 @@ class SkippedObjects:
                 )
 
     def counts(self) -> dict[str, int]:
-        """Versions of objects that were skipped since the start, by the plural of their kind."""
+        """Return the number of skipped object versions since the start, by the plural of their kind."""
         with self._lock:
             return dict(self._counts)
 
@@ -100,7 +99,7 @@ class SkippedObjects:
             self._stopping.wait(self._every_s)
 
     def _write(self, skipped: SkippedObject) -> None:
-        """Create the event. Programs that skip the same version write an event of the same name: one of them does."""
+        """Create the event. Programs that skip the same version use the same event name, so that only one is created."""
         assert self._client is not None
         kind, now = skipped.kind, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         version = f"{kind.path()}/{skipped.uid}/{skipped.resource_version}"

@@ -1,4 +1,4 @@
-"""Counters, histograms and gauges of one program of the cluster, and the page that Prometheus reads."""
+"""Prometheus metrics of the programs of a cluster: counters, histograms and gauges, and their HTTP server."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class _Series:
 
 
 class Telemetry:
-    """Keeps the figures of one program. Safe for threads.
+    """Metrics of one program. Thread-safe.
 
     Args:
-        part: the program; it serves the metrics that ``part_metrics`` says it does, and no others.
+        part: the program; it serves the metrics that ``part_metrics`` lists for it, and no others.
     """
 
     def __init__(self, part: ClusterPart) -> None:
@@ -74,7 +74,7 @@ class Telemetry:
             found.add(value)
 
     def page(self, gather: Gather = tuple) -> bytes:
-        """The figures as they are now, in Prometheus' text format; ``gather`` gives those that are read at each scrape."""
+        """Return all metrics in Prometheus' text format; ``gather`` returns those that are read at each scrape."""
         found: dict[PartMetric, dict[Labels, float]] = {}
         for metric, labels, figure in (*_common(self._part), *gather()):
             found.setdefault(metric, {})[labels] = figure
@@ -95,7 +95,7 @@ class Telemetry:
 
 @contextmanager
 def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
-    """Have a server of metrics listen, and yield its address. Raises CalabashError if the port cannot be had."""
+    """Start a metrics server, and yield its address. Raises CalabashError if the port cannot be used."""
     try:
         server.start()
     except OSError as error:
@@ -109,7 +109,7 @@ def serving(server: SmallServer, port: int) -> Iterator[tuple[str, int]]:
 
 
 def metrics_server(figures: Telemetry, gather: Gather, *, host: str, port: int) -> SmallServer:
-    """Make a server of ``/metrics`` alone; the caller starts and stops it."""
+    """Return a server of ``/metrics``; the caller starts and stops it."""
 
     async def answer(question: HttpQuestion) -> HttpReply:
         return await asyncio.to_thread(figures.reply, question, gather)
@@ -128,7 +128,7 @@ def _family(metric: PartMetric, series: _Series, gathered: dict[Labels, float]) 
 
 
 def _common(part: ClusterPart) -> Iterable[Sample]:
-    """The figures of every program."""
+    """Yield the metrics that all programs have."""
     yield m.BUILD_INFO, (part.value, calabash.__version__), 1
     for (method, status), count in KUBE_COUNTS.requests().items():
         yield m.KUBE_REQUESTS, (method, str(status)), count

@@ -1,7 +1,7 @@
-"""An allocated claim as the slices that the agent of its node grants.
+"""Translate the allocation of a claim to the slices that the agent of its node grants.
 
-The allocation is what the scheduler wrote, and whoever may write the status of claims. It is read like a plan of a pod: what
-is not exactly one of this node's devices in amounts that they were offered in is refused.
+The allocation is written by the scheduler, or by any user who may write the status of claims. Like a plan of a pod it is read
+strictly: a device that this node does not have, or an amount in which it is not offered, is refused.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
 from calabash.sharing.vgpu import best_effort_percent
 
-RESULTS_MAX = 32  # as the API server has it
+RESULTS_MAX = 32  # limit of the API server
 _TEXT_MAX = 253
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """What one request of a claim has of this node: ``devices`` and ``share_ids`` ("" where it is not shared) by the names of
-    the allocation, ``slices`` what they mean, each of another card. ``name`` is ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
+    """The devices that one request of a claim was allocated on this node.
+
+    Args:
+        name: ``REQUEST`` or ``REQUEST/SUBREQUEST``.
+        devices: device names in the allocation.
+        share_ids: share IDs in the allocation, "" for devices that are not shared.
+        slices: the slices that the devices stand for, each of a different card.
+    """
 
     name: str
     pool: str
@@ -43,8 +49,9 @@ class ClaimRequest:
 class ClaimPlan:
     """A claim as one allocation of the agent: all its slices, of one sharing mode and one size.
 
-    ``admin_access``: it sees the cards of its devices and is given nothing of them; ``mode`` is "" then, and the slices have
-    no amounts.
+    Args:
+        admin_access: True if the claim observes the devices and is granted no slice. ``mode`` is "" then, and the slices have
+            no amounts.
     """
 
     uid: str
@@ -57,17 +64,17 @@ class ClaimPlan:
 
     @property
     def slices(self) -> tuple[PlannedSlice, ...]:
-        """All slices, each card once, in the order of the requests."""
+        """All slices in the order of the requests, each device once."""
         return tuple({part.device: part for request in self.requests for part in request.slices}.values())
 
     def placement(self, node: str) -> Placement:
-        """In the words of the model."""
+        """Return the placement of the model on ``node``."""
         return Placement(node=NodeName(node), mode=self.mode, slices=tuple(part.slice() for part in self.slices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """One result with what it names."""
+    """One result of the allocation, its device and the parameters for it."""
 
     result: AllocatedDevice
     device: ClaimDevice
@@ -75,10 +82,11 @@ class _Given:
 
 
 def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> ClaimPlan:
-    """What the agent of ``node``, which has ``devices``, is to grant for a claim.
+    """Return the plan that the agent of ``node``, which has ``devices``, should grant for a claim.
 
-    Raises CalabashError: NOT_FOUND where nothing (of ours) is allocated, or for a device that is not here; MODE_CONFLICT
-    where the slices are not of one mode, size and policy; BAD_REQUEST for what no scheduler writes.
+    Raises:
+        CalabashError: NOT_FOUND if no device of this driver is allocated or a device is not on this node, MODE_CONFLICT if
+            the slices differ in mode, size or policy, BAD_REQUEST for an allocation that no scheduler writes.
     """
     who = f"claim {claim.metadata.namespace}/{claim.metadata.name}"[:_TEXT_MAX]
     allocation = claim.status.allocation
@@ -138,7 +146,7 @@ def _device(who: str, result: AllocatedDevice, node: str, known: Mapping[str, Cl
 
 
 def _require_once(who: str, given: Sequence[_Given]) -> None:
-    """Each card at most once, but for those who only watch."""
+    """Raise CalabashError if a card occurs twice, except with admin access."""
     seen: dict[str, str] = {}
     for one in given:
         card, name = one.device.device.uuid, one.result.device
@@ -156,7 +164,7 @@ def _seen(one: _Given) -> PlannedSlice:
 
 
 def _slice(who: str, one: _Given) -> PlannedSlice:
-    """What a result means. Raises CalabashError for amounts that its device is not offered in."""
+    """Return the slice of a result. Raises CalabashError for amounts in which the device is not offered."""
     found, device, capacity = one.device, one.device.device, one.result.consumed_capacity
     _require_wishes(who, one)
     if not found.shared:
@@ -180,7 +188,7 @@ def _slice(who: str, one: _Given) -> PlannedSlice:
 
 
 def _whole(one: _Given) -> PlannedSlice:
-    """A device that one claim has alone."""
+    """Return the slice of a device that is not shared."""
     found, device = one.device, one.device.device
     if _mode(one) == BROKERED.name:
         memory_mib = device.memory_mib - reserve_mib(VGPU.name)
@@ -199,7 +207,7 @@ def _whole(one: _Given) -> PlannedSlice:
 
 
 def _require_wishes(who: str, one: _Given) -> None:
-    """What is said of how to use it must be something that its mode does."""
+    """Raise CalabashError(MODE_CONFLICT) if the mode of the device does not support a parameter."""
     found, wishes = one.device, one.wishes
     if found.mode == OBSERVED:
         raise CalabashError(
@@ -225,7 +233,7 @@ def _mode(one: _Given) -> ModeName:
 
 
 def _policy(who: str, one: _Given) -> ComputePolicy:
-    """Without cores nothing of them is promised."""
+    """Return the compute policy of a result; best-effort for a software slice without cores."""
     found, asked = one.device, one.wishes.policy
     if found.mode != VGPU.name or consumed(one.result.consumed_capacity.get(CORES), what=CORES):
         return asked or ComputePolicy.FIXED
@@ -239,7 +247,7 @@ def _policy(who: str, one: _Given) -> ComputePolicy:
 
 
 def _uniform(who: str, given: Sequence[_Given], planned: Mapping[int, PlannedSlice]) -> tuple[ModeName, ComputePolicy]:
-    """The mode and policy of all slices. Raises MODE_CONFLICT where they differ, in size too."""
+    """Return the mode and the policy of all slices. Raises CalabashError(MODE_CONFLICT) if they differ, also in size."""
     modes = sorted({_mode(one) for one in given})
     if len(modes) > 1:
         raise CalabashError(

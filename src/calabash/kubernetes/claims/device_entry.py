@@ -1,10 +1,10 @@
-"""One device as it stands in a ResourceSlice: attributes, capacity, and what it takes of its card's counters.
+"""Entry of a device in a ResourceSlice: attributes, capacity, and consumption of its card's counters.
 
-Theory of operation. Everything that can be had of a card consumes one counter set, the card's: its memory slices one by one,
-its compute slices, its media engine; a card that MIG cannot cut has one counter. A MIG device takes what its instance takes,
-everything else takes all, but what only lets administrators look takes nothing: the allocator asks for
-counters from them, too. It charges a device that several claims share once, with its first claim. So two
-MIG instances are allocated together exactly when they fit on the card, and a card is never given in two ways at once.
+Theory of operation. All devices of a card consume one counter set, the card's: its memory slices one by one, its compute
+slices, its media engine; a card without MIG has one counter. A MIG device consumes what its instance occupies. Every other
+device consumes all, except the device for observation, which consumes nothing: the allocator charges counters for admin
+access too. A device that several claims share is charged once, with its first claim. So two MIG instances are allocated
+together exactly if both fit on the card, and a card is never given in two modes at once.
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ _PCI = re.compile(r"(?:[0-9a-fA-F]{4})?([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedCard:
+    """Facts about a card that are not in its ``Device``; "" if unknown.
+
+    Args:
+        name: name of the card in claims.
+        island: name of the group of cards that NVLink connects, "" for none.
+        pcie_root: PCIe root complex of the card.
+    """
+
     """What is said of a card beside what its driver says: its ``name``, the ``island`` of cards that NVLink joins it to ("" for
     none), the PCIe root that it is below, and the versions of its driver; "" where it is not known."""
 
@@ -69,7 +77,11 @@ class OfferedCard:
 def slice_device(
     found: ClaimDevice, facts: OfferedCard, *, taints: tuple[DeviceTaint, ...], counters: bool
 ) -> SliceDevice:
-    """The device. ``counters``: whether the API server knows them."""
+    """Return the entry of a device.
+
+    Args:
+        counters: True if the API server supports shared counters.
+    """
     return SliceDevice(
         name=found.name,
         attributes=_attributes(found, facts),
@@ -83,12 +95,12 @@ def slice_device(
 
 
 def counter_set(card: str, device: Device) -> CounterSet:
-    """What a card has."""
+    """Return the counter set of a card."""
     return CounterSet(name=card, counters=_counters(_all(device)))
 
 
 def semantic_version(text: str) -> str:
-    """The first numbers of a version, as semver writes them: ``535.104.05`` is ``535.104.5``; "" where there are none."""
+    """Return the first three numbers of a version as semver: ``535.104.5`` of ``535.104.05``; "" if there are none."""
     numbers = re.findall(r"[0-9]{1,9}", re.split(r"[,+ -]", text.strip(), maxsplit=1)[0])[:3]
     return ".".join(str(int(n)) for n in (*numbers, "0", "0")[:3]) if numbers else ""
 
@@ -189,12 +201,12 @@ def _memory(value_mib: int, *, least_mib: int, default_mib: int) -> DeviceCapaci
 
 
 def _one_of(places: int) -> DeviceCapacity:
-    """Each share takes one place."""
+    """Return the capacity of slices, of which each share consumes one."""
     return DeviceCapacity(value=str(places), request_policy=CapacityRequestPolicy(default="1", valid_values=("1",)))
 
 
 def _quantity(mib: int) -> str:
-    """As the API server writes it back."""
+    """Return the quantity in the form in which the API server returns it."""
     amount, units = mib, ["Mi", "Gi", "Ti", "Pi"]
     while amount and amount % 1024 == 0 and len(units) > 1:
         amount, units = amount // 1024, units[1:]

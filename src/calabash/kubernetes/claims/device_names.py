@@ -1,7 +1,7 @@
-"""What the devices of a node are called in claims: for each card a name for every way in which it can be given.
+"""Names of devices in claims: for each card one name per mode in which it can be allocated.
 
-A name is of the card's UUID and never of its index, so that it means the same card after a restart, whatever is plugged in.
-It is never taken apart again: whoever reads one looks it up among all names of the node's cards.
+A name is derived from the card's UUID, not from its index, so that it means the same card after a restart or a change of
+hardware. Names are not parsed: readers look them up among all names of the node's cards.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
 
 DRIVER = GROUP
-CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"  # begins the resource name that every device class has
+CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"  # prefix of the resource name that every device class has
 EXTENDED = (
     "extended-resources"  # how the claim is called here that kube-scheduler makes for what containers ask by names
 )
-OBSERVED = ModeName("observed")  # not given at all: administrators look at the card, whoever has it
+OBSERVED = ModeName("observed")  # not allocated: administrators observe the card
 
-# Taints: why a device takes nothing new now.
+# Taints: reasons why a device takes no new claims.
 UNHEALTHY = f"{GROUP}/unhealthy"
 CORDONED = f"{GROUP}/cordoned"
 STRANGER = f"{GROUP}/stranger"
 OTHER_DOOR = f"{GROUP}/other-door"
-KEPT = f"{GROUP}/kept"  # an instance stands on the card that nobody may destroy for this one
+KEPT = f"{GROUP}/kept"  # an instance on the card that must not be destroyed is in the way
 
-NOMINAL_GIB = "memoryGiB"  # attribute: the nominal size of a device's memory
+NOMINAL_GIB = "memoryGiB"  # attribute: nominal size of a device's memory
 
 _DIGITS = 8
 _UUID = re.compile(r"GPU-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -42,6 +42,13 @@ _UUID = re.compile(r"GPU-([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDevice:
+    """A mode in which a card can be allocated to a claim.
+
+    Args:
+        profile: profile of the MIG instance, or of the instance that an MPS service uses; "" for the whole card.
+        start: placement of that instance; -1 for the whole card.
+    """
+
     """A way in which a card can be given by a claim. ``profile`` and ``start`` are of a MIG instance, or of the instance that
     a service of mode ``mps`` serves; "" and -1 for the whole card. ``shared``: several claims can have it at once."""
 
@@ -53,6 +60,7 @@ class ClaimDevice:
 
     @property
     def shared(self) -> bool:
+        """True if the device is divided among claims by amounts."""
         """Whether it is divided among claims by amounts."""
         return self.mode in _SHARED
 
@@ -61,7 +69,7 @@ _SHARED = frozenset({VGPU.name, MPS_MODE, TIMESLICE.name})
 
 
 def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
-    """What each card is called: ``gpu-`` and the first eight digits of its UUID; all of a hash where two would be the same."""
+    """Return the name of each card: ``gpu-`` and eight digits of its UUID, or more of a hash if two would be the same."""
     short = {device.uuid: _digits(device.uuid) for device in devices}
     taken = Counter(short.values())
     return {
@@ -70,9 +78,10 @@ def card_names(devices: Sequence[Device]) -> Mapping[DeviceUuid, str]:
 
 
 def claim_devices(devices: Sequence[Device]) -> tuple[ClaimDevice, ...]:
-    """All that claims can have of these cards, as far as the cards themselves go; by card, the whole one first.
+    """Return all devices that claims can have of these cards; by card, the whole card first.
 
-    Allocators take the first that they find: places of a MIG profile stand in the order of how much they leave open.
+    Allocators take the first device that matches, so the placements of a MIG profile are in the order of how many profiles
+    they leave possible.
     """
     cards = card_names(devices)
     ordered = sorted(devices, key=lambda device: cards[device.uuid])
@@ -93,7 +102,7 @@ def _of_card(card: str, device: Device) -> Iterator[ClaimDevice]:
 
 
 def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
-    """Of an empty card the best first: which keeps the largest profiles possible."""
+    """Return the placements of a profile on an empty card; the one that keeps the largest profiles possible is first."""
     if geometry is None:
         return ()
 
@@ -104,7 +113,7 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:
-    """The service of the card, or those of the instances of a layout that its operator has made for them."""
+    """Yield the MPS device of the card, or those of the instances that an operator made for MPS."""
     layout = [i for i in device.mig_instances if i.fixed] if device.pinned == MPS_MODE else []
     if not layout or device.mig is None:
         yield ClaimDevice(name=f"{card}-mps", device=device, mode=MPS_MODE)
@@ -115,8 +124,7 @@ def _services(card: str, device: Device) -> Iterator[ClaimDevice]:
 
 
 def _word(profile: str) -> str:
-    """A profile's name as a part of one that DNS would take: ``1g.10gb+me`` is ``1g-10gb-me``, ``1g.24gb-me`` is
-    ``1g-24gb-no-me``."""
+    """Return a profile's name as part of a DNS label: ``1g-10gb-me`` of ``1g.10gb+me``, ``1g-24gb-no-me`` of ``1g.24gb-me``."""
     return profile.lower().replace("-", "-no-").replace("+", "-").replace(".", "-")
 
 

@@ -1,9 +1,8 @@
-"""What the selectors of classes and requests demand, as far as a planner needs it: CEL that is a plain list of comparisons.
+"""Reader of CEL selectors of classes and requests: the comparisons that decide about amounts and kinds of devices.
 
-Theory of operation. Kubernetes' allocator evaluates selectors, and has the last word about every device. What is looked for
-here is only what decides about amounts and kinds of cards. An expression is cut at ``&&`` outside of brackets and strings;
-a part that is one of a few comparisons with a constant counts, every other part is left to the allocator. So nothing is
-ever taken to be demanded that is not.
+Theory of operation. Kubernetes' allocator evaluates selectors and decides about every device. This reads only what the
+planner needs. An expression is split at ``&&`` outside of brackets and strings. A part that is one of a few comparisons with
+a constant counts; every other part is left to the allocator. So no condition is assumed that the selector does not contain.
 """
 
 from __future__ import annotations
@@ -35,6 +34,14 @@ _NOMINAL = re.compile(rf"device\.attributes\s*{_DOMAIN}\s*\.\s*{NOMINAL_GIB}\s*(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
+    """Conditions of selectors.
+
+    Args:
+        driver: name of the driver, "" if none is named.
+        attributes: required values, by domain and name.
+        nominal_mib_min, reported_mib_min: least memory of each device; 0: any.
+    """
+
     """``driver`` "" where none is named; ``attributes`` by domain and name; ``nominal_mib_min`` and ``reported_mib_min`` of
     each device, 0: any."""
 
@@ -44,12 +51,12 @@ class Demands:
     reported_mib_min: int = 0
 
     def text(self, *names: tuple[str, str]) -> str:
-        """What the first of these attributes that is named must be; "" where none is."""
+        """Return the required value of the first of these attributes that has one, or ""."""
         return next((self.attributes[name] for name in names if name in self.attributes), "")
 
 
 def demands_of(expressions: Iterable[str]) -> Demands:
-    """What all of them demand together."""
+    """Return the conditions of all expressions together."""
     driver, nominal_mib, reported_mib = "", 0, 0
     attributes: dict[tuple[str, str], str] = {}
     for expression in expressions:
@@ -60,7 +67,7 @@ def demands_of(expressions: Iterable[str]) -> Demands:
     return Demands(driver=driver, attributes=attributes, nominal_mib_min=nominal_mib, reported_mib_min=reported_mib)
 
 
-@lru_cache(maxsize=1024)  # those of one class are the same
+@lru_cache(maxsize=1024)  # selectors of one class are the same
 def _demands(expression: str) -> Demands:
     driver, nominal_mib, reported_mib = "", 0, 0
     attributes: dict[tuple[str, str], str] = {}
@@ -77,7 +84,7 @@ def _demands(expression: str) -> Demands:
 
 
 def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:
-    """What must hold all at once; nothing of an expression that is not such a list, or is bracketed deeper than people do."""
+    """Yield the conditions that must all hold; nothing for another kind of expression, or one nested too deeply."""
     text = expression.strip()
     cut = _cut(text)
     if cut is None:
@@ -92,7 +99,7 @@ def _parts(expression: str, depth: int = _DEPTH_MAX) -> Iterator[str]:
 
 
 def _cut(text: str) -> list[str] | None:
-    """At every ``&&`` that is in no bracket and no string. None: there is another way for it to hold, or it makes no sense."""
+    """Split at each ``&&`` outside of brackets and strings. Return None for alternatives, or for unbalanced brackets."""
     parts: list[str] = []
     open_: list[str] = []
     quote, begin, at = "", 0, 0

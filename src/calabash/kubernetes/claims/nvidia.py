@@ -1,8 +1,8 @@
-"""What claims that were written for NVIDIA's driver say to it: understood where it means the same here, refused where not.
+"""Validation of driver parameters in claims that were written for NVIDIA's DRA driver.
 
-A claim of the classes ``gpu.nvidia.com`` and ``mig.nvidia.com`` is a whole card or a MIG instance here as there, and containers
-that share the claim take turns on it. So the sharing strategy of turns is what happens anyway. Shares by MPS are divided
-among claims here, not within one; how long turns are is a setting of the node.
+A claim of the classes ``gpu.nvidia.com`` and ``mig.nvidia.com`` is a whole card or a MIG instance in both drivers, and
+containers that share the claim time-slice it, so the strategy TimeSlicing is accepted. Here MPS shares are divided among
+claims, not within one, and the length of time slices is a setting of the node: such parameters are refused.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """As strict as their driver."""
+    """Base of the parameters; unknown fields are refused, as in NVIDIA's driver."""
 
 
 class NvidiaTurns(_Strict, frozen=True):
-    """How long turns are: Default, Short, Medium or Long."""
+    """Length of time slices: Default, Short, Medium or Long."""
 
     interval: _Word | None = None
 
 
 class NvidiaSharing(_Strict, frozen=True):
-    """How containers that share a claim share its device."""
+    """Sharing of a device among the containers that share a claim."""
 
     strategy: _Word
     time_slicing_config: NvidiaTurns | None = None
@@ -38,7 +38,7 @@ class NvidiaSharing(_Strict, frozen=True):
 
 
 class NvidiaIommu(_Strict, frozen=True):
-    """Which interface of the kernel a virtual machine has its card by."""
+    """The kernel interface by which a virtual machine gets its device."""
 
     backend_policy: _Word
     enable_api_device: bool | None = msgspec.field(name="enableAPIDevice", default=None)
@@ -60,13 +60,13 @@ class NvidiaVfioConfig(_Strict, frozen=True):
     iommu: NvidiaIommu | None = None
 
 
-# Learned at import: msgspec crashes when two threads convert to a type for the first time at once.
+# Created at import: msgspec crashes when two threads convert to a type for the first time at once.
 msgspec.json.Decoder(NvidiaGpuConfig)
 msgspec.json.Decoder(NvidiaVfioConfig)
 
 
 def require_same(parameters: Any) -> None:
-    """Raises CalabashError for parameters that are none of theirs, or that mean something else here."""
+    """Raise CalabashError for parameters that are invalid, or that have another meaning here."""
     kind = parameters.get("kind") if isinstance(parameters, dict) else None
     form: type[NvidiaVfioConfig | NvidiaGpuConfig] = NvidiaVfioConfig if kind == "VfioDeviceConfig" else NvidiaGpuConfig
     try:
@@ -94,7 +94,7 @@ def _require_turns(sharing: NvidiaSharing) -> None:
         )
     if sharing.strategy != "TimeSlicing" or sharing.mps_config is not None:
         raise _other(
-            f"strategy {sharing.strategy} is not offered", "leave sharing out: containers of a claim take turns"
+            f"strategy {sharing.strategy} is not offered", "remove sharing: containers of a claim time-slice it"
         )
     interval = sharing.time_slicing_config.interval if sharing.time_slicing_config is not None else None
     if interval not in {None, "Default"}:
@@ -104,7 +104,8 @@ def _require_turns(sharing: NvidiaSharing) -> None:
 def _require_legacy(iommu: NvidiaIommu | None) -> None:
     if iommu is not None and (iommu.backend_policy != "LegacyOnly" or iommu.enable_api_device):
         raise _other(
-            f"IOMMU backend {iommu.backend_policy} with its own device is not offered", "leave iommu out: VFIO's groups"
+            f"IOMMU backend {iommu.backend_policy} with its own device is not offered",
+            "remove iommu: VFIO groups are used",
         )
 
 

@@ -1,7 +1,7 @@
-"""What a claim or a class may say to the driver beside amounts: the opaque parameters, read strictly.
+"""Opaque driver parameters of claims and classes (``SliceConfig``): strict decoding and merging.
 
-Our own kind is ``SliceConfig``. What a class says counts first, what the claim says replaces it field by field. What is said
-to NVIDIA's driver about a device of ours is read as well (``nvidia``).
+Parameters of the class are applied first, and those of the claim replace them field by field. Parameters for NVIDIA's driver
+are checked too (``nvidia``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ _ISOLATIONS = {level.name.lower(): level for level in (Isolation.COOPERATIVE, Is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceWishes:
+    """Parameters for the use of an allocated device; None for a field that is not set.
+
+    Args:
+        spill_mib: host memory in addition to the allocated device memory.
+    """
+
     """How what was allocated is to be used; None is not said.
 
     ``spill_mib`` is host memory for what does not fit on the card, beside the amount that was allocated there.
@@ -41,7 +47,7 @@ class SliceWishes:
     isolation: Isolation | None = None
 
     def over(self, other: SliceWishes) -> SliceWishes:
-        """Both; what this one says counts."""
+        """Return both combined; fields of this one have precedence."""
         return SliceWishes(
             policy=self.policy if self.policy is not None else other.policy,
             spill_mib=self.spill_mib if self.spill_mib is not None else other.spill_mib,
@@ -50,7 +56,7 @@ class SliceWishes:
 
 
 class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """The document. ``spill`` is a quantity like ``4Gi``, ``isolation`` one of cooperative, brokered."""
+    """The parameters document. ``spill`` is a quantity like ``4Gi``, ``isolation`` is cooperative or brokered."""
 
     api_version: str
     kind: str
@@ -59,15 +65,15 @@ class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     isolation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
-# Learned at import: msgspec crashes when two threads convert to a type for the first time at once.
+# Created at import: msgspec crashes when two threads convert to a type for the first time at once.
 msgspec.json.Decoder(SliceConfig)
 
 
 def read_parameters(parameters: Any) -> SliceWishes:
-    """What one document says. Raises CalabashError for anything that is not exactly one."""
+    """Decode one parameters document. Raises CalabashError if it is not exactly one."""
     _require_short(parameters)
     if not isinstance(parameters, dict):
-        raise CalabashError("the parameters are no object", hint=f"write apiVersion: {API_VERSION}, kind: {KIND}")
+        raise CalabashError("the parameters are not an object", hint=f"write apiVersion: {API_VERSION}, kind: {KIND}")
     kind = (str(parameters.get("apiVersion"))[:64], str(parameters.get("kind"))[:64])
     if kind != (API_VERSION, KIND):
         raise CalabashError(
@@ -81,7 +87,7 @@ def read_parameters(parameters: Any) -> SliceWishes:
 
 
 def wishes_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceWishes:
-    """What is said for one request, named as in an allocation's result. Raises CalabashError for what cannot be read."""
+    """Return the parameters for one request, named as in an allocation's result. Raises CalabashError if they are invalid."""
     if len(configs) > CONFIGS_MAX:
         raise CalabashError(f"the claim has {len(configs)} configurations, at most {CONFIGS_MAX}", hint="join them")
     names = {request, request.partition("/")[0]}
@@ -93,9 +99,10 @@ def wishes_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceWishes:
 
 
 def read_opaque(opaque: OpaqueConfig) -> SliceWishes:
-    """What is said to our driver, or to the one whose words we know; nothing of what is said to others.
+    """Return the parameters for this driver; empty for other drivers. Parameters for NVIDIA's driver are checked only.
 
-    Raises CalabashError for what cannot be read, or means something else here.
+    Raises:
+        CalabashError: the parameters are invalid, or have another meaning here.
     """
     if opaque.driver == NVIDIA_DRIVER:
         _require_short(opaque.parameters)
@@ -106,7 +113,7 @@ def read_opaque(opaque: OpaqueConfig) -> SliceWishes:
 def _require_short(parameters: Any) -> None:
     size = len(_encoded(parameters))
     if size > PARAMETERS_BYTES_MAX:
-        raise CalabashError(f"the parameters are {size} bytes, at most {PARAMETERS_BYTES_MAX}", hint="say less in them")
+        raise CalabashError(f"the parameters are {size} bytes, at most {PARAMETERS_BYTES_MAX}", hint="shorten them")
 
 
 def _spill_mib(written: str | None) -> int | None:

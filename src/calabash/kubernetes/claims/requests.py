@@ -1,7 +1,6 @@
-"""What a claim asks of our driver, in the words of the scheduler: one ``GpuRequest``, as a claim is one allocation of an agent.
+"""Translate the spec of a claim to one ``GpuRequest``, before anything is allocated.
 
-It is read from the claim's spec and its classes before anything is allocated, so that what asks by claims stands in the same
-queues as everything else. What was allocated then is the truth (``allocated``).
+Claims then wait in the same queues as other requests. The allocation itself is read by ``allocated``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.timeslice import MODE as TIMESLICE
 from calabash.sharing.vgpu import MODE as VGPU
 
-REQUESTS_MAX = 32  # as the API server has it
+REQUESTS_MAX = 32  # limit of the API server
 _NVIDIA = "gpu.nvidia.com"
 _NVIDIA_TYPES = {"gpu": EXCLUSIVE.name, "mig": MIG_MODE, "vfio": VF_MODE}
 _SHARED = frozenset({VGPU.name, TIMESLICE.name, MPS_MODE})
@@ -44,6 +43,8 @@ _Way = ExactDeviceRequest | DeviceSubRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ask:
+    """One request of a claim for this driver. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
+
     """One request of ours. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
 
     name: str
@@ -53,17 +54,18 @@ class _Ask:
 
 
 def is_ours(found: DeviceClass) -> bool:
-    """Whether the devices of a class are those of our driver: its selectors say so."""
+    """Return True if the selectors of a class require this driver."""
     return _demands(found, ()).driver == DRIVER
 
 
 def request_of(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> GpuRequest | None:
-    """What a claim asks; None when it asks nothing of ours, or only to watch.
+    """Return the request of a claim, None if it asks for no device of this driver or only for admin access.
 
-    Where a request has several ways to be answered it is counted by the first that is ours.
+    A request with several alternatives counts as the first one for this driver.
 
-    Raises CalabashError: NOT_FOUND for a class that is not there; UNSUPPORTED, MODE_CONFLICT or BAD_REQUEST for what no
-    planner can count.
+    Raises:
+        CalabashError: NOT_FOUND for a class that does not exist; UNSUPPORTED, MODE_CONFLICT or BAD_REQUEST for a claim that
+            the planner cannot count.
     """
     if len(spec.devices.requests) > REQUESTS_MAX:
         raise CalabashError(f"{len(spec.devices.requests)} requests in one claim", hint=f"at most {REQUESTS_MAX}")
@@ -109,7 +111,7 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
 
 
 def _said(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
-    """Words for our driver, as an allocation would have them; those of a class are for whoever asks by it."""
+    """Return configurations in the form of an allocation; those of a class hold for the requests of that class."""
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]
 
@@ -153,7 +155,7 @@ def _translated(ask: _Ask) -> GpuRequest:
 
 
 def _shared(base: GpuRequest, capacity: Mapping[str, int], wishes: SliceWishes) -> GpuRequest:
-    """A part of each card, in the amounts that the allocator would make of it."""
+    """Return the request for a share of each device, in the amounts that the allocator would allocate."""
     memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
     if memory_mib is not None:
         memory_mib = _consumed_mib(memory_mib, base.mode)
@@ -169,12 +171,12 @@ def _shared(base: GpuRequest, capacity: Mapping[str, int], wishes: SliceWishes) 
         memory_mib=None if memory_mib is None else memory_mib + spill_mib,
         spill_mib=spill_mib,
     )
-    # Every share of a shared device has an amount of memory; the allocator adds it where the claim names none.
+    # Every share of a shared device has an amount of memory; the allocator adds it if the claim names none.
     return with_compute(amounts, core_percent=cores or None, policy=policy, part=True)
 
 
 def _consumed_mib(asked_mib: int, mode: ModeName) -> int:
-    """What the slice has once the allocator has rounded up what was asked; see ``amounts``."""
+    """Return the memory of a slice after the allocator has rounded up the request; see ``capacity``."""
     reserve = reserve_mib(mode)
     least = reserve + STEP_MIB if reserve else 0
     return max(least + -(-max(0, asked_mib - least) // STEP_MIB) * STEP_MIB - reserve, 1)
@@ -197,7 +199,7 @@ def _mode(demands: Demands, capacity: Mapping[str, int]) -> ModeName:
 
 
 def _amounts(capacity: CapacityRequirements | None) -> dict[str, int]:
-    """Memory in MiB and cores in percent, of each device."""
+    """Return memory in MiB and cores in percent, per device."""
     found: dict[str, int] = {}
     for name, written in (capacity.requests if capacity is not None else {}).items():
         what = name.removeprefix(f"{DRIVER}/")

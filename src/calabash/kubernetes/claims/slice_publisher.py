@@ -1,13 +1,13 @@
-"""The ResourceSlices of a node in the API server: written when they are not what they should be, and not otherwise.
+"""Publisher of a node's ResourceSlices, which are written only if they differ from the wanted ones.
 
-Theory of operation. All slices of a pool bear one generation; the scheduler takes none of them while some are of an older one.
-So what changes several slices is a new generation of all, and what changes one, as the health of a card, is written to that one
-as it is: no reader sees half of it. What is in the API server is known by a watch, which tells when the kubelet, or
-anybody, has deleted or changed them; after an own writing it is believed again when a list has been read that is newer.
+Theory of operation. All slices of a pool have one generation; the scheduler ignores the pool while some slices have an older
+one. So a change of several slices is a new generation of all, and a change of one, as the health of a device, is written to
+that slice alone: no reader sees a partial change. A watch reports when the kubelet or another client has deleted or changed
+slices. After a write the watch is trusted again when a newer list has been read.
 
-An API server drops fields of features that it does not have. What a writing returns is therefore compared with what was
-written, and what was dropped is not offered: without shared counters nothing keeps two ways of giving a card apart, so the
-node then offers whole cards only. That is learned again when the slices are gone, as after an upgrade of the node.
+An API server drops fields of features that it does not have. So the response to a write is compared with what was written,
+and dropped features are not used: without shared counters a device could be allocated in two modes, so the node then offers
+whole cards only. Features are detected again when the slices were deleted, as after an upgrade.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 
-_ATTEMPTS = 5  # to find out what the API server keeps
+_ATTEMPTS = 5  # to find out which fields the API server stores
 
 log = structlog.get_logger(__name__)
 
 
 class SlicePublisher:
-    """Keeps the slices of one node. Not for several threads; ``stop`` ends its watch."""
+    """Publisher of the slices of one node. Used by a single thread; ``stop`` ends its watch."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
@@ -48,10 +48,11 @@ class SlicePublisher:
         self._generation = 0
         self._node_is: list[dict[str, Any]] = []
         self._wanted: tuple[ResourceSliceSpec, ...] | None = None
-        self._kept: dict[str, ResourceSliceSpec] = {}  # as the API server gave them back
+        self._kept: dict[str, ResourceSliceSpec] = {}  # as returned by the API server
 
     @property
     def degraded(self) -> str:
+        """Devices that are not offered because the API server cannot store them; "" if all are."""
         """What is not offered because the API server cannot keep it; "" where all is."""
         features = self._features
         if not features.counters:
@@ -61,7 +62,7 @@ class SlicePublisher:
         return "; ".join(missing)
 
     def publish(self, snapshot: NodeSnapshot, facts: SliceFacts) -> bool:
-        """Write the slices where they are not what they should be; whether it did. Raises KubeError."""
+        """Write the slices if they differ from the wanted ones; return True if they were written. Raises KubeError."""
         if not self._is_synced():
             return False
         have = self._have()
@@ -78,15 +79,16 @@ class SlicePublisher:
                 return True
             self._features = learned
             log.warning(
-                "the API server does not keep all of the slices", offered=self.degraded or "counters beside devices"
+                "the API server does not store all fields of the slices",
+                offered=self.degraded or "counters beside devices",
             )
             wanted, only = self._of(snapshot, facts), None
         raise CalabashError(
-            "the API server gives the slices of this node back as something else", reason=Reason.API_DOWN
+            "the API server returns other slices of this node than were written", reason=Reason.API_DOWN
         )
 
     def withdraw(self) -> None:
-        """Take all slices of the node away. Raises KubeError."""
+        """Delete all slices of the node. Raises KubeError."""
         listed = self._client.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={self._node}")
         for one in listed.items:
             if one.spec.driver == DRIVER:
@@ -94,12 +96,12 @@ class SlicePublisher:
         self._wanted, self._kept = None, {}
 
     def stop(self) -> None:
-        """End the watch. The slices stay: whoever is replaced for a moment takes nothing away."""
+        """Stop the watch. The slices stay, because an agent may be replaced for a moment only."""
         if self._started:
             self._mirror.stop()
 
     def _of(self, snapshot: NodeSnapshot, facts: SliceFacts) -> tuple[ResourceSliceSpec, ...]:
-        """The slices, drawn up anew only where something has changed that they tell: that takes milliseconds."""
+        """Return the wanted slices; they are built only after a change, because that takes milliseconds."""
         states = tuple(replace(state, reading=None, cause="") for state in snapshot.devices)
         told = (states, facts, self._features)
         if told != self._told:
@@ -121,7 +123,7 @@ class SlicePublisher:
         )
 
     def _only_change(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> int | None:
-        """The one slice that is to be changed; None where it is not just one."""
+        """Return the index of the only slice that has changed, None if there is not exactly one."""
         if (
             self._wanted is None
             or len(wanted) != len(self._wanted)
@@ -132,7 +134,7 @@ class SlicePublisher:
         return changed[0] if len(changed) == 1 else None
 
     def _write_one(self, number: int, bare: ResourceSliceSpec) -> ServerFeatures:
-        """Write one slice of a generation that stands. As ``_write``."""
+        """Write one slice of the current generation. Returns features as ``_write``."""
         name, spec = slice_name(self._node, number), _in_generation(bare, self._generation)
         self._wanted = None
         try:
@@ -143,7 +145,7 @@ class SlicePublisher:
         return _learned(self._features, spec, written.spec)
 
     def _write(self, wanted: Sequence[ResourceSliceSpec], have: Mapping[str, ResourceSlice]) -> ServerFeatures:
-        """Write one generation. What it turned out that the API server keeps, as before where it keeps all."""
+        """Write a new generation of all slices; return the features that the API server turned out to have."""
         before = max((one.spec.pool.generation for one in have.values()), default=0)
         self._generation = max(before, self._generation) + 1
         owner = self._owner()
@@ -159,7 +161,7 @@ class SlicePublisher:
         except KubeError as error:
             if error.reason is not Reason.BAD_REQUEST or not self._features.counters:
                 raise
-            log.warning("the API server refuses the slices", error=error.message)
+            log.warning("the API server refused the slices", error=error.message)
             return replace(self._features, **({"apart": False} if self._features.apart else {"counters": False}))
         finally:
             self._mirror.renew()
@@ -181,7 +183,7 @@ class SlicePublisher:
         return self._client.create(RESOURCE_SLICE, {"metadata": {"name": name, **meta}, "spec": written})
 
     def _owner(self) -> list[dict[str, Any]]:
-        """The node: its slices go with it."""
+        """Return the owner reference to the Node object, with which the slices are deleted."""
         node = self._client.get(NODE, self._node)
         if node is None:
             raise CalabashError(f"node {self._node} is not in the API server", reason=Reason.NOT_FOUND)
@@ -191,12 +193,12 @@ class SlicePublisher:
 
 
 def _in_generation(spec: ResourceSliceSpec, generation: int) -> ResourceSliceSpec:
-    """The same in another generation of its pool."""
+    """Return the spec with another generation of its pool."""
     return msgspec.structs.replace(spec, pool=msgspec.structs.replace(spec.pool, generation=generation))
 
 
 def _bare(spec: ResourceSliceSpec) -> ResourceSliceSpec:
-    """Without what differs from writing to writing."""
+    """Return the spec without generation and times, which differ between writes."""
     devices = tuple(
         msgspec.structs.replace(
             device, taints=tuple(msgspec.structs.replace(taint, time_added=None) for taint in device.taints)
@@ -207,7 +209,7 @@ def _bare(spec: ResourceSliceSpec) -> ResourceSliceSpec:
 
 
 def _learned(features: ServerFeatures, wrote: ResourceSliceSpec, got: ResourceSliceSpec) -> ServerFeatures:
-    """What the API server keeps, by what it gave back."""
+    """Return the features of the API server, from a spec that was written and the one that was returned."""
     pairs = list(zip(wrote.devices, got.devices, strict=False))
     return replace(
         features,

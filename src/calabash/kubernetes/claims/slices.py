@@ -1,7 +1,8 @@
-"""A node's snapshot as the ResourceSlices that tell Kubernetes' allocator what the node has to give by claims.
+"""Build the ResourceSlices of a node from its snapshot.
 
-What can be had of a card does not come and go with its state: an allocated device that stood in no slice would no longer
-count, and its card be given again. So state is told by taints, and what a card cannot do now stays, tainted.
+The devices of a card do not appear and disappear with its state: an allocated device that is in no slice would no longer
+count, and its card would be allocated again. So state is expressed by taints, and a device that cannot be used now stays,
+tainted.
 """
 
 from __future__ import annotations
@@ -33,14 +34,23 @@ from calabash.node.snapshot import DeviceSnapshot, NodeSnapshot
 from calabash.sharing.exclusive import MODE as EXCLUSIVE
 from calabash.sharing.registry import mode_of_device
 
-DEVICES_MAX = 64  # of a slice whose devices consume counters
+DEVICES_MAX = 64  # limit of a slice whose devices consume counters
 COUNTER_SETS_MAX = 8
-COUNTERS_MAX = 32  # of a slice, where counters and devices stand together
+COUNTERS_MAX = 32  # limit of a slice with counters and devices
 _NAME_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
+    """Features of the API server for slices.
+
+    Args:
+        apart: counters are in separate slices (1.35), otherwise in the slices of their devices.
+        counters: shared counters are stored.
+        shares: devices with multiple allocations are stored.
+        taints: device taints are stored.
+    """
+
     """What the API server keeps of slices. ``apart``: counters stand in slices of their own (1.35), else beside the devices."""
 
     apart: bool = True
@@ -51,6 +61,14 @@ class ServerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFacts:
+    """Facts for the slices that are not in a snapshot.
+
+    Args:
+        claimed: allocations of the node that belong to claims.
+        closed: why the node grants nothing; "" if it does.
+        pcie_roots: PCIe root complex of each device, if known.
+    """
+
     """What a snapshot does not say.
 
     Args:
@@ -67,13 +85,13 @@ class SliceFacts:
 
 
 def pcie_roots(devices: Iterable[Device], tree: PciTree) -> dict[DeviceUuid, str]:
-    """The PCIe root of each card whose place this host shows."""
+    """Return the PCIe root complex of each device that this host shows."""
     roots = {device.uuid: tree.root_of(address) for device in devices if (address := pci_address(device.pci_bus_id))}
     return {uuid: root for uuid, root in roots.items() if root}
 
 
 def slice_name(node: str, number: int) -> str:
-    """What the slices of a node are called."""
+    """Return the name of a slice of a node."""
     if len(node) > _NAME_MAX:
         node = f"{node[: _NAME_MAX - 9].rstrip('.-')}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
     return f"{node}-{DRIVER}-{number}"
@@ -82,10 +100,10 @@ def slice_name(node: str, number: int) -> str:
 def slices_of(
     snapshot: NodeSnapshot, facts: SliceFacts, features: ServerFeatures = ServerFeatures()
 ) -> tuple[ResourceSliceSpec, ...]:
-    """The pool of the node, in generation 0 and in an order that is the same for the same devices. Empty without devices.
+    """Return the slices of the node's pool, in generation 0 and in a stable order. Empty without devices.
 
-    Counters stand in it where a card can be given in more than one way. Where none can, nothing has to be kept apart, and
-    kube-scheduler does not read the slices for nodes that are not theirs, as it does those with counters.
+    Counters are included only if a card can be allocated in more than one mode. Without counters, kube-scheduler does not
+    read the slices of other nodes for each node.
     """
     states = {state.device.uuid: state for state in snapshot.devices}
     cards = [state.device for state in snapshot.devices]
@@ -139,7 +157,7 @@ def _facts(
 
 
 def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[DeviceUuid, str]:
-    """For every card with NVLink the first name among those that it reaches, over however many others."""
+    """Return an NVLink group for each device with NVLink: the first name among the devices that it reaches."""
     peers = {card.uuid: {p for p in card.nvlink_peers if p in names} for card in cards}
     for uuid, others in list(peers.items()):
         for other in others:
@@ -156,7 +174,7 @@ def _islands(cards: Sequence[Device], names: Mapping[DeviceUuid, str]) -> dict[D
 
 
 def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatures) -> bool:
-    """Whether it stands in a slice: not what the card's operator or the API server leave out."""
+    """Return True if a device is in a slice: neither the pinned mode of the card nor the API server excludes it."""
     if not features.counters:
         return found.mode == EXCLUSIVE.name and found.device.pinned in {"", found.mode}
     if found.shared and not features.shares:
@@ -171,7 +189,7 @@ def _is_offered(found: ClaimDevice, state: DeviceSnapshot, features: ServerFeatu
 def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tuple[DeviceTaint, ...]:
     why: list[tuple[str, str]] = []
     device = state.device
-    if found.mode == OBSERVED:  # a card that is unwell is the one to look at
+    if found.mode == OBSERVED:  # an unhealthy card may need to be observed
         return ()
     if device.health is not Health.HEALTHY:
         why.append((UNHEALTHY, device.health.value))
@@ -189,7 +207,7 @@ def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tup
 
 
 def _is_barred(found: ClaimDevice) -> bool:
-    """Whether an instance that stays on the card is in its way."""
+    """Return True if an instance that stays on the card is in the way of the device."""
     device = found.device
     stays = [i for i in device.mig_instances if i.stays]
     if not stays or device.mig is None:
@@ -209,7 +227,7 @@ _Part = tuple[tuple[CounterSet, ...], tuple[SliceDevice, ...]]
 
 
 def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
-    """First the counters, then all devices, those of a card in one slice: what ails a card is then a change of one."""
+    """Yield the counters first, then all devices; devices of a card are in one slice, so that its state is a change of one."""
     sets = [one for one, _ in groups] if counters else []
     for at in range(0, len(sets), COUNTER_SETS_MAX):
         yield tuple(sets[at : at + COUNTER_SETS_MAX]), ()
@@ -227,7 +245,7 @@ def _apart(groups: Sequence[_Group], *, counters: bool) -> Iterator[_Part]:
 
 
 def _together(groups: Iterable[_Group]) -> Iterator[_Part]:
-    """Cards, each with all its devices, as many as go into a slice."""
+    """Yield cards with their counters and devices, as many as fit into a slice."""
     sets: list[CounterSet] = []
     devices: list[SliceDevice] = []
     for one, more in groups:

@@ -1,5 +1,5 @@
-"""Metrics for autoscalers: how busy slices are and what waits in queues, as the API ``external.metrics.k8s.io``.
+"""External metrics for autoscalers (``external.metrics.k8s.io``): use of slices and lengths of queues.
 
-What lives here: the answers from what agents and the planner tell (``series``), the paths of the API (``service``), who may ask
-(``frontproxy``), the program (``run``). What never lives here: a measurement, or a decision how many pods there should be.
+``series`` computes the values from the reports of agents and planner, ``service`` serves the paths of the API, ``frontproxy``
+authenticates API servers, and ``run`` is the program.
 """

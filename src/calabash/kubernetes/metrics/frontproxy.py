@@ -1,7 +1,7 @@
-"""Who may ask: API servers, by the certificate with which they pass questions on, and nobody else.
+"""Authentication of API servers that proxy requests to the metrics server, by their client certificate.
 
-An API server has authenticated and authorised whoever asked it before it passes a question on, so that nothing need be looked
-at here but its certificate. Which authority signs it, and what it is called, stands where every API server publishes it.
+An API server has authenticated and authorized the user before it proxies a request, so only its own certificate is checked.
+Every API server publishes the authority and the names of these certificates in a ConfigMap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 
 
 def read_front_proxy(client: KubeClient) -> TrustedClients:
-    """What API servers publish. Raises CalabashError."""
+    """Return the authority and the names that API servers publish. Raises CalabashError."""
     found = client.get(CONFIG_MAP, _NAME, _NAMESPACE)
     data = found.data if found is not None else {}
     authority = data.get("requestheader-client-ca-file", "")

@@ -1,7 +1,7 @@
-"""``calabash metrics``: the server of metrics until it is told to end. Wiring.
+"""``calabash metrics``: construct, run and stop the server of external metrics.
 
-It answers once it has a certificate and has seen the nodes, and says so to the kubelet's probes. When API servers
-come to have another authority it ends, and is started again by whoever runs it: contexts forget no authority.
+It serves, and is ready, when it has a certificate and has read the nodes. When the authority of API servers changes the
+process ends and its container is started again, because an SSL context cannot drop an authority.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ log = structlog.get_logger(__name__)
 
 
 class ApiServiceTarget(KubeStruct, frozen=True):
-    """Which service answers for a group."""
+    """The service of an APIService object."""
 
     namespace: str = ""
     name: str = ""
 
 
 class ApiServiceSpec(KubeStruct, frozen=True):
-    """``ca_bundle`` is base64."""
+    """Specification of an APIService object; ``ca_bundle`` is base64."""
 
     ca_bundle: str = ""
     service: ApiServiceTarget | None = None
 
 
 class ApiService(KubeStruct, frozen=True):
-    """A group of the API that somebody else answers for."""
+    """An API group that another server serves."""
 
     metadata: ObjectMeta
     spec: ApiServiceSpec = ApiServiceSpec()
@@ -71,7 +71,7 @@ REGISTERED = f"{VERSION}.{GROUP}"
 
 
 class MetricsProgram:
-    """Everything that the program does, from ``start`` to ``stop``; ``ended`` is set when it should be started anew."""
+    """The metrics program, from ``start`` to ``stop``; ``ended`` is set when the process should be restarted."""
 
     def __init__(
         self,
@@ -108,14 +108,14 @@ class MetricsProgram:
         self._keeping = threading.Thread(target=self._keep, name="metrics-certificates", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start all threads and return at once."""
         if self._probes is not None:
             self._probes.start()
         self._nodes.start()
         self._keeping.start()
 
     def stop(self) -> None:
-        """End; questions that are being answered are finished."""
+        """Stop all threads after the requests in progress are answered."""
         self.ended.set()
         self._keeping.join()
         if self._server is not None:
@@ -127,11 +127,11 @@ class MetricsProgram:
             self._probes.stop()
 
     def ready(self) -> bool:
-        """Return True if questions are answered."""
+        """Return True if requests are answered."""
         return self._server is not None and not self.ended.is_set()
 
     def refresh(self) -> None:
-        """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
+        """Renew the certificate and read the authority of API servers. Raises CalabashError, ValueError."""
         proxy = read_front_proxy(self._client)
         if self._proxy is not None and proxy != self._proxy:
             log.warning("API servers have another authority: starting anew")
@@ -191,7 +191,7 @@ class MetricsProgram:
         log.info("answers API servers", port=self.port)
 
     def _register(self, bundle: str) -> None:
-        """Have API servers trust our authority, where the group is ours to answer."""
+        """Write the authority of the certificate into the APIService, if the APIService names this server."""
         found = self._client.get(API_SERVICE, REGISTERED)
         target = found.spec.service if found is not None else None
         if found is None or target is None or (target.namespace, target.name) != (self._namespace, SERVICE):
@@ -201,7 +201,7 @@ class MetricsProgram:
 
 
 def run_metrics(client: KubeClient, *, namespace: str, host: str, port: int, probe_port: int) -> None:
-    """Serve until a signal says to end, or until it should be started anew."""
+    """Serve until SIGTERM or SIGINT, or until the authority of API servers has changed."""
     program = MetricsProgram(client, namespace=namespace, host=host, port=port, probes=listen(host, probe_port))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: program.ended.set())

@@ -1,4 +1,4 @@
-"""The metrics: what each says, from what agents tell in ``GpuNode`` and the planner in ``Queue``."""
+"""External metrics: their values from ``GpuNode`` objects (agents) and ``Queue`` objects (planner)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class UsedSlice(KubeStruct, frozen=True):
-    """What a container has of a device and what it uses of that; None where nobody tells."""
+    """The slice of a container, and its used amounts; None if they are not reported."""
 
     pod_uid: str = ""
     memory_mib: int = 0
@@ -31,13 +31,13 @@ class UsedDevice(KubeStruct, frozen=True):
 
 
 class UsedDevices(KubeStruct, frozen=True):
-    """The part of a status that is needed."""
+    """The status fields that are read."""
 
     devices: tuple[UsedDevice, ...] = ()
 
 
 class UsedNode(KubeStruct, frozen=True):
-    """A ``GpuNode`` without all that is not needed here."""
+    """The fields of a ``GpuNode`` that are read."""
 
     metadata: ObjectMeta
     status: UsedDevices = msgspec.field(default_factory=UsedDevices)
@@ -50,7 +50,7 @@ USED_NODE = Kind(
 
 @dataclass(slots=True)
 class PodUse:
-    """Sums over the slices of a pod of which somebody tells."""
+    """Sums over the slices of a pod whose use is reported."""
 
     core_percent: int = 0
     core_used_percent: int = 0
@@ -58,7 +58,7 @@ class PodUse:
     memory_used_mib: int = 0
 
     def of_compute(self) -> float | None:
-        """Used of given, in percent: over 100 where idle time was lent to it."""
+        """Return used compute in percent of allocated compute; over 100 if idle compute was used."""
         return 100 * self.core_used_percent / self.core_percent if self.core_percent else None
 
     def of_memory(self) -> float | None:
@@ -66,7 +66,7 @@ class PodUse:
 
 
 def uses_of(nodes: Iterable[UsedNode]) -> dict[str, PodUse]:
-    """What each pod uses, by UID."""
+    """Return the use of each pod, by UID."""
     found: dict[str, PodUse] = {}
     for node in nodes:
         for device in node.status.devices:
@@ -97,13 +97,13 @@ OF_QUEUES: dict[str, Callable[[KubeQueueStatus], float]] = {
 
 
 def summed(name: str, pods: Iterable[PodUse]) -> float | None:
-    """A metric of pods; None when nobody tells of any of them, which is not 0."""
+    """Return a metric of several pods; None, which is not 0, if no use of them is reported."""
     told = [value for use in pods if (value := OF_PODS[name](use)) is not None]
     return sum(told) if told else None
 
 
 def queue_in(selector: str) -> str:
-    """The queue that a selector names. Raises BAD_REQUEST."""
+    """Return the queue that a selector names. Raises CalabashError(BAD_REQUEST)."""
     found = re.fullmatch(r"queue==?([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)", selector.strip())
     if found is None:
         raise CalabashError(
@@ -113,6 +113,6 @@ def queue_in(selector: str) -> str:
 
 
 def quantity(value: float) -> str:
-    """As Kubernetes writes amounts, to a thousandth."""
+    """Return a number as a Kubernetes quantity, rounded to a thousandth."""
     milli = round(value * 1000)
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"

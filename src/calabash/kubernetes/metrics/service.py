@@ -1,4 +1,4 @@
-"""The paths of ``external.metrics.k8s.io/v1beta1``: what there is, and the value of one metric."""
+"""Request handler of ``external.metrics.k8s.io/v1beta1``: list of metrics, and value of one metric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNWELL = (HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
 
 
 class MetricsService:
-    """Answers questions; ``nodes`` are kept current by their mirror."""
+    """Answer requests for metrics; ``nodes`` is a mirror of the GpuNodes."""
 
     def __init__(self, client: KubeClient, nodes: Mirror[Any]) -> None:
         self._client = client
@@ -40,11 +40,11 @@ class MetricsService:
         self._stale = True
 
     def changed(self) -> None:
-        """A node has told something else; from any thread."""
+        """Mark the values as outdated after a change of a node; may be called from any thread."""
         self._stale = True
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """One request."""
+        """Answer one HTTP request."""
         if question.method != "GET":
             return HttpReply(status=HTTPStatus.METHOD_NOT_ALLOWED)
         if question.path == _ROOT:
@@ -62,7 +62,7 @@ class MetricsService:
         return _json(_values(parts[1], value))
 
     def value(self, namespace: str, name: str, selector: str) -> float | None:
-        """A metric now; None when nobody tells. Raises CalabashError."""
+        """Return the value of a metric, None if it is not reported. Raises CalabashError."""
         if name in OF_PODS:
             pods = self._client.list(POD, namespace, label_selector=selector).items
             uses = self._current()
@@ -84,7 +84,7 @@ class MetricsService:
 
 
 def resources() -> dict[str, Any]:
-    """What API servers ask first."""
+    """Return the discovery document of the API group."""
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -112,7 +112,7 @@ def _json(body: Mapping[str, Any]) -> HttpReply:
 
 
 def _refusal(error: CalabashError) -> HttpReply:
-    """A ``Status``, whose message autoscalers show."""
+    """Return the error as a ``Status``, whose message autoscalers show."""
     code, word = _STATUS.get(error.reason, _UNWELL)
     text = f"{error.message}; hint: {error.hint}" if error.hint else error.message
     body = {

@@ -1,5 +1,5 @@
-"""The process that operates a cluster beside its planner: the same API and console as those of one machine, from what stands
-in the API server. Tenants and queues are objects there; people, tokens, usage and invoices are in its own database.
+"""Server of a cluster: API and console as on a single machine, on top of objects in the API server.
 
-What never lives here: decisions about devices, which are the planner's.
+Tenants and queues are objects of the API server; users, tokens, usage and invoices are in the server's own database.
+Placement is in the planner.
 """

@@ -1,4 +1,4 @@
-"""The cluster as its operators ask it: everything that is shown, and to whom."""
+"""Read access to the cluster for API handlers: devices, pods as allocations and queues, limited to what a principal may see."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMoment:
+    """A consistent snapshot of the cluster: devices, slices by pod, pods, and tenants of queues."""
+
     """One look at everything: devices, who has what of them, pods, and where these are counted."""
 
     devices: list[views.NumberedDevice]
@@ -38,7 +40,7 @@ class ClusterMoment:
 
 
 class ClusterFace:
-    """Safe for threads; every answer is of one look."""
+    """Queries of the cluster. Thread-safe; every answer is from one snapshot."""
 
     def __init__(self, state: ClusterState, *, tenancy: TenancyStore, permission: Permission) -> None:
         self._state = state
@@ -46,7 +48,7 @@ class ClusterFace:
         self._permission = permission
 
     def moment(self) -> ClusterMoment:
-        """How it is now."""
+        """Return a snapshot of the current state."""
         devices = views.numbered(self._state.nodes())
         return ClusterMoment(
             devices=devices,
@@ -56,18 +58,18 @@ class ClusterFace:
         )
 
     def place(self, pod: ServedPod, tenants: TenantMap) -> NamespacePlace:
-        """Where a pod is counted."""
+        """Return the tenant, project and queue of a pod."""
         return tenants.place(self._state.queue_of(pod.facts))
 
     def tenant_of_queue(self, queue: str) -> tuple[str, str]:
-        """Tenant and project that pays for what pods of a queue use, by its name in the API server; both empty: nobody."""
+        """Return tenant and project that pay for a queue, by its name in the API server; both empty if no tenant does."""
         place = tenant_map(self._tenancy.people()).place(queue)
         return place.tenant, (place.project or DEFAULT_PROJECT) if place.tenant else ""
 
     # -- who sees what -----------------------------------------------------------------------------------------
 
     def visibility(self, who: Principal) -> Visibility:
-        """What that principal is shown."""
+        """Return the visibility of a principal."""
         tenants = tenant_map(self._tenancy.people())
         return Visibility(
             who,
@@ -83,7 +85,7 @@ class ClusterFace:
             place = self.place(pod, tenants)
             plain = pod.facts.request.containers[0].request if pod.facts.request else GpuRequest()
             request = GpuRequest(tenant=place.tenant or DEFAULT_TENANT, queue=place.queue, gang=plain.gang)
-            for name in (pod.facts.uid, f"{pod.facts.namespace}/{pod.facts.name}"):  # texts name the latter
+            for name in (pod.facts.uid, f"{pod.facts.namespace}/{pod.facts.name}"):  # texts contain the second name
                 yield AllocationId(name), request, -1, views.user_of(pod)
 
     def _owner(self, name: AllocationId, tenants: TenantMap) -> AllocationOwner | None:
@@ -93,7 +95,7 @@ class ClusterFace:
         return AllocationOwner(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
     def sees(self, visibility: Visibility, pod: ServedPod, tenants: TenantMap) -> bool:
-        """Whether that pod is shown."""
+        """Return True if the pod is visible."""
         return visibility.sees(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
     # -- what there is -----------------------------------------------------------------------------------------
@@ -103,20 +105,22 @@ class ClusterFace:
         return replies.DeviceList(items=[visibility.shown_device(views.device_view(one)) for one in found])
 
     def device(self, name: str, visibility: Visibility) -> replies.DeviceDetail:
-        """One, by number or UUID. Raises NOT_FOUND."""
+        """Return a device by number or UUID. Raises CalabashError(NOT_FOUND)."""
         return visibility.shown_detail(views.device_detail(self.numbered(name)))
 
     def numbered(self, name: str) -> views.NumberedDevice:
-        """One, by number or UUID. Raises NOT_FOUND."""
+        """Return a device by number or UUID. Raises CalabashError(NOT_FOUND)."""
         for one in views.numbered(self._state.nodes()):
             if name in {str(one.number), one.device.uuid}:
                 return one
         raise CalabashError(
-            f"there is no device {name[:80]!r}", reason=Reason.NOT_FOUND, hint="a number of `calabash smi`, or a UUID"
+            f"there is no device {name[:80]!r}",
+            reason=Reason.NOT_FOUND,
+            hint="use a number of `calabash smi`, or a UUID",
         )
 
     def allocations(self, page: requests.AllocationPage, visibility: Visibility) -> replies.AllocationList:
-        """One page of the pods that have devices or wait for them; of those that ended nothing is shown but their usage."""
+        """Return a page of the pods that have devices or wait for them; ended pods appear in usage records only."""
         if page.ended or page.mine:
             return replies.AllocationList(items=[])
         moment = self.moment()
@@ -128,7 +132,7 @@ class ClusterFace:
         return replies.AllocationList(items=shown, next=shown[-1].id if more else "")
 
     def why(self, name: str, visibility: Visibility) -> replies.WhyReply:
-        """Why a pod waits, or where it is. Raises NOT_FOUND."""
+        """Return why a pod waits, or where it runs. Raises CalabashError(NOT_FOUND)."""
         moment, pod = self.moment(), self._state.pod(name)
         if pod is None or not self.sees(visibility, pod, moment.tenants):
             raise not_found(name)
@@ -140,7 +144,7 @@ class ClusterFace:
         return replies.WhyReply(id=shown.id, state=shown.state, reason=shown.reason, explanation=told)
 
     def queues(self, visibility: Visibility) -> list[replies.QueueView]:
-        """Those that are seen."""
+        """Return the visible queues, by name."""
         tenants = tenant_map(self._tenancy.people())
         there = {queue.metadata.name: queue for queue in self._state.queues()}
         found = [views.queue_view(queue, tenants) for queue in there.values()]
@@ -166,14 +170,14 @@ class ClusterFace:
         )
 
     def counts(self, visibility: Visibility) -> tuple[int, int, int]:
-        """Devices, and of the pods that are seen those that have a node and those that wait."""
+        """Return the number of devices, and of visible pods with and without a node."""
         moment = self.moment()
         seen = [pod for pod in moment.pods if self.sees(visibility, pod, moment.tenants)]
         held = sum(bool(pod.facts.node) for pod in seen)
         return len(moment.devices), held, len(seen) - held
 
     def traces(self) -> dict[Key, Trace]:
-        """Everything that is watched, each with what is compared."""
+        """Return all objects that can be watched, each with the value that is compared."""
         moment = self.moment()
         found: dict[Key, Trace] = {}
         for one in moment.devices:

@@ -1,4 +1,4 @@
-"""Devices taken out of service and put back, as an operator asks here: wishes in the object of their node."""
+"""Drain and undrain of single devices: write the order into the spec of their ``GpuNode``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class DeviceOrders:
-    """Every method raises CalabashError: NOT_FOUND for a device that is none, else what the API server says."""
+    """Drain and undrain devices. Methods raise CalabashError: NOT_FOUND, or an error of the API server."""
 
     def __init__(self, client: KubeClient, state: ClusterState, cluster: ClusterFace) -> None:
         self._client = client
@@ -22,17 +22,17 @@ class DeviceOrders:
         self._cluster = cluster
 
     def drain(self, name: str, *, reason: str, evict: bool) -> None:
-        """Nothing new is placed on it. Raises UNSUPPORTED for ending what runs there."""
+        """Drain a device, so that nothing new is placed on it. Raises CalabashError(UNSUPPORTED) with ``evict``."""
         if evict:
             raise CalabashError(
-                "pods are not asked to leave a device from here",
+                "pods cannot be evicted from a device by this server",
                 reason=Reason.UNSUPPORTED,
-                hint="drain it without, or use `kubectl calabash device drain`, which waits for disruption budgets",
+                hint="drain it without eviction, or use `kubectl calabash device drain`, which waits for disruption budgets",
             )
         self._want(name, {"drained": True, "reason": reason}, drained=True)
 
     def undrain(self, name: str) -> None:
-        """It is to work again, whatever took it out; its agent tries it first."""
+        """Order the agent to test a device and put it back into service, whatever the cause of its drain."""
         order = {"id": secrets.token_hex(8), "what": "undrain"}
         self._want(name, {"drained": None, "reason": None, "order": order}, drained=False)
 

@@ -1,4 +1,4 @@
-"""Routes of a cluster besides those of operating, and a clear answer for those that mean nothing there."""
+"""HTTP handlers of the cluster's server: devices, pods, queues; other routes are refused with a hint."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from calabash.platform.handlers.request import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
+    """Facts about the server for the handlers: its home, and the address of the console."""
+
     """What the routes need besides the cluster: the server's home, and where a browser finds the console."""
 
     home: str
@@ -48,7 +50,7 @@ class ClusterContext:
 
 
 def cluster_of(request: Asked) -> ClusterFace:
-    """The cluster that is served."""
+    """Return the cluster that the application serves."""
     cluster: ClusterFace = request.app.state.cluster
     return cluster
 
@@ -223,6 +225,6 @@ def _shape(path: str) -> str:
 
 
 def handlers() -> list[HTTPRouteHandler]:
-    """Every route of the API: served, or refused with what to do instead."""
+    """Return the handlers of all routes of the API: served, or refused with a hint."""
     served = {name for handler in SERVED for name in _names(handler)}
     return [*SERVED, *(_refusal(known) for known in ROUTES if (known.method, _shape(known.path)) not in served)]

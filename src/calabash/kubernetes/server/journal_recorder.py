@@ -1,4 +1,4 @@
-"""Writes into the journal what happens to pods and devices of the cluster, so that it can be read when they are gone."""
+"""Record changes of pods and devices of the cluster as events in the journal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Told = tuple[str, str, str]  # state, reason, text
 
 
 class ClusterRecorder:
-    """A thread that compares the cluster with what it was; what happens between two looks is one event.
+    """Thread that compares the cluster with its last snapshot and records the differences.
 
     Args:
-        looked: called with each look.
+        looked: called with each snapshot.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class ClusterRecorder:
             try:
                 self.look()
             except CalabashError as error:
-                log.warning("what happened could not be written", error=error.message)
+                log.warning("cannot write events", error=error.message)
             except Exception:
-                log.exception("what happened could not be looked at once")
+                log.exception("cannot compare the cluster with its last snapshot")
             self._stopping.wait(LOOK_S)
 
     def look(self) -> None:
-        """Write what is otherwise than at the last look; the first only looks. Raises CalabashError."""
+        """Record the differences to the last snapshot; the first call records nothing. Raises CalabashError."""
         moment = self._cluster.moment()
         self._looked(moment)
         pods, devices = _pods(moment), _devices(moment)
@@ -89,7 +89,7 @@ def _pods(moment: ClusterMoment) -> dict[str, Told]:
 
 
 def _of_pods(before: Mapping[str, Told], now: Mapping[str, Told]) -> list[dict[str, Any]]:
-    """One event where a pod has another state or reason; numbers in its text change without one."""
+    """Return an event for each pod with another state or reason; changed numbers in a text are no event."""
     told = []
     for uid, (state, reason, text) in now.items():
         if uid not in before or before[uid][:2] != (state, reason):

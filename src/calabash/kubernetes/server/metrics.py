@@ -1,4 +1,4 @@
-"""Figures of the cluster's server for Prometheus: requests, usage records, and how long nodes have been silent."""
+"""Prometheus metrics of the cluster's server: requests, usage records, and the age of the nodes' last reports."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class ServerFigures:
-    """Counts requests and usage records of one server.
+    """Count requests and usage records of one server.
 
     Args:
-        nodes: names of the nodes that the cluster has now.
+        nodes: return the names of the cluster's nodes.
     """
 
     def __init__(self, nodes: Callable[[], Collection[str]], *, now_s: Callable[[], float] = time.time) -> None:
@@ -36,11 +36,11 @@ class ServerFigures:
         self.telemetry = Telemetry(ClusterPart.SERVER)
 
     def server(self, *, host: str, port: int) -> SmallServer:
-        """Make a server of these figures; the caller starts and stops it."""
+        """Return an HTTP server of the metrics; the caller starts and stops it."""
         return metrics_server(self.telemetry, self._gather, host=host, port=port)
 
     def collects(self, seen_at_s: Callable[[], Mapping[str, float]], expiry: Callable[[], Iterable[Sample]]) -> None:
-        """Show when nodes last sent usage, and when the certificate that they are answered with ends."""
+        """Include the times at which nodes last sent usage, and the end of the collection's certificate."""
         self._seen_at_s, self._expiry = seen_at_s, expiry
 
     def taken(self, records: Sequence[UsageRecord]) -> None:
@@ -48,7 +48,7 @@ class ServerFigures:
         self.telemetry.count(SERVER_USAGE_RECORDS, by=len(records))
 
     def counting(self, application: Application) -> Application:
-        """Make an ASGI application that counts the answers of another."""
+        """Return an ASGI application that counts the answers of another."""
 
         async def counted(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":

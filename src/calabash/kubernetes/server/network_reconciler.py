@@ -1,9 +1,9 @@
-"""Keeps the book of networks as the objects of networks in the API server want it, and says in their status what came of it.
+"""Reconcile network objects of the API server with the server's network store, and report conditions in their status.
 
-Theory of operation. The server is the only one that knows all networks, so what is wrong with an object is told in its
-condition ``Valid``, not when it is written. A finalizer keeps an object that is deleted until the book has given it up; while
-something needs it, it stays and says so. What the API made and no object says is left alone. Objects are put in any order until
-nothing more can be: one that needs another waits for it.
+Theory of operation. Only the server knows all networks, so errors in an object are reported in its condition ``Valid``, not
+when it is written. A finalizer keeps a deleted object until the store has removed it; while another object needs it, it stays
+with a condition. Objects that were created by the API and are in no object of the API server are not changed. Objects are
+applied repeatedly in any order until no more can be: an object that needs another waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from calabash.net.objects.specs import decode
 from calabash.platform.networks.store import NetworkStore
 
 COMPONENT = "calabash-server"
-LOOK_S = 3.0  # conditions that the network controller tells are as old as that at most
+LOOK_S = 3.0  # greatest age of the network controller's conditions
 VALID = "Valid"
 PASSES_MAX = 16
 PLATFORM = Principal(user=COMPONENT, uid=0, roles=(Member(user=COMPONENT, role=Role.ADMIN),))
@@ -41,6 +41,8 @@ Key = tuple[NetworkKind, str]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
+    """Generations of an applied object in the API server and in the store: if both are the same, so is the object."""
+
     """The generations, there and in the book, of an object that was put: while both are the same, so is it."""
 
     uid: str
@@ -49,13 +51,13 @@ class _Known:
 
 
 class KubeNetworkKeeper:
-    """A thread that looks when an object has changed, and every few seconds."""
+    """Thread that reconciles after a change, and every ``LOOK_S`` seconds."""
 
     def __init__(self, client: KubeClient, book: NetworkStore) -> None:
         self._client, self._book = client, book
         self._due, self._stopping = threading.Event(), threading.Event()
         self._known: dict[Key, _Known] = {}
-        self._held: set[str] = set()  # UIDs that have the finalizer, whatever the mirrors show yet
+        self._held: set[str] = set()  # UIDs of objects with the finalizer, also before the mirrors show it
         skipped = SkippedObjects(COMPONENT).note
         self._mirrors: dict[NetworkKind, Mirror[KubeNetworkObject]] = {
             kind: Mirror(client, resource, on_change=lambda _: self._due.set(), on_error=_lost, on_skipped=skipped)
@@ -70,7 +72,7 @@ class KubeNetworkKeeper:
         if self._mirrors:
             self._thread.start()
         else:
-            log.info("the API server knows no networks; install the definitions of the chart")
+            log.info("the API server has no network resources; install the CRDs of the chart")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -87,13 +89,13 @@ class KubeNetworkKeeper:
                 if all(mirror.synced(LOOK_S) for mirror in self._mirrors.values()):
                     self.look()
             except CalabashError as error:
-                log.warning("networks could not be kept", error=error.message)
+                log.warning("cannot reconcile networks", error=error.message)
             except Exception:
-                log.exception("networks could not be kept once")
+                log.exception("cannot reconcile networks")
             self._due.wait(LOOK_S)
 
     def look(self) -> None:
-        """Bring everything up to date. Raises CalabashError; what was not done is done the next time."""
+        """Reconcile all objects. Raises CalabashError; the next call continues."""
         found = dict(self._objects())
         faults: dict[Key, CalabashError] = {}
         for _ in range(PASSES_MAX):
@@ -103,7 +105,7 @@ class KubeNetworkKeeper:
                 try:
                     moved = (self._remove(key, item) if _leaves(item) else self._put(key, item)) or moved
                 except KubeError as error:
-                    log.info("an object of a network was not written", name=key[1], error=error.message)
+                    log.info("cannot write a network object", name=key[1], error=error.message)
                 except CalabashError as error:
                     faults[key] = error
             if not faults or (not moved and len(faults) == before):
@@ -122,7 +124,7 @@ class KubeNetworkKeeper:
         return self._book.state().kept.get((str(key[0]), key[1]))
 
     def _put(self, key: Key, item: KubeNetworkObject) -> bool:
-        """Whether the book has changed. Raises CalabashError where it cannot be."""
+        """Apply an object to the store; return True if the store changed. Raises CalabashError if the object is invalid."""
         kept, known = self._kept(key), self._known.get(key)
         now = _Known(item.metadata.uid, item.metadata.generation, kept.generation if kept else 0)
         if kept is not None and known == now:
@@ -134,7 +136,7 @@ class KubeNetworkKeeper:
         return made.generation != now.kept
 
     def _remove(self, key: Key, item: KubeNetworkObject) -> bool:
-        """The same of one that is to go."""
+        """Remove a deleted object from the store; return True if the store had it. Raises CalabashError if it is needed."""
         if NETWORK_FINALIZER not in item.metadata.finalizers:
             return False
         there = self._kept(key) is not None
@@ -147,7 +149,7 @@ class KubeNetworkKeeper:
         return there
 
     def _hold(self, kind: NetworkKind, item: KubeNetworkObject) -> None:
-        """Before the book has it: whatever ends now, its deletion will be seen."""
+        """Set the finalizer before the store has the object, so that its deletion is not missed."""
         if NETWORK_FINALIZER not in item.metadata.finalizers and item.metadata.uid not in self._held:
             meta = {
                 "finalizers": [*item.metadata.finalizers, NETWORK_FINALIZER],
@@ -173,7 +175,7 @@ class KubeNetworkKeeper:
                 force=True,
             )
         except KubeError as error:
-            if error.reason is not Reason.NOT_FOUND:  # it has gone meanwhile
+            if error.reason is not Reason.NOT_FOUND:  # the object was deleted meanwhile
                 raise
 
 
@@ -221,4 +223,4 @@ def _same(item: KubeNetworkObject, status: Mapping[str, Any]) -> bool:
 
 
 def _lost(error: Exception) -> None:
-    log.info("a watch was lost and is begun again", error=str(error))
+    log.info("a watch failed and starts again", error=str(error))

@@ -1,4 +1,4 @@
-"""What the server of a cluster adds to its notices: pods that wait."""
+"""Pods that wait for devices, as a source of notices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERYTHING = Principal(user="pool", roles=(Member(user="pool", role=Role.VIEWER
 
 
 def waiting_pods(cluster: ClusterFace) -> Iterator[WaitingLong]:
-    """Those that wait for devices now."""
+    """Yield the pods that wait for devices now."""
     visibility, after = cluster.visibility(_EVERYTHING), ""
     while True:
         found = cluster.allocations(AllocationPage(limit=PAGE_MAX, after=after), visibility)

@@ -1,10 +1,10 @@
-"""Usage of what pods hold now, ahead of the records that nodes have sent.
+"""Usage of running pods, ahead of the usage records that nodes have sent.
 
 Theory of operation. The agent of a node writes a usage record of each slice once a minute, and sends it within 15 seconds.
-Until then the server knows from ``GpuNode`` objects which slices pods hold. ``look`` notes since when each slice is held. The
-use of a slice is counted from where its last record ends, or from when it was first seen, up to now. Such use has no busy and
-no idle time: these come with the records. A slice that is gone is counted up to its end until its last record has come, so
-that sums do not fall in between.
+Until then the server knows from ``GpuNode`` objects which slices pods hold. ``look`` records since when each slice is held.
+Open usage of a slice is counted from the end of its last record, or from when it was first seen, up to now. It has no busy
+and no idle time: these are in the records. A slice that ended is counted up to its end until its last record has arrived, so
+that sums do not decrease in between.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from calabash.model.device import DeviceUuid
 from calabash.model.request import AllocationId
 from calabash.model.tenancy import DEFAULT_PROJECT
 
-LAG_MAX_S = 300.0  # beyond its last record, a slice whose node sends nothing is counted for so long
+LAG_MAX_S = 300.0  # limit of open usage after the last record, for a node that sends nothing
 ENDED_KEPT_S = 120.0
-TAIL_S = 5.0  # an end is seen so late at most
+TAIL_S = 5.0  # an end is detected with at most this delay
 LOOK_NS = 1_000_000_000
 
 _Key = tuple[str, str]  # allocation and device
@@ -33,6 +33,8 @@ _Key = tuple[str, str]  # allocation and device
 
 @dataclass(slots=True)
 class _Held:
+    """A slice that a pod holds or held. ``known``: it was held when this program started."""
+
     """A slice that a pod holds or held. ``known``: it was held already when this program began."""
 
     record: UsageRecord
@@ -42,11 +44,12 @@ class _Held:
 
 
 class ClusterUsage:
-    """Safe for threads.
+    """Open usage of all slices. Thread-safe.
 
     Args:
-        moment: a look at the cluster. place: where a pod is counted.
-        reached: up to when the store has records of each slice, as far as they are of the last ``LAG_MAX_S``.
+        moment: return a snapshot of the cluster.
+        place: return the tenant, project and queue of a pod.
+        reached: ends of the last records in the store by slice, of the last ``LAG_MAX_S`` seconds.
     """
 
     def __init__(
@@ -64,14 +67,14 @@ class ClusterUsage:
         self._looked_ns: int | None = None
 
     def taken(self, records: Iterable[UsageRecord]) -> None:
-        """Note records that are in the store by now."""
+        """Note records that are now in the store."""
         with self._lock:
             for one in records:
                 key = one.allocation, one.device
                 self._reached[key] = max(one.to_s, self._reached.get(key, 0.0))
 
     def look(self, moment: ClusterMoment) -> None:
-        """Compare what pods hold with the last look."""
+        """Update the held slices from a snapshot."""
         now_s, found = self._clock.now_s(), self._slices(moment)
         with self._lock:
             first = self._looked_ns is None
@@ -90,7 +93,7 @@ class ClusterUsage:
             self._looked_ns = self._clock.monotonic_ns()
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the use that the store has no records of, and the moment up to which usage is counted with it."""
+        """Return the usage that the store has no records of, and the time up to which usage is counted with it."""
         looked_ns = self._looked_ns
         if looked_ns is None or self._clock.monotonic_ns() - looked_ns >= LOOK_NS:
             self.look(self._moment())
@@ -102,15 +105,17 @@ class ClusterUsage:
         return [_lasting(held.record, begin_s, end_s) for held, begin_s, end_s in ends if begin_s < end_s], counted_s
 
     def write(self) -> tuple[float, Mapping[str, float]]:
-        """Return now, and the tenants of which the store has all usage only up to an earlier moment. Writes nothing: records
-        come from nodes."""
+        """Return the time now, and by tenant the time up to which the store has all its usage, if earlier.
+
+        Nothing is written: records come from nodes.
+        """
         behind: dict[str, float] = {}
         for one in self.records()[0]:
             behind[one.tenant] = min(one.from_s, behind.get(one.tenant, one.from_s))
         return self._clock.now_s(), behind
 
     def _begin_s(self, key: _Key, held: _Held) -> float:
-        """The end of the slice's last record; of none, or of those of an earlier pod, since when it was seen."""
+        """Return the end of the slice's last record, or when it was first seen if there is none of this pod."""
         reached_s = self._reached.get(key, 0.0)
         return reached_s if reached_s and held.known else max(reached_s, held.seen_s)
 

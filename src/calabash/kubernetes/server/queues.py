@@ -1,4 +1,4 @@
-"""Queues that are nobody's tenant's, written to the API server as an operator asks here."""
+"""Creation, change and deletion of queues that belong to no tenant, in the API server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class QueueWriter:
-    """Every method raises CalabashError where it cannot be; then nothing changes."""
+    """Write queues to the API server. Methods raise CalabashError if the change is refused; then nothing changes."""
 
     def __init__(self, client: KubeClient, state: ClusterState) -> None:
         self._client = client
         self._state = state
 
     def put(self, name: str, wanted: requests.QueueSettings) -> None:
-        """Create a queue or change what is said.
+        """Create a queue, or change the fields that are set.
 
-        Raises CONFLICT for a tenant's queue and where another writer was quicker, BAD_REQUEST where the tree would
-        have more than QUEUE_DEPTH_MAX levels.
+        Raises:
+            CalabashError: CONFLICT for a tenant's queue or a concurrent change, BAD_REQUEST if the tree would have more than
+                QUEUE_DEPTH_MAX levels.
         """
         if _NAME.fullmatch(name) is None:
             raise CalabashError(
                 f"queue name {name[:80]!r} is not usable on Kubernetes",
-                hint="at most 63 small letters, digits, - and .; queues of tenants follow from the tenants",
+                hint="at most 63 lower-case letters, digits, - and .; queues of tenants follow from the tenants",
             )
         known = self._own(name)
         require_presence("queue", name, exists=known is not None, new=wanted.new)
@@ -56,7 +57,7 @@ class QueueWriter:
         self._client.create(QUEUE, body | {"spec": {k: v for k, v in spec.items() if v is not None}})
 
     def delete(self, name: str) -> None:
-        """Raises NOT_FOUND where there is none, CONFLICT while pods are in it."""
+        """Delete a queue. Raises CalabashError: NOT_FOUND if there is none, CONFLICT while pods are in it."""
         known = self._own(name) if _NAME.fullmatch(name) else None
         if known is None:
             raise CalabashError(f"there is no queue {name[:80]}", reason=Reason.NOT_FOUND, hint="kubectl get queues")
@@ -79,7 +80,7 @@ class QueueWriter:
         tenant = known.metadata.labels.get(names.TENANT) if known is not None else None
         if tenant:
             raise CalabashError(
-                f"queue {name} is of tenant {tenant}",
+                f"queue {name} belongs to tenant {tenant}",
                 reason=Reason.CONFLICT,
                 hint=f"change the tenant, or its projects: calabash tenant set {tenant}",
             )

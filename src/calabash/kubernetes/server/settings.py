@@ -1,4 +1,4 @@
-"""How the server of a cluster is to run: what its command says, and sections of a file."""
+"""Settings of the server of a cluster: command line, and sections of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.platform.notifications.settings import NotificationSettings
 
 
 class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The file: sections ``[user]``, ``[journal]``, ``[console]`` and ``[notifications]`` of ``pool.toml``."""
+    """Settings file: sections ``[user]``, ``[journal]``, ``[console]`` and ``[notifications]`` of ``pool.toml``."""
 
     user: Limits = Limits()
     journal: Kept = Kept()
@@ -24,8 +24,14 @@ class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOrder:
-    """``database`` is a URL; ``identity`` is unique among replicas, empty: one of its own. ``usage_port`` is where nodes send
-    what was used, 0: nowhere. ``metrics_port``: where metrics are served, 0: any port, None: nowhere."""
+    """Command line of the server.
+
+    Args:
+        database: URL of the database.
+        identity: unique name among replicas; "" for a generated one.
+        usage_port: port to which nodes send usage; 0: none.
+        metrics_port: port of the metrics; 0: any free port, None: no metrics.
+    """
 
     home: Path
     namespace: str
@@ -37,7 +43,7 @@ class ClusterOrder:
 
 
 def read_cluster_settings(path: Path | None) -> ClusterSettings:
-    """The settings of a file. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    """Return the settings of a file. Raises CalabashError(BAD_FILE) that names the line or the field."""
     if path is None:
         return ClusterSettings()
     try:
@@ -53,7 +59,7 @@ def read_cluster_settings(path: Path | None) -> ClusterSettings:
 def console_with(
     settings: ClusterSettings, *, listen: str, hosts: tuple[str, ...], certificate_dir: Path | None, insecure: bool
 ) -> ClusterSettings:
-    """What the command line says goes before the file; what it leaves out stays."""
+    """Return the settings with the options of the command line, which have precedence."""
     console = settings.console
     if listen:
         console = msgspec.structs.replace(console, listen=listen)

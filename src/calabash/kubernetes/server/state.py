@@ -1,4 +1,4 @@
-"""What the server knows of the cluster: mirrors of its pods, devices, queues, namespaces and tenants."""
+"""State of the cluster for its server: mirrors of pods, GpuNodes, queues, namespaces and tenants."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from calabash.kubernetes.planner.watch.facts_from_objects import may_concern_us,
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.model.request import DEFAULT_QUEUE
 
-TOLD_S = 5.0  # within which a mirror has heard of what was written
+TOLD_S = 5.0  # wait of a writer for its mirror
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPod:
-    """A pod that asks for devices: what the planner reads of it, and what people are told. ``waits`` is the condition that
-    says why it has no node, None when it has one; ``begun_at``: RFC 3339, when its kubelet took it."""
+    """A pod that asks for devices.
+
+    Args:
+        facts: what the planner reads of the pod.
+        waits: the condition with the reason why it has no node, None if it has one.
+        begun_at: when its kubelet accepted it, RFC 3339; "" before.
+    """
 
     facts: PodFacts
     phase: str
@@ -39,10 +44,10 @@ class ServedPod:
 
 
 class ClusterState:
-    """See the module's description.
+    """Mirrors of the objects that the server reads.
 
     Args:
-        changed: called when tenants, queues or namespaces are otherwise than they were; from any thread.
+        changed: called after a change of tenants, queues or namespaces, from any thread.
     """
 
     def __init__(self, client: KubeClient, *, changed: Callable[[], object] = lambda: None) -> None:
@@ -81,13 +86,13 @@ class ClusterState:
             mirror.stop()
 
     def synced(self, timeout_s: float) -> list[str]:
-        """What is not known yet when that time is over; nothing when all is."""
+        """Return the resources that are not synced after ``timeout_s`` seconds; empty if all are."""
         deadline_s = time.monotonic() + timeout_s
         return [m.plural for m in self._mirrors() if not m.synced(max(0.0, deadline_s - time.monotonic()))]
 
     def pods(self) -> list[ServedPod]:
-        """All that ask for devices, oldest first."""
-        found = list(self._pods.values())  # at once: its mirror goes on
+        """Return all pods that ask for devices, oldest first."""
+        found = list(self._pods.values())  # copied at once, because the mirror changes it
         found.sort(key=lambda pod: (pod.facts.created_at_s, pod.facts.uid))
         return found
 
@@ -95,43 +100,43 @@ class ClusterState:
         return self._pods.get(uid)
 
     def nodes(self) -> list[GpuNode]:
-        """By name."""
+        """Return all GpuNodes by name."""
         return [node for _, node in sorted(self._nodes.snapshot().items())]
 
     def node(self, name: str) -> GpuNode | None:
         return self._nodes.get(name)
 
     def queues(self) -> list[KubeQueue]:
-        """By name."""
+        """Return all queues by name."""
         return [queue for _, queue in sorted(self._queues.snapshot().items())]
 
     def queue(self, name: str) -> KubeQueue | None:
         return self._queues.get(name)
 
     def tenants(self) -> list[KubeTenant]:
-        """By name."""
+        """Return all tenants by name."""
         return [tenant for _, tenant in sorted(self._tenants.snapshot().items())]
 
     def tenant(self, name: str) -> KubeTenant | None:
         return self._tenants.get(name)
 
     def queue_of(self, facts: PodFacts) -> str:
-        """The queue of a pod, in the API server's words: its own, else that of its namespace."""
+        """Return the queue of a pod by its name in the API server: its own, otherwise that of its namespace."""
         own = facts.request.queue if facts.request is not None else ""
         return own or queue_of_namespace(self._namespaces.get(facts.namespace)) or DEFAULT_QUEUE
 
     def namespaces_in(self, queue: str) -> int:
-        """How many namespaces name that queue."""
+        """Return how many namespaces name the queue."""
         return sum(queue_of_namespace(found) == queue for found in self._namespaces.snapshot().values())
 
     def wait_for_tenant(
         self, name: str, seen: Callable[[KubeTenant | None], bool], *, timeout_s: float = TOLD_S
     ) -> bool:
-        """Wait until the mirror of tenants shows that; False when it does not come to show it."""
+        """Wait until ``seen`` is true of the tenant in the mirror; return False after the timeout."""
         return self.wait_until(lambda: seen(self._tenants.get(name)), timeout_s=timeout_s)
 
     def wait_until(self, seen: Callable[[], bool], *, timeout_s: float = TOLD_S) -> bool:
-        """Wait until that is so of tenants, queues, namespaces or devices; False when it does not come to be."""
+        """Wait until ``seen`` is true, which is checked after each change of a mirror; return False after the timeout."""
         with self._told:
             return self._told.wait_for(seen, timeout_s)
 
@@ -163,7 +168,7 @@ class ClusterState:
 
 
 class _PodKeeping:
-    """What of a pod is held."""
+    """Reduce a pod to the fields that are read, of bounded size."""
 
     def __init__(self) -> None:
         self._share = PodSharing()
@@ -177,7 +182,7 @@ class _PodKeeping:
             owner_references=meta.owner_references[:1] if meta.controller is None else (meta.controller,),
             finalizers=(),
         )
-        if names.REQUEST in meta.annotations:  # what it asks for is read from there
+        if names.REQUEST in meta.annotations:  # the request is read from the annotation
             spec = msgspec.structs.replace(spec, containers=(), init_containers=(), ephemeral_containers=(), volumes=())
         conditions = tuple(
             msgspec.structs.replace(c, message=c.message[:TEXT_MAX])
@@ -195,4 +200,4 @@ def _keep_namespace(namespace: Namespace) -> Namespace:
 
 
 def _lost(error: Exception) -> None:
-    log.info("a watch was lost and is begun again", error=str(error))
+    log.info("a watch failed and starts again", error=str(error))

@@ -1,8 +1,8 @@
-"""Tenants and projects kept in the API server, everything else of tenancy in the database.
+"""Tenancy tables of a cluster: tenants and projects in the API server, everything else in the database.
 
-Theory of operation. A ``Tenant`` object is the truth, whoever writes it. A change of the API is a write of that object, of
-the version on which the change was based; whoever comes second is refused. The database has a copy of what bills are made
-from, written after it. The copy, and what requests are judged by, follow the objects by ``TenantKeeper``.
+Theory of operation. ``Tenant`` objects are authoritative, whichever client writes them. A change by the API is a write to the
+object in the version that was read; a concurrent change is refused. The database has a copy for invoices, written after the
+object. ``TenantKeeper`` updates the copy, and the tenancy by which requests are authorized, from the objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calabash.model.tenancy import Member, Project, Tenant
 
 
 class ClusterTenancy(TenancyTables):
-    """What ``TenancyStore`` stores by. Every method may raise CalabashError: CONFLICT where somebody else was quicker."""
+    """Tables of ``TenancyStore``. Methods may raise CalabashError: CONFLICT after a concurrent change."""
 
     def __init__(self, tables: TenancyTables, client: KubeClient, state: ClusterState) -> None:
         super().__init__(tables.database)
@@ -34,7 +34,7 @@ class ClusterTenancy(TenancyTables):
         return readable(self._state.tenants())[1]
 
     def copied(self) -> tuple[list[Tenant], list[Project]]:
-        """What the database has of them."""
+        """Return the tenants and projects in the database."""
         return super().tenants(), super().projects()
 
     def put_tenant(self, tenant: Tenant, *, members: Sequence[Member] | None = None) -> None:
@@ -43,7 +43,7 @@ class ClusterTenancy(TenancyTables):
         super().put_tenant(tenant, members=members)
 
     def copy_tenant(self, tenant: Tenant) -> None:
-        """The object was changed by somebody else."""
+        """Update the database after a change of the object by another client."""
         super().put_tenant(tenant)
 
     def delete_tenant(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class ClusterTenancy(TenancyTables):
         return self.forget_tenant(name) or gone
 
     def forget_tenant(self, name: str) -> bool:
-        """The object is gone."""
+        """Delete the tenant from the database after its object was deleted."""
         return super().delete_tenant(name)
 
     def put_project(self, project: Project) -> None:
@@ -86,7 +86,7 @@ class ClusterTenancy(TenancyTables):
         return found
 
     def _write(self, known: KubeTenant | None, tenant: Tenant, projects: Iterable[Project]) -> None:
-        """Write the object, and wait until it is known here: who asks next sees what was written."""
+        """Write the object and wait until the mirror has it, so that later requests see it."""
         body: dict[str, Any] = {"spec": spec_body(spec_of(tenant, projects))}
         if known is None:
             body["spec"] = {name: value for name, value in body["spec"].items() if value is not None}
@@ -114,7 +114,7 @@ class ClusterTenancy(TenancyTables):
 
 
 def readable(found: Iterable[KubeTenant]) -> tuple[list[Tenant], list[Project]]:
-    """Those that can be read; a tenant that is being deleted is none any more."""
+    """Return the tenants and projects of valid objects, without objects that are being deleted."""
     tenants: list[Tenant] = []
     projects: list[Project] = []
     for one in found:
@@ -124,7 +124,7 @@ def readable(found: Iterable[KubeTenant]) -> tuple[list[Tenant], list[Project]]:
             tenant, parts = tenant_of(one), projects_of(one)
             spec_of(tenant, parts)
         except CalabashError:
-            continue  # its condition says so
+            continue  # reported by its condition
         tenants.append(tenant)
         projects += parts
     return tenants, projects

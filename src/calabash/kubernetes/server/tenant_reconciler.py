@@ -1,4 +1,4 @@
-"""Keeps what follows from tenants as they stand in the API server: their queues, what requests are judged by, their status."""
+"""Reconcile tenant objects: their queues, the server's copy of tenancy, and their status."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.store import TenancyStore
 
 COMPONENT = "calabash-server"
-LOOK_S = 3.0  # the figures in their status are as old as that at most
+LOOK_S = 3.0  # greatest age of the figures in the status
 READY = "Ready"
 
 log = structlog.get_logger(__name__)
 
 
 class TenantKeeper:
-    """A thread that looks when ``due`` is set, and every few seconds."""
+    """Thread that reconciles when ``due`` is set, and every ``LOOK_S`` seconds."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class TenantKeeper:
             try:
                 self.look()
             except CalabashError as error:
-                log.warning("tenants could not be kept", error=error.message)
+                log.warning("cannot reconcile tenants", error=error.message)
             except Exception:
-                log.exception("tenants could not be kept once")
+                log.exception("cannot reconcile tenants")
             self._due.wait(LOOK_S)
             self._due.clear()
 
     def look(self) -> None:
-        """Bring everything up to date. Raises CalabashError; what was not done is done the next time."""
+        """Reconcile all tenants. Raises CalabashError; the next call continues."""
         self._adopt()
         faults = self._keep_queues(self._state.tenants())
         for tenant in self._state.tenants():
@@ -81,7 +81,7 @@ class TenantKeeper:
         self._tenancy.adopt(lambda: readable(self._state.tenants()), self._copy)
 
     def _copy(self, now: People) -> None:
-        """Have the database say the same."""
+        """Update the database's copy of tenants and projects."""
         tenants, projects = self._tables.copied()
         copied = {t.name: t for t in tenants}
         parts = {(p.tenant, p.name): p for p in projects}
@@ -100,7 +100,7 @@ class TenantKeeper:
     # -- queues --------------------------------------------------------------------------------------------------
 
     def _keep_queues(self, tenants: Iterable[KubeTenant]) -> dict[str, str]:
-        """Make, change and delete queues of tenants; what is wrong with which tenant."""
+        """Create, change and delete queues of tenants; return the error message of each tenant that has one."""
         there = {queue.metadata.name: queue for queue in self._state.queues()}
         faults: dict[str, str] = {}
         wanted: set[str] = set()
@@ -111,10 +111,10 @@ class TenantKeeper:
             try:
                 queues = _queues_of(tenant)
                 wanted |= queues.keys()
-                for queue, record in queues.items():  # a parent before its children
+                for queue, record in queues.items():  # a parent precedes its children
                     self._keep_queue(there.get(queue), queue, record, tenant)
             except KubeError as error:
-                log.info("a queue of a tenant was not written", tenant=name, error=error.message)
+                log.info("cannot write a queue of a tenant", tenant=name, error=error.message)
                 if error.reason is Reason.BAD_REQUEST:
                     faults[name] = error.message
             except CalabashError as error:
@@ -195,7 +195,7 @@ class TenantKeeper:
 
 
 def _queues_of(tenant: KubeTenant) -> Mapping[str, QueueRecord]:
-    """Raises CalabashError for a tenant that cannot be."""
+    """Return the queues of a tenant. Raises CalabashError if the tenant is invalid."""
     model: Tenant = tenant_of(tenant)
     parts: list[Project] = projects_of(tenant)
     spec_of(model, parts)

@@ -1,4 +1,4 @@
-"""What the API shows of a cluster: devices, pods as allocations, queues. Pure: objects in, replies out."""
+"""Replies of the API for a cluster: devices, pods as allocations, queues. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _REASONS = {reason.value for reason in Reason}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedDevice:
+    """A device of the cluster. ``number`` counts the devices of all nodes."""
+
     """A device of the cluster: ``number`` counts all devices, node by node."""
 
     number: int
@@ -38,7 +40,7 @@ class NumberedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPart:
-    """What a pod has of a device."""
+    """A slice that a pod has of a device."""
 
     number: int
     device: GpuNodeDevice
@@ -46,13 +48,13 @@ class HeldPart:
 
 
 def numbered(nodes: Iterable[GpuNode]) -> list[NumberedDevice]:
-    """All devices by node and index."""
+    """Return all devices, numbered by node and index."""
     found = [(node, device) for node in nodes for device in sorted(node.status.devices, key=lambda d: d.index)]
     return [NumberedDevice(number=i, node=node, device=device) for i, (node, device) in enumerate(found)]
 
 
 def parts_by_pod(devices: Iterable[NumberedDevice]) -> dict[str, list[HeldPart]]:
-    """What agents have given, by the pod's UID."""
+    """Return the slices that agents have granted, by the pod's UID."""
     found: dict[str, list[HeldPart]] = {}
     for one in devices:
         for part in one.device.slices:
@@ -97,7 +99,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
 
 
 def device_detail(one: NumberedDevice) -> replies.DeviceDetail:
-    """What its agent tells; what was before is not kept in a cluster."""
+    """Return the details of a device as its agent reports them; a cluster keeps no history."""
     care, device = one.care, one.device
     return replies.DeviceDetail(
         device=device_view(one),
@@ -127,7 +129,7 @@ def _resident_mib(part: GpuNodeSlice, device: GpuNodeDevice) -> int:
 def allocation_view(
     pod: ServedPod, held: Sequence[HeldPart], place: NamespacePlace, told: Callable[[str], str]
 ) -> replies.AllocationView:
-    """A pod as an allocation: its id is the pod's UID, its command the pod's namespace and name."""
+    """Return a pod as an allocation: its ID is the pod's UID, its command the pod's namespace and name."""
     facts = pod.facts
     request = facts.request.containers[0].request if facts.request is not None else GpuRequest()
     state = state_of(pod, held)
@@ -155,19 +157,19 @@ def allocation_view(
 
 
 def user_of(pod: ServedPod) -> str:
-    """Nobody's login: Kubernetes does not say who made a pod. No user of the API can have such a name."""
+    """Return the user of a pod: Kubernetes does not record a creator, and no user of the API can have such a name."""
     return f"namespace:{pod.facts.namespace}"
 
 
 def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
-    """Pending until it has a node, granted until the agent there has given it its devices."""
+    """Return the state of a pod: pending without a node, granted until the agent has granted its devices, then running."""
     if not pod.facts.node:
         return PENDING
     return RUNNING if held else GRANTED
 
 
 def why(pod: ServedPod, state: str) -> tuple[str, str]:
-    """A reason's code and text for a pod that waits or goes; both empty where there is nothing to say."""
+    """Return code and text of the reason for which a pod waits or ends; both empty for other pods."""
     facts = pod.facts
     if facts.leaving:
         return "ending", "its containers are being ended"
@@ -184,7 +186,7 @@ def why(pod: ServedPod, state: str) -> tuple[str, str]:
 
 
 def told_with(tenants: TenantMap) -> Callable[[str], str]:
-    """How a text of the planner is told: queues of tenants as people know them."""
+    """Return a function that replaces queue names in a text of the planner by the names that users see."""
     return lambda text: _WORD.sub(lambda match: tenants.told(match[0]), text) if text else text
 
 

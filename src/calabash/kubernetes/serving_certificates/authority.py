@@ -1,6 +1,6 @@
-"""Certificates by which API servers know the admission server: an authority of our own and what it signs.
+"""Create and check X.509 certificates: a private authority, and server certificates that it signs.
 
-Keys are elliptic (P-256). Times are given, never read from a clock. A certificate is due when a third of its life is left.
+Keys are elliptic (P-256). Times are arguments. A certificate is due for replacement when a third of its life is left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_SKEW = datetime.timedelta(minutes=10)  # clocks differ
+_SKEW = datetime.timedelta(minutes=10)  # clock differences
 AUTHORITY_NAME = "calabash admission authority"
 
 
@@ -29,7 +29,7 @@ class KeyPair:
 
 
 def make_authority(now: datetime.datetime, days: int) -> KeyPair:
-    """An authority that signs itself and nothing but servers' certificates."""
+    """Create a self-signed authority that can sign server certificates only."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY_NAME)])
     builder = _builder(name, name, key, now, days).add_extension(
@@ -41,7 +41,7 @@ def make_authority(now: datetime.datetime, days: int) -> KeyPair:
 
 
 def make_serving(authority: KeyPair, names: Sequence[str], now: datetime.datetime, days: int) -> KeyPair:
-    """A server's certificate for these names (addresses among them) that the authority signs."""
+    """Create a server certificate for names and addresses, signed by the authority."""
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -57,14 +57,14 @@ def make_serving(authority: KeyPair, names: Sequence[str], now: datetime.datetim
 
 
 def due(certificate: bytes, now: datetime.datetime) -> bool:
-    """Whether it should be replaced: a third of its life is left, or it is not valid yet."""
+    """Return True if a third of the certificate's life or less is left, or it is not valid yet."""
     found = x509.load_pem_x509_certificate(certificate)
     begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
     return now < begins or now > ends - (ends - begins) / 3
 
 
 def signed_by(certificate: bytes, authority: bytes) -> bool:
-    """Whether the authority signed it."""
+    """Return True if the authority signed the certificate."""
     try:
         issuer = x509.load_pem_x509_certificate(authority)
         x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(issuer)
@@ -74,7 +74,7 @@ def signed_by(certificate: bytes, authority: bytes) -> bool:
 
 
 def serves(certificate: bytes, names: Sequence[str]) -> bool:
-    """Whether it is for all these names."""
+    """Return True if the certificate contains all these names."""
     found = x509.load_pem_x509_certificate(certificate)
     try:
         alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -84,7 +84,7 @@ def serves(certificate: bytes, names: Sequence[str]) -> bool:
 
 
 def belongs(pair: KeyPair) -> bool:
-    """Whether the key is the certificate's; False for anything that cannot be read."""
+    """Return True if the key belongs to the certificate; False if either cannot be read."""
     try:
         key = serialization.load_pem_private_key(pair.key, None)
         certificate = x509.load_pem_x509_certificate(pair.certificate)
@@ -94,14 +94,14 @@ def belongs(pair: KeyPair) -> bool:
 
 
 def split(bundle: bytes) -> list[bytes]:
-    """The certificates of a bundle, each PEM. Raises ValueError."""
+    """Return the certificates of a bundle, each PEM. Raises ValueError."""
     if not bundle.strip():
         return []
     return [_pem(certificate) for certificate in x509.load_pem_x509_certificates(bundle)]
 
 
 def valid(certificate: bytes, now: datetime.datetime) -> bool:
-    """Whether it has not ended."""
+    """Return True if the certificate has not expired."""
     return bool(now < x509.load_pem_x509_certificate(certificate).not_valid_after_utc)
 
 
@@ -153,5 +153,5 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def ends_at_s(certificate: bytes) -> float:
-    """End of a certificate, in seconds since 1970."""
+    """Return the end of a certificate, in seconds since the epoch."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()

@@ -1,10 +1,10 @@
-"""The certificates of admission as all its replicas have them: in one Secret, and in the webhook configurations.
+"""Keep server certificates current and shared among replicas, in a Secret and in the webhook configurations.
 
-Theory of operation. The Secret holds the authority, the bundle of authorities that API servers are to trust, and the serving
-certificate. Whoever finds it missing or due writes it at the version that it read; who comes second reads again. An
-authority is replaced in two steps, so that nobody is ever shown a certificate whose authority is not trusted yet: first the
-new one joins the old one in the bundle, and only ``SETTLED`` later the serving certificate is signed by it. Every ``refresh``
-brings the configurations' bundle up to date before it hands out a serving certificate.
+Theory of operation. The Secret holds the authority, the bundle of authorities that API servers should trust, and the server
+certificate. A replica that finds it missing or due writes it at the version that it read; after a conflict it reads again. An
+authority is replaced in two steps, so that no certificate is used whose authority is not trusted yet: first the new authority
+joins the old one in the bundle, and only ``SETTLED`` later it signs the server certificate. Every ``refresh`` updates the
+bundle in the configurations before it returns a server certificate.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _TRIES = 8
 
 
 class WebhookClient(KubeStruct, frozen=True):
-    """How a webhook is reached; ``ca_bundle`` is base64."""
+    """The client configuration of a webhook; ``ca_bundle`` is base64."""
 
     ca_bundle: str = ""
 
 
 class WebhookEntry(KubeStruct, frozen=True):
-    """One webhook of a configuration."""
+    """A webhook of a configuration."""
 
     name: str
     client_config: WebhookClient = WebhookClient()
 
 
 class WebhookConfiguration(KubeStruct, frozen=True):
-    """A configuration of either kind."""
+    """A configuration of mutating or validating webhooks."""
 
     metadata: ObjectMeta
     webhooks: tuple[WebhookEntry, ...] = ()
@@ -71,7 +71,7 @@ MUTATING, VALIDATING = _kind("MutatingWebhookConfiguration"), _kind("ValidatingW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What the Secret holds. ``bundle`` begins with the authority; ``since`` is when that became part of it."""
+    """The content of the Secret. ``bundle`` begins with the authority; ``since`` is when the authority joined it."""
 
     authority: KeyPair
     bundle: bytes
@@ -104,7 +104,7 @@ class CertificateKeeper:
         self._names = names or (f"{service}.svc", f"{service}.svc.cluster.local", service, settings.service)
 
     def refresh(self, now: datetime.datetime) -> Material:
-        """The current certificates, made or replaced where need be, trusted by the API servers. Raises CalabashError."""
+        """Return the current certificates, created or replaced if needed, and publish their bundle. Raises CalabashError."""
         material = self._agreed(now)
         bundle = base64.b64encode(material.bundle).decode()
         self._publish(bundle)
@@ -172,7 +172,7 @@ class CertificateKeeper:
         name = self._settings.configuration
         found = self._client.get(kind, name)
         if found is None:
-            return  # not installed (yet): the next refresh sees it
+            return  # not installed yet: the next refresh updates it
         patch: list[Mapping[str, Any]] = []
         for i, webhook in enumerate(found.webhooks):
             if webhook.client_config.ca_bundle != bundle:
@@ -198,7 +198,7 @@ def _written(material: Material) -> dict[str, str]:
 
 
 def _read(data: Mapping[str, str]) -> Material | None:
-    """None for anything that is not whole: it is then made anew."""
+    """Return the content of the Secret, None if it is incomplete or inconsistent; it is then created anew."""
     try:
         authority, authority_key, bundle, serving, key, since = (
             base64.b64decode(data[name], validate=True) for name in _KEYS

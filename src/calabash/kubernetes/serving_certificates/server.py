@@ -54,7 +54,7 @@ def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
 
 
 def expiry(pair: KeyPair | None) -> Iterable[Sample]:
-    """The sample of when a certificate ends; none where there is no certificate yet."""
+    """Yield the sample with the end of the certificate; nothing without a certificate."""
     if pair is not None:
         yield CERTIFICATE_EXPIRY, (), ends_at_s(pair.certificate)
 
@@ -62,8 +62,10 @@ def expiry(pair: KeyPair | None) -> Iterable[Sample]:
 def probe_server(
     listener: socket.socket, ready: Callable[[], bool], metrics: Callable[[HttpQuestion], HttpReply]
 ) -> HttpsServer:
-    """A server of the kubelet's probes and of Prometheus, over plain HTTP: ``/healthz``, ``/readyz`` and ``/metrics``. It has a
-    thread and connections of its own, which those of other clients cannot use up."""
+    """Return an HTTP server of the kubelet's probes and Prometheus: ``/healthz``, ``/readyz`` and ``/metrics``.
+
+    It has its own thread and connections, so that other clients cannot exhaust them.
+    """
 
     async def answer(question: HttpQuestion) -> HttpReply:
         if question.path == METRICS_PATH:
@@ -78,10 +80,10 @@ def probe_server(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises CalabashError when the address cannot be had."""
+    """Return a listening socket. Raises CalabashError if the address cannot be used."""
     try:
         if not host and socket.has_dualstack_ipv6():
-            with contextlib.suppress(OSError):  # no such address on this machine
+            with contextlib.suppress(OSError):  # IPv6 is not available
                 return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)

@@ -1,6 +1,6 @@
-"""Usage of all nodes of a cluster, collected beside the planner.
+"""Collection of usage records from the nodes of a cluster.
 
-What lives here: who may send (``identity``), on whose account an interval goes (``attribution``), and the receiving end
-(``collection``). What never lives here: metering, which the agents of nodes do, and prices. Nodes are believed about
-themselves only: a node speaks for pods that run on it, and for no other node.
+``node_identity`` authenticates nodes, ``attribution`` finds the tenant and project of a record, and ``collection`` receives
+and commits the records. Metering is done by the agents of nodes; prices are in the platform. A node can report usage only of
+pods that run on it.
 """

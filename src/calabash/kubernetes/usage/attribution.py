@@ -1,9 +1,9 @@
-"""On whose account an interval goes: the pod that the node names is looked up, and what the API server says of it counts.
+"""Attribute usage records to tenants and projects, by the pod in the API server.
 
-Theory of operation. A pod that is there and runs on another node was not the sender's to speak of: its time goes on nobody's
-account, where the platform sees it. A pod that is gone cannot be asked; what its node says of it is believed, and told. The
-queue is what the pod was let in with, else its namespace's; a tenant is the topmost of the queues above it, a project the next
-one below.
+Theory of operation. Usage of a pod that runs on another node than the sender is attributed to no tenant, which the operator
+can see. For a pod that no longer exists the namespace and the queue in the record are used, and an event reports that. The
+queue is the one with which the pod was admitted, otherwise that of its namespace. The tenant is the root of the queue's tree,
+the project the queue below it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ TenantOfQueue = Callable[[str], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAccount:
+    """Tenant, project and queue that pay for a record.
+
+    Args:
+        tenant: "" for none.
+        doubt: why the API server does not confirm the record; "" if it does.
+    """
+
     """Who pays; ``tenant`` "" is nobody. ``doubt``: why it is not what the API server says, "" when it is."""
 
     tenant: str
@@ -45,7 +52,7 @@ class UsageAccount:
 
 
 def tenant_of(queue: str, parents: Mapping[str, str]) -> tuple[str, str]:
-    """By the tree of queues: ``parents`` has the one above each."""
+    """Return tenant and project of a queue; ``parents`` maps each queue to its parent."""
     way = [queue]
     while (above := parents.get(way[-1], "")) and above not in way and len(way) < _DEPTH_MAX:
         way.append(above)
@@ -53,7 +60,7 @@ def tenant_of(queue: str, parents: Mapping[str, str]) -> tuple[str, str]:
 
 
 class TenantTree:
-    """The queues as the API server has them, read again after ``TREE_S``."""
+    """The queue tree of the API server, read again after ``TREE_S`` seconds."""
 
     def __init__(self, client: KubeClient, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -62,7 +69,7 @@ class TenantTree:
         self._parents: dict[str, str] = {}
 
     def __call__(self, queue: str) -> tuple[str, str]:
-        """Tenant and project. Raises CalabashError where the API server cannot be asked."""
+        """Return tenant and project of a queue. Raises CalabashError if the API server does not answer."""
         if self._now_s() - self._read_s >= TREE_S:
             found = self._client.list(QUEUE_KIND).items
             self._parents = {one.metadata.name: one.spec.parent for one in found}
@@ -71,7 +78,7 @@ class TenantTree:
 
 
 class Attribution:
-    """Asked by one thread at a time."""
+    """Attribution of usage records. Used by one thread at a time."""
 
     def __init__(
         self, client: KubeClient, tenant_of_queue: TenantOfQueue, *, now_s: Callable[[], float] = time.monotonic
@@ -82,12 +89,12 @@ class Attribution:
         self._queues: OrderedDict[tuple[str, str], tuple[str, str, float]] = OrderedDict()
 
     def knows(self, node: str, entry: UsageEntry) -> bool:
-        """Whether it is answered without asking the API server about its pod."""
+        """Return True if a record can be attributed without reading its pod from the API server."""
         known = self._queues.get((node, entry.allocation))
         return known is not None and self._now_s() < known[2]
 
     def of(self, node: str, entry: UsageEntry) -> UsageAccount:
-        """The account of an interval that this node sends. Raises CalabashError where the API server cannot be asked."""
+        """Return the account of a record from this node. Raises CalabashError if the API server does not answer."""
         key = (node, entry.allocation)
         if not self.knows(node, entry):
             queue, doubt = self._queue(node, entry)
@@ -100,12 +107,12 @@ class Attribution:
         if not queue:
             return UsageAccount(tenant="", project="", queue="", user=f"node {node}"[:128], doubt=doubt)
         tenant, project = self._tenant_of_queue(queue)
-        # No user of the API can have such a name, and so none sees the use of pods of a namespace that is called like it.
+        # No user of the API can have such a name, so no user named like a namespace sees the usage of its pods.
         user = f"namespace:{entry.namespace}"
         return UsageAccount(tenant=tenant, project=project, queue=queue, user=user, doubt=doubt)
 
     def _queue(self, node: str, entry: UsageEntry) -> tuple[str, str]:
-        """Of the interval, and a doubt; "" is nobody's."""
+        """Return the queue of a record, "" for none, and a doubt."""
         pod = self._pod(entry)
         if pod is not None and pod.spec.node_name != node:
             where = pod.spec.node_name or "no node"

@@ -1,9 +1,10 @@
-"""The receiving end: intervals that agents send are checked, attributed and committed, and only then acknowledged.
+"""Receive usage records from agents: check, attribute and commit them, and acknowledge them after that.
 
-Theory of operation. A node sends from where the last answer said that it is. What comes twice is seen by its number; what would
-leave a gap is not taken, and the node is told where to go on. Nothing is kept between two requests but what the database has,
-so it may be killed at any step: the node sends the same again. A node speaks for itself: its name is what the API server says
-of its token. How long and how much is held to what is possible; the products of time and amount are computed here.
+Theory of operation. A node sends from the last acknowledged number. Records that were received before are recognized by their
+number. A batch that would leave a gap is refused, and the answer tells the node the number to continue with. No state but the
+database is kept between two requests, so the server may be killed at any step: the node sends the same again. A node can send
+for itself only: the API server derives its name from its token. Durations and amounts are limited to possible values;
+products of both are computed here.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from calabash.model.request import AllocationId
 from calabash.transport.http1 import Bounds, HttpQuestion, HttpReply
 from calabash.transport.https_server import HttpsServer
 
-PODS_MAX = 50  # that the API server is asked about for one batch; the rest of the batch is sent again
-AHEAD_S = 300.0  # so far a node's calendar may be ahead of ours
+PODS_MAX = 50  # limit of pods read from the API server for one batch; the rest of the batch is sent again
+AHEAD_S = 300.0  # limit by which a node's clock may be ahead
 TOLD_AGAIN_S = 3600.0
 _TOLD_MAX = 1000
 _STATUS = {
@@ -59,8 +60,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionState:
-    """``sources``: databases of nodes of which anything is here; ``seen_at_s``: when each node has sent last since this program
-    began, in seconds since 1970."""
+    """State of the collection.
+
+    Args:
+        sources: node databases of which records are stored.
+        seen_at_s: time of the last batch of each node since this program started, in seconds since the epoch.
+    """
 
     sources: int
     seen_at_s: Mapping[str, float]
@@ -98,7 +103,7 @@ class UsageCollection:
         self._attribution = Attribution(client, attribute or TenantTree(client))
         self._allowances = NodeAllowances()
         self._told: dict[str, float] = {}
-        self._seen: dict[str, float] = {}  # when each node has sent last, since this program began
+        self._seen: dict[str, float] = {}  # time of the last batch of each node since this program started
         # One at a time: the database takes one writer, and a crowd of nodes must not take all of the process.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="usage")
         self.server = HttpsServer(
@@ -110,14 +115,14 @@ class UsageCollection:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Take what comes until ``stop``; what is being committed is finished."""
+        """Serve until ``stop``; a commit in progress is finished."""
         self.server.start()
         stop.wait()
         self.server.stop()
         self._worker.shutdown()
 
     def told(self) -> CollectionState:
-        """How it stands."""
+        """Return the state of the collection."""
         return CollectionState(
             sources=len(self._store.collected.sources()),
             seen_at_s=dict(self._seen),
@@ -125,11 +130,11 @@ class UsageCollection:
 
     @property
     def seen_at_s(self) -> Mapping[str, float]:
-        """Time of the last batch of each node since this program began, in seconds since 1970."""
+        """Time of the last batch of each node since this program started, in seconds since the epoch."""
         return dict(self._seen)
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """One request."""
+        """Answer one HTTP request."""
         loop = asyncio.get_running_loop()
         try:
             taken = await loop.run_in_executor(self._worker, self.take, question)
@@ -140,7 +145,7 @@ class UsageCollection:
         return HttpReply(body=msgspec.json.encode(taken))
 
     def take(self, question: HttpQuestion) -> UsageTaken:
-        """Commit what is new of a batch. Raises CalabashError, and then took nothing."""
+        """Commit the new records of a batch. Raises CalabashError if nothing was committed."""
         if (question.method, question.path) != ("POST", USAGE_PATH):
             raise CalabashError(f"{question.path[:128]} is not served here", reason=Reason.NOT_FOUND)
         node = self._identity.node_of(question.authorization)
@@ -160,7 +165,7 @@ class UsageCollection:
         return UsageTaken(last=last)
 
     def _accounts(self, node: str, entries: Sequence[UsageEntry]) -> list[tuple[UsageEntry, UsageAccount]]:
-        """Of the first entries, as many as can be answered soon."""
+        """Return the accounts of the first entries, as many as can be attributed quickly."""
         found: list[tuple[UsageEntry, UsageAccount]] = []
         asked = 0
         for entry in entries:
@@ -175,7 +180,7 @@ class UsageCollection:
         return found
 
     def _tell(self, about: str, kind: str, message: str) -> None:
-        """An event, not more often than once an hour for the same."""
+        """Write an event, at most once an hour for the same subject."""
         now_s = self._now_s()
         if abs(now_s - self._told.get(about, float("-inf"))) < TOLD_AGAIN_S:
             return
@@ -191,7 +196,7 @@ def _lost(node: str, last: int, after: int) -> str:
 
 
 def read_batch(body: bytes) -> UsageBatch:
-    """Strictly. Raises CalabashError(BAD_REQUEST)."""
+    """Decode a batch strictly. Raises CalabashError(BAD_REQUEST)."""
     try:
         batch = msgspec.json.decode(body, type=UsageBatch)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -212,7 +217,7 @@ def _check_order(after: int, entries: Sequence[UsageEntry]) -> None:
 
 
 def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> NumberedUsage:
-    """As it is written: amounts are of its length, and neither it nor its estimated end is of a time to come."""
+    """Return the record to store. Amounts are limited to its duration, and its times to the present."""
     length_s = entry.to_s - entry.from_s
     back_s = entry.to_s - now_s if entry.to_s > now_s + AHEAD_S else 0.0
     used_s = min(entry.used_gpu_s, length_s)
@@ -240,7 +245,7 @@ def _interval(entry: UsageEntry, account: UsageAccount, *, now_s: float) -> Numb
 
 
 def _product(said: float, length_s: float, amount: float) -> float:
-    """What the node says where it is the product but for rounding of its calendar's times, else the product."""
+    """Return the product in the record if it differs from the computed one by rounding only, else the computed one."""
     product = length_s * amount
     return said if abs(said - product) <= 1e-3 * max(1.0, amount) else product
 

@@ -1,7 +1,7 @@
-"""Which node somebody is: the API server is asked about the token that it shows.
+"""Authentication of agents: the node of a service account token, by TokenReview.
 
-A token of an agent's own pod names the node of that pod, for the API server wrote it when it made the token. What was answered
-is remembered for a short time by the token's digest, so that a node that sends often costs few questions.
+The token of an agent's pod contains the node of that pod, which the API server wrote when it issued the token. Results are
+cached for a short time by the token's digest, so that frequent requests need few reviews.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TOKEN_CHARACTERS_MAX = 16 << 10
 
 
 class TokenReviewUser(KubeStruct, frozen=True):
-    """Whose token it is."""
+    """The user of a token."""
 
     username: str = ""
     extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class TokenReviewStatus(KubeStruct, frozen=True):
-    """What the API server knows of it."""
+    """The result of a TokenReview."""
 
     authenticated: bool = False
     user: TokenReviewUser = msgspec.field(default_factory=TokenReviewUser)
@@ -42,7 +42,7 @@ class TokenReviewStatus(KubeStruct, frozen=True):
 
 
 class TokenReview(KubeStruct, frozen=True):
-    """A question about a token, answered at once and kept nowhere."""
+    """A TokenReview, which the API server answers at once and does not store."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     status: TokenReviewStatus = msgspec.field(default_factory=TokenReviewStatus)
@@ -64,10 +64,10 @@ class _Known:
 
 
 class NodeIdentity:
-    """Asked from any thread.
+    """Authenticator of agents. Thread-safe.
 
     Args:
-        user: the name of the agents' account, as the API server says it.
+        user: user name of the agents' service account.
     """
 
     def __init__(self, client: KubeClient, user: str, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,11 @@ class NodeIdentity:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
     def node_of(self, authorization: str) -> str:
-        """The node whose agent shows this. Raises CalabashError: NOT_AUTHENTICATED, or the API server cannot be asked."""
+        """Return the node of the agent with this Authorization header.
+
+        Raises:
+            CalabashError: NOT_AUTHENTICATED, or an error of the API server.
+        """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not 0 < len(token) <= _TOKEN_CHARACTERS_MAX or not token.isascii():
             raise _refused("the request has no token", "send `Authorization: Bearer TOKEN`")
@@ -102,7 +106,7 @@ class NodeIdentity:
         return known.node
 
     def _asked(self, token: str) -> str:
-        """ "" when it is nobody who may send."""
+        """Return the node of a token, "" if the token may not send usage."""
         body = {"spec": {"token": token, "audiences": [AUDIENCE]}}
         status = self._client.create(TOKEN_REVIEW, body).status
         nodes = status.user.extra.get(NODE_CLAIM, ())

@@ -1,4 +1,4 @@
-"""What one node may cost the collection: a bucket that fills slowly, so that nobody waits for a node that floods it."""
+"""Rate limit per node of the usage collection, as a token bucket, so that one node cannot delay the others."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 from calabash.model.errors import CalabashError, Reason
 
-MOST = 250_000.0  # intervals: as many as wait on a node at most, and some
+MOST = 250_000.0  # records; slightly more than the limit of waiting records on a node
 PER_S = 20.0
-POD_COST = 50.0  # of asking the API server about a pod
+POD_COST = 50.0  # cost of reading a pod from the API server
 
 
 class NodeAllowances:
-    """One bucket for each node. Asked by one thread at a time; nodes are those of a cluster, so there are not many."""
+    """Token buckets of all nodes. Used by one thread at a time."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._left: dict[str, tuple[float, float]] = {}  # so much, at that time
+        self._left: dict[str, tuple[float, float]] = {}  # balance, and the time at which it was computed
 
     def require(self, node: str) -> None:
-        """Raises CalabashError(CONFLICT) for a node that has nothing left."""
+        """Raise CalabashError(CONFLICT) for a node whose bucket is empty."""
         left, _ = self._now(node)
         if left < 1:
             raise CalabashError(
@@ -30,7 +30,7 @@ class NodeAllowances:
             )
 
     def took(self, node: str, cost: float) -> None:
-        """It was served; a debt is waited off."""
+        """Subtract the cost of a request; the balance may become negative."""
         left, now_s = self._now(node)
         self._left[node] = left - cost, now_s
 

@@ -1,6 +1,6 @@
-"""The collection as part of a program: its certificate, its listener, and who tells nodes whom to trust. Wiring.
+"""Usage collection as part of the server: its certificate, its listener, and the authority that agents trust.
 
-Agents find the authority in a ConfigMap that the chart makes and this fills; it is mounted into their pods.
+Agents read the authority from a ConfigMap that the chart creates and this program fills; it is mounted into their pods.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ log = structlog.get_logger(__name__)
 
 
 class UsageProgram:
-    """Listens once it has a certificate that nodes can trust. Nothing is raised out of its threads; it logs and tries again.
+    """Server of the usage collection, which listens when it has a certificate. Its threads log errors and try again.
 
     Args:
-        namespace: where the product runs. host, port: where to listen; 0 is any port. listener: instead of them.
-        attribute: tenant and project of a queue.
-        names: what the server is called, when it is not behind its service.
-        taken: called with usage records when they are in the store.
+        namespace: namespace of the product.
+        host, port: address to serve on; port 0 is any free port.
+        listener: socket to use instead of the address.
+        attribute: return tenant and project of a queue.
+        names: host names of the certificate, if the server is not reached through its service.
+        taken: called with usage records that are in the database.
     """
 
     def __init__(
@@ -81,16 +83,16 @@ class UsageProgram:
         self._thread = threading.Thread(target=self._run, name="usage-collection", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads and return at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what is being committed is finished."""
+        """Stop the threads; a commit in progress is finished."""
         self._stop.set()
         self._thread.join()
 
     def expiry(self) -> Iterable[Sample]:
-        """The sample of when the certificate ends."""
+        """Return the sample with the end of the certificate."""
         return expiry(self._loaded)
 
     def _run(self) -> None:
@@ -112,14 +114,14 @@ class UsageProgram:
             self._listener.close()
 
     def refresh(self) -> None:
-        """Bring certificate and authority up to date. Raises CalabashError, ValueError."""
+        """Renew certificate and authority. Raises CalabashError, ValueError."""
         pair = self._keeper.refresh(datetime.datetime.now(datetime.UTC)).serving
         if pair != self._loaded:
             self.collection.server.renew(server_context(pair))
             self._loaded = pair
 
     def _publish(self, bundle: str) -> None:
-        """Where agents read it."""
+        """Write the authority into the ConfigMap from which agents read it."""
         text = base64.b64decode(bundle).decode()
         found = self._client.get(CONFIG_MAP, AUTHORITY, self._namespace)
         if found is None:

@@ -123,7 +123,7 @@ def test_results_of_other_drivers_are_theirs() -> None:
         ([result(FIRST)], (config(said(more=1)),), Reason.BAD_REQUEST, "more"),
         ([result(FIRST)], (config(said(spill="-1Gi")),), Reason.BAD_REQUEST, "spill"),
         ([result(FIRST)], (config({"kind": "Pod"}),), Reason.BAD_REQUEST, "not known"),
-        ([result(FIRST)], (config([1]),), Reason.BAD_REQUEST, "no object"),
+        ([result(FIRST)], (config([1]),), Reason.BAD_REQUEST, "are not an object"),
         ([result(FIRST)], (config(said(policy="x" * 20_000)),), Reason.BAD_REQUEST, "at most"),
         ([result(f"gpu-{i:08x}") for i in range(33)], (), Reason.BAD_REQUEST, "at most 32"),
     ],
@@ -168,7 +168,7 @@ def test_what_a_claim_for_nvidias_driver_says_is_followed_where_it_means_the_sam
         (theirs("ComputeDomainChannelConfig"), "cannot be read", "GpuConfig"),
         (theirs(sharing={"strategy": "TimeSlicing", "more": 1}), "more", "GpuConfig"),
         (config({"apiVersion": "v9", "kind": "GpuConfig"}, driver="gpu.nvidia.com"), "v9", "v1beta1"),
-        (theirs(sharing={"strategy": "x" * 20_000}), "at most", "less"),
+        (theirs(sharing={"strategy": "x" * 20_000}), "at most", "shorten"),
     ],
 )
 def test_what_means_something_else_here_is_refused_with_a_way_to_ask_for_it(words: Any, why: str, hint: str) -> None:

@@ -140,7 +140,7 @@ class Plugins:
 
     @property
     def claims_degraded(self) -> str | None:
-        """As ``ClaimDoor.degraded``."""
+        """Devices that cannot be published to claims; see ``ClaimDoor.degraded``."""
         return self._claims.degraded
 
     def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
