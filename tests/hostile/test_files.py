@@ -230,3 +230,27 @@ def test_root_inside_a_container_cannot_block_the_pool(world: HostileWorld) -> N
             until(lambda: not slot.exists(), what="the slot to be gone")
     finally:
         root.vanish()
+
+
+def _resize(path: str, size: int) -> None:
+    os.truncate(path, size)
+    os.write(1, b"resized\n")
+    signal.pause()
+
+
+@pytest.mark.parametrize("size", [0, 4096, 1 << 30])
+def test_usage_page_that_is_resized_while_no_pool_runs_does_not_keep_the_next_pool_from_starting(
+    world: HostileWorld, mallory: User, size: int
+) -> None:
+    tenant = mallory.runs(world.program("hostile"), "loose", "64", memory_mib=1024, cores=5)
+    assert tenant.line() == "held 64"
+    until(lambda: [a["state"] for a in world.held_by(mallory)] == ["running"], what="the slice to run")
+    environment = Path(f"/proc/{tenant.pid}/environ").read_bytes().split(b"\0")
+    (slot,) = [os.fsdecode(e).removeprefix("CALABASH_SLOT=") for e in environment if e.startswith(b"CALABASH_SLOT=")]
+    world.kill()
+    assert mallory.keeps(_resize, f"{slot}/usage", size).line() == "resized"
+    world.up()
+    until(lambda: not world.held_by(mallory), what="the allocation with the resized page to end")
+    assert [e["reason"] for e in world.events("hostile")][-1:] == ["bad_file"]
+    with world.unharmed():
+        pass

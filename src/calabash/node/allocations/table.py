@@ -4,7 +4,7 @@ State changes only by ``lifecycle.next_step``: a grant is journalled before its 
 slot is removed, and every sweep observes the state again. An agent that starts reads the journal and the slots and
 takes the same steps, so it reaches the state that the previous one would have reached.
 
-Changes are not thread-safe by themselves: the agent makes them under its lock. Reading is.
+Changes are not thread-safe: the agent makes them under its lock. Reading is.
 """
 
 from __future__ import annotations
@@ -52,15 +52,11 @@ class _Held:
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
         """Return the final usage records, computed once, so that a retried write gets the same ones."""
-        if self.final_usage is None:
-            self.final_usage = usage_of(self.record)
+        self.final_usage = usage_of(self.record) if self.final_usage is None else self.final_usage
         return self.final_usage
 
     def note_end(self, store: Store) -> Sequence[CalabashError]:
-        """Journal the reason of the end before its programs are ended, because they may be gone when the next agent looks.
-
-        Returns the errors of the journal; they do not keep the programs running.
-        """
+        """Journal the reason of the end before programs are ended; return errors, which keep no program running."""
         if self.ending is None or self.end_noted:
             return ()
         try:
@@ -270,11 +266,15 @@ class Allocations:
         members = self._membership.adopt(entered.values())
         for record in entered.values():
             ending = (record.reason, record.explanation) if record.reason else None
-            self._held[record.id] = _Held(record, now_ns, ending, end_noted=ending is not None, adopted=True)
+            self._held[record.id] = _Held(record, now_ns, ending, end_noted=bool(ending), adopted=True)
             self._note_change(record.id)
             if self._slots.exists(record.id):
                 self._membership.prepare(record.id)
-                self._slots.bind(record.id, self._membership.group(record.id))
+                try:
+                    self._slots.bind(record.id, self._membership.group(record.id))
+                except CalabashError as error:
+                    if error.reason is not Reason.BAD_FILE:  # the usage tracker ends it for its resized page
+                        raise
         self._orphans.adopt(members.union(self._slots.all()) - entered.keys())
         return self.sweep()
 

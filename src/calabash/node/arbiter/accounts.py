@@ -1,17 +1,13 @@
 """Accounts of the GPU time that each container has earned and used on a device. Pure.
 
-Theory of operation. The counter of GPU time lies in the tenant's own usage page, so it is read through
-``clamped_counters.Believed``. The agent adds the time that the driver measured and the usage page did not report
-(``unreported_ns``, see ``node.audit``). The *credit* of a container is the time that it earned less the time that it used.
-The credit is bounded, because time windows can correct small errors only; what falls below the bound is summed up in the
-*overdraft*.
+Theory of operation. The counter of GPU time is in the tenant's usage page, so it is read through ``ClampedCounter``, and the
+agent adds the time that the driver measured and the page did not report (``unreported_ns``, see ``node.audit``). The *credit*
+of a container is the time that it earned less the time that it used; what falls below its bound is added to the *overdraft*.
 
-A container that overdraws its account, or that reported too little, is held *strictly* for some seconds:
-it runs in time windows even if it is alone, its own statement of the length of its kernels is ignored, its credit may fall
-by seconds, and it gets no time window while it is in debt. While one container of a device is held strictly, all containers
-of that device are charged what the driver measured, whenever the agent has published it, and may be owed more than usual.
-The usage pages are not used then, because overlapping work makes them wrong even for containers that report correctly.
-A container that respects its gate loses nothing by this except the time that it had in excess.
+A container that overdraws its account, or reported too little, is held *strictly* for some seconds: it runs in time windows
+even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of that device are charged what the driver measured, whenever the
+agent has published it, and may be owed more than usual: overlapping work makes the usage pages wrong for all of them. A
+container that respects its gate loses by this only the time that it had in excess.
 """
 
 from __future__ import annotations
