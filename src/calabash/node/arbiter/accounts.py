@@ -5,9 +5,9 @@ agent adds the time that the driver measured and the page did not report (``unre
 of a container is the time that it earned less the time that it used; what falls below its bound is added to the *overdraft*.
 
 A container that overdraws its account, or reported too little, is held *strictly* for some seconds: it runs in time windows
-even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of that device are charged what the driver measured, whenever the
-agent has published it, and may be owed more than usual: overlapping work makes the usage pages wrong for all of them. A
-container that respects its gate loses by this only the time that it had in excess.
+even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of
+that device are charged what the driver measured, and may be owed more than usual: overlapping work makes the usage pages
+wrong for all of them. A container that respects its gate loses by this only the time that it had in excess.
 """
 
 from __future__ import annotations
