@@ -83,9 +83,9 @@ class Ending:
         """
         runs, faults = self.world.diary.runs(), self.world.diary.faults()
         tagged = {word: record for record in told for word in record["command"] if "-" in word}
-        # A run that waits asks again if the pool ends before it has answered. What the pool had granted by then was never
-        # entered, and is taken back by the next pool.
-        entered = [record for record in told if record["started_at"]]
+        # A run that waits asks again if the pool ends before it has answered. An allocation that the pool had granted by then
+        # is taken back by the next pool, or released by the run itself if its process was a member already.
+        entered = [record for record in told if record["started_at"] and record["reason"] != "released"]
         doubled = Counter(run.tag for run in runs for record in entered if run.tag in record["command"])
         remote = {
             run.tag for run in runs if run.remote
