@@ -429,5 +429,5 @@ def test_nodes_have_no_namespace(kube: KubeClient) -> None:
 def test_a_name_cannot_lead_out_of_its_path() -> None:
     for bad in ("a/b", "..", "a?b", "", "é", "a b"):
         kind: Kind[Pod] = POD
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a valid name"):
             kind.path("default", bad) if bad else kind.path("a/b")
