@@ -1,5 +1,7 @@
-"""Every listener of the product's cluster components: one peer that opens all connections it can keeps no other from being
-answered, and what it costs is bounded."""
+"""Tests of all listeners of the cluster components against a peer that opens all connections it can.
+
+Other peers are still answered, and the cost of the connections is bounded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the programs hold of objects that users write is bounded, and says the same as long as it is of ordinary size."""
+"""Tests of the limits of objects that users write: memory is bounded, and objects of ordinary size are unchanged."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_parameters_for_other_drivers_are_not_held() -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_claim_that_is_too_large_has_a_fault(deep: bool) -> None:
-    """It is not taken for a claim that asks for nothing."""
+    """Check that the claim is not taken for one without a request."""
     parameters: Any = "x" * LARGE
     if deep:
         parameters = 1

@@ -32,8 +32,6 @@ class PodTerms:
         queue_is_ours: True if the queue was named in Calabash's label or annotation.
     """
 
-    """Said once for the pod. ``queue`` "" is its namespace's; ``queue_is_ours`` when it was asked in our own words."""
-
     tenant: str
     queue: str
     queue_is_ours: bool
@@ -66,7 +64,7 @@ def facts_of(pod: AskingPod) -> PodTerms:
         gang_size=size,
         priority=priority,
         run_time_s=parse_duration_s(run_time) if run_time else 0.0,
-        movable=_truth(_said(pod, names.MOVABLE), what=names.MOVABLE),
+        movable=_boolean(_said(pod, names.MOVABLE), what=names.MOVABLE),
     )
 
 
@@ -165,7 +163,7 @@ def _policy(word: str) -> ComputePolicy:
         raise CalabashError(f"{names.POLICY} {word!r} is not known", hint=f"one of: {known}") from None
 
 
-def _truth(word: str, *, what: str) -> bool:
+def _boolean(word: str, *, what: str) -> bool:
     if word not in ("", "true", "false"):
         raise CalabashError(f"{what} {word!r} is neither true nor false", hint='write "true" or "false"')
     return word == "true"

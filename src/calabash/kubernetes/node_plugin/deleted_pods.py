@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -54,7 +54,7 @@ class DepartedPods:
         self,
         agent: HeldAllocations,
         pods: NodePods,
-        claims: ClaimBook,
+        claims: ClaimStore,
         exists: Callable[[AllocationRecord], bool],
     ) -> None:
         self._agent = agent
@@ -64,7 +64,7 @@ class DepartedPods:
         self._since_s: dict[AllocationId, float] = {}
         self._forced_s: dict[AllocationId, float] = {}  # time of forced deletion of pods that exist
 
-    def tend(self, now_s: float) -> None:
+    def reconcile(self, now_s: float) -> None:
         """End the allocations of pods that have been gone for ``GONE_S`` seconds. ``now_s`` is monotonic time."""
         if not self._pods.synced:
             self._since_s.clear()

@@ -185,7 +185,7 @@ def test_a_new_certificate_is_served_to_new_connections_and_old_ones_stay(
     assert before.sock.getpeercert(True) == first
 
 
-def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: MemoryKube, tmp_path: Path) -> None:
+def test_certificates_of_another_issuer_are_read_again_when_they_change(kube: MemoryKube, tmp_path: Path) -> None:
     import datetime
 
     now = datetime.datetime.now(datetime.UTC)

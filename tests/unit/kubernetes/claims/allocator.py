@@ -10,7 +10,7 @@ from calabash.kubernetes.objects.quantity import parse_quantity
 
 
 class Allocator:
-    """What is allocated of a pool. A device that several can have takes its counters once, with the first."""
+    """Allocations from one pool. A shared device consumes its counters once, with its first allocation."""
 
     def __init__(self, specs: Sequence[ResourceSliceSpec]) -> None:
         self.devices = {device.name: device for spec in specs for device in spec.devices}
@@ -62,7 +62,7 @@ class Allocator:
 def _consumed(
     device: SliceDevice, asked: Mapping[str, str], have: Mapping[str, Fraction]
 ) -> dict[str, Fraction] | None:
-    """What one allocation consumes, None where there is not as much, or not such a thing."""
+    """Return the amounts that one allocation consumes; None if the device has less, or has no such capacity."""
     if set(asked) - set(device.capacity):
         return None
     found = {}

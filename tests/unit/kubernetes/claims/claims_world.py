@@ -77,8 +77,8 @@ def snapshot(*states: DeviceSnapshot | Device) -> NodeSnapshot:
     return NodeSnapshot(node=NodeName(NODE), devices=devices, allocations=(), membership="kernel", slots="tmpfs")
 
 
-def holding(device: Device, name: str, part: Slice, mode: str = "vgpu") -> DeviceSnapshot:
-    """A card on which an allocation has this."""
+def snapshot_with(device: Device, name: str, part: Slice, mode: str = "vgpu") -> DeviceSnapshot:
+    """Return the state of a device of which an allocation has a slice."""
     return DeviceSnapshot(
         device=device,
         mode=ModeName(mode),

@@ -77,7 +77,7 @@ def test_words_for_another_request_or_another_driver_are_not_read() -> None:
     assert plan(share(f"{FIRST}-vgpu"), configs=configs).policy is ComputePolicy.FIXED
 
 
-def test_a_brokered_claim_is_a_slice_whoever_is_beside_it() -> None:
+def test_a_brokered_claim_is_a_slice_whatever_is_beside_it() -> None:
     brokered = (config(said(isolation="brokered")),)
     assert plan(share(f"{FIRST}-vgpu"), configs=brokered).mode == "brokered"
     whole = plan(result(FIRST), configs=brokered)

@@ -1,4 +1,4 @@
-"""What a claim asks, before anything is allocated: by its classes, selectors, capacity and words for the driver."""
+"""Tests of the requests of claims before allocation: classes, selectors, capacity and parameters of the driver."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Cards(Agent):
     def __init__(self) -> None:
         super().__init__()
         self.health: dict[str, Health] = {}
-        self.strangers: dict[str, UnmanagedProcess] = {}
+        self.unmanaged: dict[str, UnmanagedProcess] = {}
         self.orphans: dict[str, AllocationId] = {}
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
@@ -51,7 +51,7 @@ class Cards(Agent):
             mode=on[0][0].placement.mode if on else None,
             held=tuple(HeldSlice(slice=s) for _, s in on),
             allocations=tuple(r.id for r, _ in on),
-            unmanaged=(self.strangers[card.uuid],) if card.uuid in self.strangers else (),
+            unmanaged=(self.unmanaged[card.uuid],) if card.uuid in self.unmanaged else (),
             orphans=(self.orphans[card.uuid],) if card.uuid in self.orphans else (),
         )
 

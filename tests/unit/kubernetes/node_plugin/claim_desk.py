@@ -21,7 +21,7 @@ from calabash.adapters.kubelet import ClaimRef
 from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
@@ -36,7 +36,7 @@ POD_UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 @dataclass(frozen=True)
 class State:
-    """As much of a card's state as is asked for."""
+    """The part of a device's state that the preparer uses."""
 
     device: Device
     cause: str = ""
@@ -52,7 +52,7 @@ class ClaimAgent(Agent):
         self.cards = cards
         self.grants = 0
         self.ending: dict[AllocationId, int] = {}
-        self.looks_to_end = 3
+        self.polls_to_end = 3
 
     def devices(self) -> list[State]:
         return [State(one) for one in self.cards]
@@ -72,17 +72,17 @@ class ClaimAgent(Agent):
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
         if allocation not in self.held:
             return False
-        self.ending[allocation] = self.looks_to_end
+        self.ending[allocation] = self.polls_to_end
         return True
 
 
 class Edits:
     """Tells by a variable what it was asked for."""
 
-    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+    def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
         return ContainerEdits(env=(("SLOT", grant.record.id), ("CARDS", ",".join(wanted or ()))))
 
-    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+    def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
         return ContainerEdits(env=(("SEES", ",".join(wanted)),))
 
 
@@ -100,10 +100,10 @@ class Desk:
 
     def start(self) -> None:
         """A new process over the same disk."""
-        self.book = ClaimBook()
-        self.pods = NodePods(lambda namespace, name: None, users=self.book.users, plan_wait_s=0.0)
+        self.store = ClaimStore()
+        self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
         self.pods.synced = True
-        self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), book=self.book, specs=self.home / "cdi")
+        self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), store=self.store, specs=self.home / "cdi")
         self.preparer = ClaimPreparer(
             cast("Any", self.agent),
             self.pods,
@@ -128,16 +128,16 @@ class Desk:
         self.claims[claim.metadata.namespace, claim.metadata.name] = claim
         return claim
 
-    def see(self, pod: Pod) -> None:
+    def observe(self, pod: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=pod))
 
     def go(self, pod: Pod) -> None:
-        """It is gone from the API server."""
+        """Delete a pod from the API server."""
         self.pods.changed(MirrorChange(before=pod, after=None))
 
     @property
     def held(self) -> Any:
-        """What the claim ``c`` has."""
+        """Return the allocation record of the claim ``c``."""
         return self.agent.held.get(claim_allocation(CLAIM_UID))
 
     def specs(self) -> dict[str, dict[str, str]]:

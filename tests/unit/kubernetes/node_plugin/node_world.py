@@ -103,5 +103,5 @@ class Agent:
 
 
 def slot_of(grant: Grant, home: Path) -> Path:
-    """Where its slot would be."""
+    """Return the directory that the slot of a grant would have."""
     return home / "alloc" / grant.record.id

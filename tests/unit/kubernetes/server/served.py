@@ -101,11 +101,11 @@ class ServedCluster:
 
     @property
     def admin(self) -> PoolClient:
-        """As who may run programs where the server runs."""
+        """Return a client with the identity of a program in the server's pod."""
         return PoolClient(self.home)
 
     def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """With a token; the status and the answer."""
+        """Send a request with a token; return the status and the answer."""
         connection = UnixConnection(self.home / SOCKET_FILE)
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -129,7 +129,7 @@ class ServedCluster:
         self.kube.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
 
     def devices(self, node: str, *slices: dict[str, Any], **more: Any) -> None:
-        """What its agent tells: the slices are on its first device."""
+        """Write the devices that the agent of a node reports, with the slices on the first one."""
         found = [
             {"uuid": f"GPU-{node}{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy", **more}
             for i in range(2)

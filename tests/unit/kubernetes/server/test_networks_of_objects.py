@@ -36,7 +36,7 @@ def read(cluster: ServedCluster, kind: NetworkKind, path: str) -> KubeNetworkObj
 
 
 def said(cluster: ServedCluster, kind: NetworkKind, path: str) -> tuple[str, str]:
-    """Whether it is valid, and the message; empty while nothing has been said of it as it is."""
+    """Return the Valid condition's status and message; both empty while the current generation was not observed."""
     found = read(cluster, kind, path)
     if found is None or found.status.observed_generation != found.metadata.generation:
         return "", ""
@@ -48,7 +48,7 @@ def names(cluster: ServedCluster) -> set[str]:
     return {item["name"] for item in cluster.admin.items("/v1/networks/objects")}
 
 
-def test_objects_get_into_the_book_in_whatever_order_they_come_and_say_what_was_allocated(
+def test_objects_are_stored_in_any_order_and_report_what_was_allocated(
     cluster: ServedCluster,
 ) -> None:
     write(cluster, NetworkKind.PORT, "red/a/web1")
@@ -66,7 +66,7 @@ def test_objects_get_into_the_book_in_whatever_order_they_come_and_say_what_was_
     assert shown["tenant"] == "vision"
 
 
-def test_what_is_wrong_is_a_condition_and_the_book_stays_as_it_was(cluster: ServedCluster) -> None:
+def test_invalid_object_gets_a_condition_and_the_store_is_unchanged(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.9.0.0/24"])

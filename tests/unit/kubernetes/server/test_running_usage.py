@@ -71,7 +71,7 @@ class Cluster:
         self.usage.taken([replace(record, to_s=begin_s + until_s)])
 
     def any_record(self) -> list[UsageRecord]:
-        self.usage.look(self.moment())
+        self.usage.update(self.moment())
         self.clock.advance(1e-3)
         return list(self.usage.records()[0])
 
@@ -79,7 +79,7 @@ class Cluster:
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster(instances=0)
-    made.usage.look(made.moment())
+    made.usage.update(made.moment())
     made.clock.advance(10)
     return made
 

@@ -41,7 +41,7 @@ def kill(*_: Any) -> None:
 
 @contextmanager
 def dying_before_commit(database: Database) -> Iterator[None]:
-    """Everything of the transaction is done but its commit."""
+    """Kill the process when a transaction is complete except for its commit."""
     original = database.transaction
 
     @contextmanager

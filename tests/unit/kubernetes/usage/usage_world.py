@@ -58,13 +58,13 @@ class ReviewingKube(MemoryKube):
 
 
 def reviewed(*nodes: str, user: str = AGENT, audience: str = AUDIENCE) -> TokenReviewStatus:
-    """What an API server says of a token of that account, bound to a pod on that node."""
+    """Return the review of a token of that account that is bound to a pod on those nodes."""
     found = TokenReviewUser(username=user, extra={NODE_CLAIM: nodes} if nodes else {})
     return TokenReviewStatus(authenticated=True, user=found, audiences=(audience,))
 
 
 def cluster(*pods: tuple[str, str]) -> ReviewingKube:
-    """With pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
+    """Return a cluster with pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
     kube = ReviewingKube()
     kube.create(QUEUE, {"metadata": {"name": "vision"}, "spec": {}})
     kube.create(QUEUE, {"metadata": {"name": "vision-train"}, "spec": {"parent": "vision"}})
@@ -126,13 +126,13 @@ class NodeSide:
         return self.sending
 
     def restart(self) -> None:
-        """As after a kill: all that is known is in the database."""
+        """Start again as after a kill: only the database is kept."""
         self.store.close()
         self.store = open_store(f"sqlite:///{self.home / f'{self.name}.db'}")
         self.begin()
 
     def reinstall(self) -> None:
-        """Its disk is gone."""
+        """Start again with an empty disk."""
         self.store.close()
         for file in self.home.glob(f"{self.name}.db*"):
             file.unlink()
@@ -160,7 +160,7 @@ class NodeSide:
         return one
 
     def drain(self) -> None:
-        """Everything is sent, whatever is lost at first."""
+        """Send until everything has arrived, with retries after losses."""
         while True:
             try:
                 if not self.sending.step():

@@ -27,9 +27,6 @@ class KnownClaim:
         over: True if it is deleted, or nothing of this driver is allocated to it any more.
     """
 
-    """A claim as it was last seen. ``pods``: UID -> name of those that may use it. ``over``: it is gone, or nothing of ours is
-    allocated to it any more."""
-
     namespace: str
     name: str
     uid: str
@@ -50,7 +47,7 @@ def known_claim(claim: ResourceClaim) -> KnownClaim:
     )
 
 
-class ClaimBook:
+class ClaimStore:
     """Prepared claims of one node, by their allocations."""
 
     def __init__(self) -> None:
@@ -69,24 +66,24 @@ class ClaimBook:
             known = self._known.get(name) or KnownClaim(namespace="", name="", uid=uid)
             self._known[name] = KnownClaim(namespace=known.namespace, name=known.name, uid=uid, over=True)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Delete a claim."""
         with self._lock:
             self._known.pop(claim_allocation(uid), None)
 
-    def of(self, allocation: AllocationId) -> KnownClaim | None:
+    def find(self, allocation: AllocationId) -> KnownClaim | None:
         """Return the claim of an allocation, None if it is not known."""
         with self._lock:
             return self._known.get(allocation)
 
     def users(self, allocation: AllocationId) -> Collection[str] | None:
         """Return the UIDs of the pods that may use an allocation; None if unknown, or if the claim is over."""
-        known = self.of(allocation)
+        known = self.find(allocation)
         return None if known is None or known.over else known.pods.keys()
 
     def holds(self, allocation: AllocationId) -> bool:
         """Return True if the allocation is kept: its claim is not known to be over."""
-        known = self.of(allocation)
+        known = self.find(allocation)
         return known is None or not known.over
 
     def only(self, allocations: Iterable[AllocationId]) -> None:

@@ -45,7 +45,7 @@ class ForeignPlugins:
         self._found: dict[str, int] = {}
         self._seen_s = 0.0
 
-    def look(self, now_s: float) -> CalabashError | None:
+    def poll(self, now_s: float) -> CalabashError | None:
         """Return the error that refuses new allocations, None if no other plug-in offers the devices.
 
         While the kubelet does not answer, the last result stays.
@@ -65,7 +65,7 @@ class ForeignPlugins:
         return foreign_plugin(self._found) if self._found else None
 
     def offer(self, resource: str) -> bool:
-        """Return True if another plug-in offers this resource, as of the last ``look``."""
+        """Return True if another plug-in offers this resource, as of the last ``poll``."""
         return resource in self._found
 
     def _there(self) -> dict[str, int]:

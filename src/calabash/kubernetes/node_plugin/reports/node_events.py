@@ -39,12 +39,12 @@ class NodeHappenings:
             return
         if error is not None:
             hint = f"; hint: {error.hint}" if error.hint else ""
-            self.tell(reason, f"new allocations are refused: {error.message}{hint}", warning=True)
+            self.report_event(reason, f"new allocations are refused: {error.message}{hint}", warning=True)
         else:
-            self.tell("Serving", "the agent grants allocations again", warning=False)
+            self.report_event("Serving", "the agent grants allocations again", warning=False)
         self._failing = reason
 
-    def tell(self, reason: str, message: str, *, warning: bool) -> None:
+    def report_event(self, reason: str, message: str, *, warning: bool) -> None:
         """Create an event, or increment the count of the last one if it is the same. Raises KubeError."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.get(reason)

@@ -335,7 +335,7 @@ def plan_of(entry: PodEntry, start: StartBundle, plan_id: str) -> PodPlan:
                 name=part.name,
                 mode=placement.mode,
                 policy=part.request.policy,
-                slices=tuple(PlannedSlice.of(part) for part in placement.slices),
+                slices=tuple(PlannedSlice.from_slice(part) for part in placement.slices),
             )
             for part, placement in zip(entry.bundle.parts, start.placements, strict=True)
         ),

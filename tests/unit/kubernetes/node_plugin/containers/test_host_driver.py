@@ -64,7 +64,7 @@ def test_a_driver_that_answers_and_has_no_files_for_containers_is_told(tmp_path:
 
 
 def test_nvml_of_the_host_serves_a_process_whose_own_loader_has_none(tmp_path: Path) -> None:
-    """In a process of its own. The simulated NVML stands for the host's."""
+    """Load NVML in a separate process. The simulated NVML stands for the host's."""
     library = tmp_path / "host/usr/lib64/libnvidia-ml.so.1"
     library.parent.mkdir(parents=True)
     shutil.copy(simulated_library_dir() / "libnvidia-ml.so.1", library)

@@ -1,4 +1,4 @@
-"""What the agent does to its Node: the startup taint goes once it serves, and people read in events how it fares."""
+"""Tests of the agent's changes of its Node: the startup taint and events."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def test_a_node_that_comes_back_tainted_is_freed_again() -> None:
     client = MemoryKube()
     node(client, OURS)
     taint = StartupTaint(client, "n1")
-    taint.tend(1, 0.0)
+    taint.reconcile(1, 0.0)
     assert taints(client) == []
     client.delete(NODE, "n1")
     node(client, OURS)
-    taint.tend(1, AGAIN_S - 1)
+    taint.reconcile(1, AGAIN_S - 1)
     assert taints(client) == [STARTUP_TAINT], "the API server is not asked all the time"
-    taint.tend(2, AGAIN_S - 1)
+    taint.reconcile(2, AGAIN_S - 1)
     assert taints(client) == [], "its kubelet has been registered with anew"
     client.delete(NODE, "n1")
     node(client, OURS)
-    taint.tend(2, 2 * AGAIN_S)
+    taint.reconcile(2, 2 * AGAIN_S)
     assert taints(client) == []
 
 
@@ -74,11 +74,11 @@ def test_what_failed_is_tried_again_soon() -> None:
     node(client, OURS)
     taint = StartupTaint(client, "n1")
     client.faults.down = True
-    taint.tend(1, 0.0)
+    taint.reconcile(1, 0.0)
     client.faults.down = False
-    taint.tend(1, RETRY_S / 2)
+    taint.reconcile(1, RETRY_S / 2)
     assert taints(client) == [STARTUP_TAINT]
-    taint.tend(1, RETRY_S)
+    taint.reconcile(1, RETRY_S)
     assert taints(client) == []
 
 
