@@ -42,7 +42,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Target:
-    """A server under test: its port, how many connections it may have, and how to count its open sockets."""
+    """A server under test: its port, its limit of connections, and a count of its open sockets."""
 
     port: int
     most: int

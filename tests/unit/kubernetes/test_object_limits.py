@@ -41,7 +41,7 @@ Keep = Callable[[Any], Any]
 
 
 def many(prefix: str, value: str = "x", total: int = LARGE) -> dict[str, str]:
-    """Pairs of names and values of about so many bytes, with names that occur nowhere else."""
+    """Return pairs of unique names and values of about this many bytes."""
     return {f"{prefix}{number:06}": value * 30 for number in range(total // (len(prefix) + 36))}
 
 
@@ -123,12 +123,12 @@ PLACES = list(HOSTILE)
 
 
 def hostile(where: str, number: int) -> dict[str, Any]:
-    """A pod with about 261 KB in one place, different from that of every other pod."""
+    """Return a pod with about 261 KB in one place, different from that of every other pod."""
     return merged(plain(number), HOSTILE[where](f"n{number:04}-"))
 
 
 def merged(value: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A merge patch."""
+    """Apply a merge patch."""
     found = {key: one for key, one in value.items() if key not in more}
     for key, one in more.items():
         if one is not None:

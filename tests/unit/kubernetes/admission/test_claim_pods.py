@@ -1,4 +1,4 @@
-"""Pods that ask by claims: held like all others, in their own terms, and believed no more than the claims themselves."""
+"""Tests of admission of pods with claims: they are gated like other pods, and claims are read again by the planner."""
 
 from __future__ import annotations
 

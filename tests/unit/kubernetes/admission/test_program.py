@@ -1,4 +1,4 @@
-"""The whole server over TLS, asked as API servers ask, on an API server in memory."""
+"""Tests of the admission server over TLS, with the requests of API servers and an API server in memory."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_it_is_ready_when_it_has_a_certificate_and_knows_the_namespaces(kube: Me
 
 
 def client_pair(authority: KeyPair, name: str, directory: Path) -> ssl.SSLContext:
-    """A client's context with a certificate of this name that the authority signed."""
+    """Return the TLS context of a client with a certificate of this name that the authority signed."""
     path = directory / f"{name}.pem"
     path.write_bytes(client_certificate(authority.certificate, authority.key, name))
     context = ssl.create_default_context()

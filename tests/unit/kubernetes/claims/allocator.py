@@ -1,4 +1,4 @@
-"""The part of Kubernetes' allocator that decides whether a device can be had beside others: counters and capacity."""
+"""The part of Kubernetes' DRA allocator that decides if a device can be allocated beside others: counters and capacity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allocator:
         self.results: list[AllocatedDevice] = []
 
     def take(self, name: str, asked: Mapping[str, str]) -> AllocatedDevice | None:
-        """One more allocation of a device, or None where it cannot be had."""
+        """Allocate a device once more; return None if it cannot be allocated."""
         device = self.devices[name]
         shared = bool(device.allow_multiple_allocations)
         if name in self._consumed and not shared:

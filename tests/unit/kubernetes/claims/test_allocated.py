@@ -1,4 +1,4 @@
-"""An allocated claim is read as strictly as it may have been forged, and means what its devices were offered as."""
+"""Tests of plans from allocated claims: invalid allocations are refused; devices have the mode in which they were offered."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_no_scheduler_allocates_or_no_agent_can_grant_is_refused(
 
 
 def theirs(kind: str = "GpuConfig", **fields: Any) -> Any:
-    """Words for NVIDIA's driver."""
+    """Return parameters for NVIDIA's driver."""
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, **fields}
     return config(parameters, driver="gpu.nvidia.com")
 
@@ -195,7 +195,7 @@ WORDS = st.one_of(
 
 
 def attempt(results: list[dict[str, Any]], words: list[Any]) -> tuple[ClaimPlan | None, str]:
-    """The plan, or why there is none."""
+    """Return the plan, or the error."""
     try:
         return plan(*results, configs=tuple(config(w) for w in words)), ""
     except CalabashError as error:

@@ -1,4 +1,4 @@
-"""Slices are in the API server as they should be, whatever others do to them and whatever it cannot keep."""
+"""Tests of the publisher of ResourceSlices: changes by other clients are reverted, and dropped fields are handled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHERS = {
 
 
 class OlderKube(MemoryKube):
-    """An API server that drops fields, or refuses counters in slices of their own."""
+    """API server that drops fields, or refuses counters in separate slices."""
 
     def __init__(self) -> None:
         super().__init__()

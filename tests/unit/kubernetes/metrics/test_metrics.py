@@ -1,4 +1,4 @@
-"""Metrics for autoscalers: what they say of pods and queues, what is refused, and who is let in."""
+"""Tests of the metrics API for autoscalers: values of pods and queues, refusals, and authentication."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def until(check: Any) -> None:
 
 
 def certificate(directory: Path, name: str) -> tuple[str, Path]:
-    """A certificate that is its own authority, PEM, and a file with it and its key."""
+    """Return a self-signed certificate as PEM, and a file with it and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

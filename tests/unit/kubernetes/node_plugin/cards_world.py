@@ -1,4 +1,4 @@
-"""A node of four cards in two pairs, whose agent only remembers."""
+"""A node of four devices in two pairs, with an agent that records its calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CARDS = tuple(
 
 
 class Cards(Agent):
-    """An agent that also shows its cards."""
+    """Agent that also has devices."""
 
     node = NodeName(NODE)
 

@@ -1,4 +1,4 @@
-"""A node that prepares claims without a kubelet, cards or an API server."""
+"""A node that prepares claims without a kubelet, devices or an API server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class State:
 
 
 class ClaimAgent(Agent):
-    """Has cards, and takes back what it gave when it is looked at often enough."""
+    """Agent with devices, whose allocations end after a number of polls."""
 
     node = NODE
 
@@ -77,7 +77,7 @@ class ClaimAgent(Agent):
 
 
 class Edits:
-    """Tells by a variable what it was asked for."""
+    """CDI edits with a variable that shows their arguments."""
 
     def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
         return ContainerEdits(env=(("SLOT", grant.record.id), ("CARDS", ",".join(wanted or ()))))
@@ -87,7 +87,7 @@ class Edits:
 
 
 class Desk:
-    """The node; ``claims`` are what the API server has."""
+    """The node; ``claims`` are the claims of the API server."""
 
     def __init__(self, home: Path, *cards: Device) -> None:
         self.home = home
@@ -99,7 +99,7 @@ class Desk:
         self.start()
 
     def start(self) -> None:
-        """A new process over the same disk."""
+        """Start a new process on the same disk."""
         self.store = ClaimStore()
         self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
         self.pods.synced = True
@@ -117,7 +117,7 @@ class Desk:
         )
 
     def allocate(self, *results: dict[str, Any], uses: tuple[str, ...] = (POD_UID,), **changes: Any) -> ResourceClaim:
-        """The API server has a claim with these results, reserved for pods of these UIDs."""
+        """Create a claim with these results, reserved for pods of these UIDs."""
         claim = allocated(*results, configs=changes.pop("configs", ()))
         reserved = tuple(ClaimConsumer(resource="pods", name=f"p{n}", uid=uid) for n, uid in enumerate(uses))
         claim = structs.replace(
@@ -141,7 +141,7 @@ class Desk:
         return self.agent.held.get(claim_allocation(CLAIM_UID))
 
     def specs(self) -> dict[str, dict[str, str]]:
-        """CDI device -> its variables, of all files."""
+        """Return the variables of all CDI devices, by device name."""
         found: dict[str, dict[str, str]] = {}
         for file in list_specs(self.home / "cdi", CLAIM_PREFIX):
             text = msgspec.json.decode((self.home / "cdi" / f"{file.name}.json").read_bytes())
@@ -156,7 +156,7 @@ class Desk:
 
 
 def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:
-    """A pod whose containers use claims; ``claims``: the pod's names of them, and the objects'."""
+    """Return a pod whose containers use claims; ``claims``: names of the objects, by the pod's names of them."""
     value = {
         "metadata": {"name": "p0", "namespace": "ml", "uid": uid},
         "spec": {

@@ -40,7 +40,7 @@ END_S = 60.0
 
 
 class Steps:
-    """Kills this process at the one that was asked for."""
+    """Kill this process at the chosen step."""
 
     def __init__(self, last: str) -> None:
         self._last = last
@@ -96,7 +96,7 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
 
 
 def watch(steps: Steps, agent: NodeAgent, desk: claims_resources.ClaimDesk) -> None:
-    """Every writing is a step."""
+    """Make every write a step."""
     notes, desks, store = cast("Any", desk.notes), cast("Any", claims_resources), agent._parts.store
     notes.ensure, notes.remove = steps.around("note", notes.ensure), steps.around("forget", notes.remove)
     desks.remove_spec = steps.around("remove", desks.remove_spec)
@@ -123,7 +123,7 @@ def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.Cla
 
 
 def _until_nothing_is_held(agent: NodeAgent, reconciler: ClaimReconciler) -> None:
-    """The API server knows no claim any more."""
+    """Reconcile without any claim in the API server until no allocation is left."""
     until_s = time.monotonic() + END_S
     reconciler.round()
     while agent.records() and time.monotonic() < until_s:

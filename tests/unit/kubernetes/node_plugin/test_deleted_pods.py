@@ -1,4 +1,4 @@
-"""Pods that are gone from the API server lose their devices after a bounded time, and no other pod does."""
+"""Tests of deleted pods: their allocations are ended after a limited time, and those of no other pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLAIM = "12345678-1234-1234-1234-123456789abc"
 
 
 class Agent:
-    """The agent of a node with these allocations; ``ended`` are those whose end was asked for."""
+    """Agent of a node with these allocations; ``ended`` are those that the caller ended."""
 
     def __init__(self, *held: AllocationRecord) -> None:
         self.held = list(held)

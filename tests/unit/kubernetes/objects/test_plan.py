@@ -1,4 +1,4 @@
-"""A plan is read as strictly as it may have been forged."""
+"""Tests of decoding plans: invalid and forged plans are refused."""
 
 from __future__ import annotations
 

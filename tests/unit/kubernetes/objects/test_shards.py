@@ -1,4 +1,4 @@
-"""Parts of a cluster: which selectors there are, that no two share a node, and which part a queue is in."""
+"""Tests of shards: valid selectors, no node in two shards, and the shard of a queue."""
 
 from __future__ import annotations
 

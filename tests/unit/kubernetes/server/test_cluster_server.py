@@ -1,4 +1,4 @@
-"""The server of a cluster as a whole: what it shows of pods, devices and queues, to whom, and what it refuses."""
+"""Tests of the server of a cluster: views of pods, devices and queues, their visibility, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
 
 
 def two_tenants(cluster: ServedCluster) -> tuple[str, str]:
-    """Tenants vision and speech with a running pod each, and a member of each; their tokens."""
+    """Create tenants vision and speech with a running pod and a member each; return the tokens of the members."""
     for tenant in ("vision", "speech"):
         cluster.admin.put(f"/v1/tenants/{tenant}", {"guarantee": 1})
         cluster.namespace(f"{tenant}-ns", f"{tenant}.default")

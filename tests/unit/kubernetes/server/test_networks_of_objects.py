@@ -1,4 +1,4 @@
-"""Networks as objects of the API server: they get into the store, say what came of it, and leave it when they are deleted."""
+"""Tests of network objects: they are stored, get a condition, and are removed when they are deleted."""
 
 from __future__ import annotations
 

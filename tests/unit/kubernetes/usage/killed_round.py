@@ -55,7 +55,7 @@ def dying_before_commit(database: Database) -> Iterator[None]:
 
 
 def dying(store: Any, *, before_commit: bool, of: Callable[[], Any]) -> Any:
-    """``of``, in whose transaction the process dies."""
+    """Call ``of``; with ``before_commit`` the process is killed before the transaction of the call is committed."""
     if not before_commit:
         return of()
     with dying_before_commit(store._database):

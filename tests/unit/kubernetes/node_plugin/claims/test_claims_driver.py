@@ -29,7 +29,7 @@ CLAIM = ("ml", CLAIM_UID, "c")
 
 
 class Api(MemoryKube):
-    """Has the claims of a desk, as a scheduler allocated them."""
+    """API server with the allocated claims of a desk."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Api(MemoryKube):
 
 
 class World:
-    """A node of one card, whose claim ``c`` is allocated."""
+    """A node of one device with an allocated claim ``c``."""
 
     def __init__(self, home: Path) -> None:
         self.node = Desk(home, CARD)
@@ -77,12 +77,12 @@ class World:
         self.driver.reconcile(snapshot(CARD), refusal=self.refusal, driver="570.86.10")
 
     def register(self) -> None:
-        """The kubelet finds the driver."""
+        """Register the driver with the kubelet."""
         self.kubelet.wait_for()
         until(lambda: self.driver.registered)
 
     def offered(self) -> dict[str, tuple[str, ...]]:
-        """The devices in the node's slices, each with its taints."""
+        """Return the taints of the devices in the node's slices, by device."""
         slices = self.kube.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={NODE}").items
         return {device.name: tuple(t.key for t in device.taints) for one in slices for device in one.spec.devices or ()}
 
@@ -96,7 +96,7 @@ class World:
         until(told)
 
     def prepare(self) -> str:
-        """The error that the kubelet is told; "" for none."""
+        """Prepare the claim as the kubelet does; return the error, "" if there is none."""
         return str(self.kubelet.prepare(CLAIM).claims[CLAIM_UID].error)
 
 

@@ -28,7 +28,7 @@ VGPU = f"{card_names([card(0)])[card(0).uuid]}-vgpu"
 
 
 class Api:
-    """Claims of a desk, as an API server has them; ``meanwhile`` happens between an answer and its arrival."""
+    """API server with the claims of a desk; ``meanwhile`` is called before an answer arrives."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk

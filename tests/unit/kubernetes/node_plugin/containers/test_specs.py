@@ -1,4 +1,4 @@
-"""Spec files live as long as their names are in force, and no file of others is touched."""
+"""Tests of CDI specs: they exist as long as their names are in use, and files of other programs stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(*names: str) -> CheckpointEntry:
 
 
 class Specs:
-    """The files of a directory, a checkpoint, and a clock that is moved by hand."""
+    """Spec files in a directory, a checkpoint, and a clock that the test moves."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""The guard of device access with real control groups and devices that do no harm in place of cards."""
+"""Tests of the guard of device access, with real control groups and harmless devices in place of GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.stdin.read()
 
 
 def pod_of(name: str, *, namespace: str = "team", **spec: Any) -> Pod:
-    """A pod whose containers are main and side; ``asks`` names those that ask for a device."""
+    """Return a pod with the containers main and side; ``asks`` names those that request a device."""
     asks, annotations = spec.pop("asks", ()), spec.pop("annotations", {})
     containers = [
         {"name": one, "resources": {"limits": {GPUS: "1"} if one in asks else {}}} for one in ("main", "side")
@@ -85,7 +85,7 @@ class Node:
         )
 
     def add(self, pod: Pod, *, granted: tuple[str, ...] = (), known: bool = True) -> Path:
-        """Make the groups of a pod; ``granted``: containers that were granted a slice."""
+        """Create the control groups of a pod; ``granted``: containers with a slice."""
         digits = pod_digits(pod.metadata.uid)
         group = self.root / f"pod{pod.metadata.uid}"
         for container in ("main", "side"):
@@ -97,7 +97,7 @@ class Node:
         return group
 
     def opened(self, group: Path, container: str) -> set[str]:
-        """The devices that a process of the container can open; the process stays."""
+        """Return the devices that a process of the container can open; the process keeps running."""
         (directory,) = (path for path in group.iterdir() if path.name.endswith(f"-{container}"))
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", OPEN, str(directory / "cgroup.procs"), ZERO, FULL],

@@ -22,7 +22,7 @@ CARDS = tuple(
 
 
 class Cards:
-    """Two cards, and what was done with them."""
+    """Two devices, and the record of operations on them."""
 
     def __init__(self) -> None:
         self.entries = {card.uuid: CardEntry() for card in CARDS}
@@ -59,7 +59,7 @@ class World:
         self.maintenance = self.started()
 
     def started(self) -> DeviceMaintenance:
-        """An agent begins anew."""
+        """Start a new agent."""
         self.maintenance = DeviceMaintenance(self.cards, lambda: CARDS, self.file, told=self._count_report)
         return self.maintenance
 
@@ -67,7 +67,7 @@ class World:
         self.told += 1
 
     def set_spec(self, **cards: GpuNodeDeviceSpec) -> None:
-        """The spec is so from now on; ``GPU_0`` is the first card."""
+        """Set the spec of the GpuNode; ``GPU_0`` is the first device."""
         spec = GpuNodeSpec(devices={name.replace("_", "-"): wanted for name, wanted in cards.items()})
         node = GpuNode(metadata=ObjectMeta(name="n1"), spec=spec)
         self.maintenance.changed(MirrorChange(before=None, after=node))

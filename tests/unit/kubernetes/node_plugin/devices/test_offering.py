@@ -58,7 +58,7 @@ class Kubelet:
         return self.offered
 
     def run(self, uid: str, *tokens: str, devices: tuple[str, ...] = ()) -> None:
-        """A container of a pod holds tokens; with ``devices`` it has started."""
+        """Give device IDs to a container of a pod; with ``devices`` it has started."""
         self.entries.append(
             CheckpointEntry(pod_uid=uid, container="main", resource=GPUS, device_ids=tokens, cdi_names=())
         )

@@ -1,4 +1,4 @@
-"""Whole cards under NVIDIA's name: only what nobody has and nobody was promised, and as many offered as there are."""
+"""Tests of whole devices under NVIDIA's name: only devices without an allocation or a plan are given and offered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from calabash.node.processes.unmanaged import UnmanagedProcess
 
 
 class Node:
-    """A kubelet that counts cards, and an agent that gives them."""
+    """Kubelet that counts devices, and an agent that chooses them."""
 
     def __init__(self, specs: Path) -> None:
         self.entries: list[CheckpointEntry] = []
@@ -76,7 +76,7 @@ class Node:
         )
 
     def start(self, uid: str, container: str, *tokens: str) -> list[str]:
-        """The cards that it is given."""
+        """Start the container; return its devices."""
         self.admit(uid, container, *tokens)
         self.preparer.pre_start(tokens)
         return self.cards_of(uid, container)
@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def asking(*containers: str, uid: str = UID, init: tuple[str, ...] = (), scheduler: str = "default-scheduler") -> Pod:
-    """A pod that admission has not seen."""
+    """Return a pod that admission has not translated."""
     made = pod(*(planned(c) for c in (*init, *containers)), uid=uid, init=init, plan="")
     metadata = msgspec.structs.replace(made.metadata, annotations={})
     return msgspec.structs.replace(
@@ -329,7 +329,7 @@ class Plugin:
 
 
 class Offered:
-    """The second plug-in with a kubelet that is told."""
+    """The device plug-in for NVIDIA's name, with a recording kubelet."""
 
     def __init__(self) -> None:
         self.made: list[Plugin] = []

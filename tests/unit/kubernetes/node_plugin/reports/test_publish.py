@@ -1,4 +1,4 @@
-"""A node's state is written when it has changed, and only then; its first writing makes the object."""
+"""Tests of the publication of a GpuNode: it is written only when it has changed, and created by the first write."""
 
 from __future__ import annotations
 
