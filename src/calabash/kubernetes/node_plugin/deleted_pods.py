@@ -42,7 +42,7 @@ class HeldAllocations(Protocol):
         ...
 
 
-class DepartedPods:
+class DeletedPods:
     """End the allocations of pods that were deleted more than ``GONE_S`` seconds ago.
 
     Args:

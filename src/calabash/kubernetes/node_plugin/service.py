@@ -48,7 +48,7 @@ from calabash.kubernetes.node_plugin.containers.host_driver import (
     simulated_driver,
 )
 from calabash.kubernetes.node_plugin.containers.installed_files import install
-from calabash.kubernetes.node_plugin.deleted_pods import DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.deleted_pods import DeletedPods, pod_exists
 from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
 from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
 from calabash.kubernetes.node_plugin.devices.maintenance import DeviceMaintenance
@@ -57,10 +57,10 @@ from calabash.kubernetes.node_plugin.disk_space import DiskRoom
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.process_memory import HeapTrimmer
 from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
-from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
+from calabash.kubernetes.node_plugin.reports.node_events import NodeEvents
 from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
-from calabash.kubernetes.node_plugin.reports.usage import UseTelling
+from calabash.kubernetes.node_plugin.reports.usage import UseReportLimit
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
 from calabash.kubernetes.node_plugin.retention import ClaimTenure, NodeTenure, PodTenure
 from calabash.kubernetes.node_plugin.settings import AgentSettings
@@ -93,8 +93,8 @@ class AgentService:
         self._stop = threading.Event()
         self._news = threading.Event()  # set when there is something to report, or to stop
         self._client: KubeClient = load_client(settings.kubeconfig or "")
-        self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
-        self._happenings = NodeHappenings(self._client, settings.node)
+        self._publisher = Publisher(self._client, settings.node, UseReportLimit(settings.use_every_s))
+        self._events = NodeEvents(self._client, settings.node)
         self._figures = AgentFigures()
         self.metrics_address = ("", 0)
         self._taint = StartupTaint(self._client, settings.node)
@@ -198,7 +198,7 @@ class AgentService:
         stack.callback(cards.stop)
         cards.start()
         guard = self._guard(agent, pods, hierarchy)
-        departed = DepartedPods(agent, pods, desk.store, lambda record: pod_exists(record, self._fetch))
+        deleted = DeletedPods(agent, pods, desk.store, lambda record: pod_exists(record, self._fetch))
         heap = HeapTrimmer()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
@@ -208,7 +208,7 @@ class AgentService:
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             if guard is not None and pods.synced:
                 guard.reconcile()
-            departed.reconcile(time.monotonic())
+            deleted.reconcile(time.monotonic())
             snapshot = agent.snapshot()
             refusal = plugins.reconcile(snapshot, version)
             facts = replace(
@@ -341,7 +341,7 @@ class AgentService:
     def _report(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, error: CalabashError | None) -> None:
         try:
             self._publisher.publish(snapshot, pods, facts)
-            self._happenings.fares(error)
+            self._events.report_state(error)
         except CalabashError as failed:
             log.warning("cannot report the state of the node", error=failed.message)
 

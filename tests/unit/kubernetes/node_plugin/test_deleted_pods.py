@@ -12,7 +12,7 @@ from tests.unit.kubernetes.node_plugin.test_retention import record
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Pod
 from calabash.kubernetes.node_plugin.claims.store import ClaimStore, KnownClaim
-from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DeletedPods, pod_exists
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -46,7 +46,7 @@ class World:
         self.claims = ClaimStore()
         self.pods = NodePods(self.fetch, users=self.claims.users)
         self.agent = Agent(*held)
-        self.departed = DepartedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
+        self.deleted = DeletedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
         self.pods.synced = True
 
     def fetch(self, namespace: str, name: str) -> Pod | None:
@@ -63,7 +63,7 @@ class World:
 
     def at(self, *times_s: float) -> list[AllocationId]:
         for now_s in times_s:
-            self.departed.reconcile(now_s)
+            self.deleted.reconcile(now_s)
         return self.agent.ended
 
 
@@ -164,12 +164,12 @@ def test_claim_is_ended_when_none_of_its_pods_is_there_or_it_is_over(*, over: bo
     held = replace(HELD, id=claim_allocation(CLAIM), user="team/claim")
     world = World(held)
     assert world.at(0.0, 10 * GONE_S) == [], "nothing is known of it since the agent began"
-    world.claims.saw(KnownClaim(namespace="team", name="c", uid=CLAIM, pods={UID: "p"}))
+    world.claims.update(KnownClaim(namespace="team", name="c", uid=CLAIM, pods={UID: "p"}))
     running = pod(planned("main"), phase="Running")
     world.observe(running)
     assert world.at(20 * GONE_S, 30 * GONE_S) == []
     if over:
-        world.claims.ended(CLAIM)
+        world.claims.mark_ended(CLAIM)
     else:
         world.lose(running)
     assert world.at(40 * GONE_S) == []

@@ -108,7 +108,7 @@ class ClaimPreparer:
         pods = [pod for uid in known.pods if (pod := self._pods.known(uid)) is not None]
         self._require_alone(found, pods)
         note = self._desk.notes.ensure(claim)
-        self._desk.store.saw(known)
+        self._desk.store.update(known)
         if plan.admin_access:
             devices = {note.device(n): self._edits.for_observer(_cards(r)) for n, r in enumerate(plan.requests)}
         else:

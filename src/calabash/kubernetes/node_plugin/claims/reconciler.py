@@ -115,11 +115,11 @@ class ClaimReconciler:
         If such a claim has no allocation any more, its note and its spec are deleted.
         """
         if claim is None or claim.metadata.uid != note.uid:
-            self._desk.store.ended(note.uid)
+            self._desk.store.mark_ended(note.uid)
             over = True
         else:
             known = known_claim(claim)
-            self._desk.store.saw(known)
+            self._desk.store.update(known)
             over = known.over
         if over and self._agent.record(claim_allocation(note.uid)) is None:
             self._desk.clear(note.uid)

@@ -54,12 +54,12 @@ class ClaimStore:
         self._lock = threading.Lock()
         self._known: dict[AllocationId, KnownClaim] = {}
 
-    def saw(self, claim: KnownClaim) -> None:
+    def update(self, claim: KnownClaim) -> None:
         """Insert or update a claim that was prepared or read."""
         with self._lock:
             self._known[claim_allocation(claim.uid)] = claim
 
-    def ended(self, uid: str) -> None:
+    def mark_ended(self, uid: str) -> None:
         """Mark a claim as deleted or replaced by another object of its name."""
         with self._lock:
             name = claim_allocation(uid)

@@ -23,7 +23,7 @@ from calabash.model.request import AllocationId
 log = structlog.get_logger(__name__)
 
 
-class Giving:
+class GrantGate:
     """Decision whether the node grants new allocations. Polled twice a second; read when a container starts.
 
     Args:

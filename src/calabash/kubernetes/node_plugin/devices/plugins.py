@@ -21,7 +21,7 @@ from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan, Plac
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, held_tokens
 from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
-from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.offering import GrantGate
 from calabash.kubernetes.node_plugin.devices.other_plugins import ForeignPlugins
 from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards
 from calabash.kubernetes.node_plugin.pods import NodePods
@@ -74,7 +74,7 @@ class Plugins:
             settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
         )
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
-        self._giving = Giving(
+        self._gate = GrantGate(
             self._foreign,
             lambda: self._checkpoint.read(GPUS),
             agent.record,
@@ -91,7 +91,7 @@ class Plugins:
             desk,
             api_watch=self._api_watch,
             edits=edits,
-            refuse=self._giving.require,
+            refuse=self._gate.require,
             closed=closed,
         )
         by_plan = ByPlan(pods, agent.node)
@@ -106,8 +106,8 @@ class Plugins:
 
     def start(self) -> None:
         self._api_watch.poll(time.monotonic())
-        self._giving.poll(time.monotonic())
-        self._giving.report([state.device for state in self._agent.devices()], self._plugin.set_devices)
+        self._gate.poll(time.monotonic())
+        self._gate.report([state.device for state in self._agent.devices()], self._plugin.set_devices)
         self._plugin.start()
         self._claims.start()
 
@@ -153,8 +153,8 @@ class Plugins:
             The error that refuses new allocations, None if they are granted.
         """
         self._api_watch.poll(time.monotonic())
-        refusal = self._giving.poll(time.monotonic())
-        self._giving.report([state.device for state in snapshot.devices], self._plugin.set_devices)
+        refusal = self._gate.poll(time.monotonic())
+        self._gate.report([state.device for state in snapshot.devices], self._plugin.set_devices)
         if self._nvidia is not None and self._pods.synced:
             gives = refusal is None and not self._api_watch.claims
             self._nvidia.reconcile(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
@@ -188,7 +188,7 @@ class Plugins:
 
     def _refuse(self) -> None:
         """Raise the CalabashError that refuses new allocations by device IDs, if there is one."""
-        self._giving.require()
+        self._gate.require()
         if self._api_watch.claims:
             raise CalabashError(
                 "the devices of this node are offered to claims, not by device plug-ins",

@@ -23,7 +23,7 @@ class _Told:
     count: int = 1
 
 
-class NodeHappenings:
+class NodeEvents:
     """Events of one node."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
@@ -32,7 +32,7 @@ class NodeHappenings:
         self._told: dict[str, _Told] = {}
         self._failing = ""
 
-    def fares(self, error: CalabashError | None) -> None:
+    def report_state(self, error: CalabashError | None) -> None:
         """Report a failure of the agent once per reason, and its recovery."""
         reason = "" if error is None else "".join(word.capitalize() for word in error.reason.value.split("_"))
         if reason == self._failing:

@@ -25,7 +25,7 @@ from calabash.adapters.kube.objects.resources import (
     GpuNodeSummary,
 )
 from calabash.kubernetes.node_plugin.pods import NodePods, allocations_of
-from calabash.kubernetes.node_plugin.reports.usage import NO_USE, Uses, UseTelling, read_uses
+from calabash.kubernetes.node_plugin.reports.usage import NO_USE, UseReportLimit, Uses, read_uses
 from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import GROUP, VERSION
 from calabash.model.allocation import AllocationRecord
@@ -64,10 +64,10 @@ class NodeFacts:
 class Publisher:
     """Write the ``GpuNode`` of one node by server-side apply."""
 
-    def __init__(self, client: KubeClient, node: str, telling: UseTelling | None = None) -> None:
+    def __init__(self, client: KubeClient, node: str, report_limit: UseReportLimit | None = None) -> None:
         self._client = client
         self._node = node
-        self._telling = telling or UseTelling()
+        self._report_limit = report_limit or UseReportLimit()
         self._written: dict[str, Any] | None = None
         self._since: dict[str, tuple[str, str]] = {}  # status and transition time of each condition
         self._observed = ""
@@ -77,17 +77,17 @@ class Publisher:
         status = _status(snapshot, pods, facts, {})
         uses = read_uses(snapshot)
         changed = status != self._written
-        if not changed and not self._telling.due(uses):
+        if not changed and not self._report_limit.due(uses):
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if changed:
             self._observed = now
         body = {**status, "conditions": self._timed(status["conditions"], now), "observedAt": self._observed}
-        if self._telling.enabled:
+        if self._report_limit.enabled:
             body |= {"devices": _status(snapshot, pods, facts, uses)["devices"], "usedAt": now}
         self._apply({"status": body})
         self._written = status
-        self._telling.reported(uses)
+        self._report_limit.reported(uses)
         return True
 
     def _timed(self, conditions: Sequence[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:

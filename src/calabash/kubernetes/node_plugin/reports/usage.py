@@ -62,7 +62,7 @@ def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
     return found
 
 
-class UseTelling:
+class UseReportLimit:
     """Decide when used amounts are reported.
 
     Args:

@@ -291,7 +291,7 @@ def test_a_claim_is_kept_whatever_its_pods_do_until_nothing_is_allocated_to_it(d
     desk.go(pod_with())
     assert desk.pods.any_leaves([name]), "the kubelet is about to give it back"
     free = structs.replace(claim, status=structs.replace(claim.status, allocation=None))
-    desk.store.saw(known_claim(free))
+    desk.store.update(known_claim(free))
     assert not tenure.retains(desk.held, 10**12)
     assert tenure.is_abandoned(desk.held)
     assert desk.store.users(name) is None, "anybody may still use it"

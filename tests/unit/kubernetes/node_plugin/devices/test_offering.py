@@ -14,7 +14,7 @@ from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID
 from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.node_plugin.containers.device_ids import card_ids, token_ids
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, token_health
-from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.offering import GrantGate
 from calabash.kubernetes.node_plugin.devices.other_plugins import QUIET_S, ForeignPlugins, gives_cards
 from calabash.kubernetes.objects.names import GPUS
 from calabash.model.allocation import AllocationRecord, AllocationState
@@ -50,7 +50,7 @@ class Kubelet:
         self.down = False
         self.parts: dict[AllocationId, frozenset[int]] = {}
         foreign = ForeignPlugins(lambda: self.registered, self.answer)
-        self.giving = Giving(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
+        self.gate = GrantGate(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
 
     def answer(self) -> dict[str, tuple[str, ...]]:
         if self.down:
@@ -83,16 +83,16 @@ def test_a_token_in_use_is_as_unhealthy_as_its_device_and_recovers_with_it() -> 
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
     kubelet.run(OTHER, "slot-0002", devices=("GPU-1",))
-    told = healthy(kubelet.giving.tokens(cards(Health.LOST, Health.HEALTHY)))
+    told = healthy(kubelet.gate.tokens(cards(Health.LOST, Health.HEALTHY)))
     assert "slot-0001" not in told
     assert "slot-0002" in told
-    assert "slot-0001" in healthy(kubelet.giving.tokens(cards(Health.HEALTHY, Health.HEALTHY)))
+    assert "slot-0001" in healthy(kubelet.gate.tokens(cards(Health.HEALTHY, Health.HEALTHY)))
 
 
 def test_of_a_container_with_several_devices_the_tokens_of_the_unhealthy_one_are_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0007", "slot-0003", "slot-0005", devices=("GPU-0", "GPU-1", "GPU-2"))
-    told = healthy(kubelet.giving.tokens(cards(Health.HEALTHY, Health.DRAINING, Health.HEALTHY)))
+    told = healthy(kubelet.gate.tokens(cards(Health.HEALTHY, Health.DRAINING, Health.HEALTHY)))
     assert {"slot-0003", "slot-0007"} <= told
     assert "slot-0005" not in told
 
@@ -100,32 +100,32 @@ def test_of_a_container_with_several_devices_the_tokens_of_the_unhealthy_one_are
 def test_a_token_whose_container_has_not_started_is_healthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0127")
-    assert "slot-0127" in healthy(kubelet.giving.tokens(cards(Health.LOST, Health.HEALTHY)))
+    assert "slot-0127" in healthy(kubelet.gate.tokens(cards(Health.LOST, Health.HEALTHY)))
 
 
 def test_one_missed_health_check_makes_no_token_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
-    assert len(healthy(kubelet.giving.tokens(cards(Health.SUSPECT, Health.HEALTHY)))) == 2 * SLICES_MAX
+    assert len(healthy(kubelet.gate.tokens(cards(Health.SUSPECT, Health.HEALTHY)))) == 2 * SLICES_MAX
 
 
 def test_nothing_is_offered_when_every_card_is_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
-    assert healthy(kubelet.giving.tokens(cards(Health.LOST, Health.RECOVERING))) == set()
+    assert healthy(kubelet.gate.tokens(cards(Health.LOST, Health.RECOVERING))) == set()
 
 
 def test_the_kubelet_is_told_of_tokens_when_they_have_changed_and_not_otherwise() -> None:
     kubelet = Kubelet()
     told: list[list[PluginDevice]] = []
     for _ in range(3):
-        kubelet.giving.report(CARDS[:2], told.append)
+        kubelet.gate.report(CARDS[:2], told.append)
     assert [(len(tokens), len(healthy(tokens))) for tokens in told] == [(128, 128)]
-    kubelet.giving.report(cards(Health.LOST, Health.HEALTHY), told.append)
+    kubelet.gate.report(cards(Health.LOST, Health.HEALTHY), told.append)
     assert len(healthy(told[-1])) == 64
-    kubelet.giving.report(CARDS[:2], told.append)
+    kubelet.gate.report(CARDS[:2], told.append)
     assert len(healthy(told[-1])) == 128
-    kubelet.giving.report(CARDS, told.append)
+    kubelet.gate.report(CARDS, told.append)
     assert len(told[-1]) == 192
 
 
@@ -174,23 +174,23 @@ def test_beside_another_plug_in_nothing_is_given_out_and_what_runs_stays_well() 
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
     kubelet.registered |= THEIRS
     kubelet.offered = {**THEIRS, GPUS: tuple(token_ids(2))}
-    refusal = kubelet.giving.poll(0.0)
+    refusal = kubelet.gate.poll(0.0)
     assert refusal is not None
     assert refusal.reason is Reason.FOREIGN_PLUGIN
     assert "2 of nvidia.com/gpu" in refusal.message
     assert refusal.hint
-    assert healthy(kubelet.giving.tokens(CARDS)) == {"slot-0001"}
+    assert healthy(kubelet.gate.tokens(CARDS)) == {"slot-0001"}
     with pytest.raises(CalabashError, match="another device plug-in"):
-        kubelet.giving.require()
+        kubelet.gate.require()
 
 
 def test_what_the_agent_itself_offers_under_nvidias_name_is_no_other_plug_in() -> None:
     kubelet = Kubelet()
     own = {GPUS: ("slot-0000",), "nvidia.com/gpu": tuple(itertools.islice(card_ids(), 2))}
     kubelet.registered = kubelet.offered = own
-    assert kubelet.giving.poll(0.0) is None
+    assert kubelet.gate.poll(0.0) is None
     kubelet.registered = kubelet.offered = own | THEIRS
-    refusal = kubelet.giving.poll(1.0)
+    refusal = kubelet.gate.poll(1.0)
     assert refusal is not None
     assert "2 of nvidia.com/gpu" in refusal.message
 
@@ -199,23 +199,23 @@ def test_when_the_other_plug_in_has_been_gone_for_a_while_all_is_given_out_again
     kubelet = Kubelet()
     kubelet.registered |= THEIRS
     kubelet.offered = THEIRS
-    assert kubelet.giving.poll(0.0) is not None
+    assert kubelet.gate.poll(0.0) is not None
     kubelet.offered = {}  # its name stays in the checkpoint
-    assert kubelet.giving.poll(QUIET_S - 1) is not None, "it may just be restarted"
-    assert kubelet.giving.poll(QUIET_S + 1) is None
-    kubelet.giving.require()
-    assert len(healthy(kubelet.giving.tokens(CARDS))) == 3 * SLICES_MAX
+    assert kubelet.gate.poll(QUIET_S - 1) is not None, "it may just be restarted"
+    assert kubelet.gate.poll(QUIET_S + 1) is None
+    kubelet.gate.require()
+    assert len(healthy(kubelet.gate.tokens(CARDS))) == 3 * SLICES_MAX
 
 
 def test_while_the_kubelet_does_not_answer_it_stays_as_it_was() -> None:
     kubelet = Kubelet()
     kubelet.registered |= THEIRS
     kubelet.down = True
-    assert kubelet.giving.poll(0.0) is None
+    assert kubelet.gate.poll(0.0) is None
     kubelet.down, kubelet.offered = False, THEIRS
-    assert kubelet.giving.poll(1.0) is not None
+    assert kubelet.gate.poll(1.0) is not None
     kubelet.down = True
-    assert kubelet.giving.poll(100.0) is not None
+    assert kubelet.gate.poll(100.0) is not None
 
 
 def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> None:
@@ -234,12 +234,12 @@ def test_token_of_an_unhealthy_partition_is_unhealthy_although_the_card_and_othe
     kubelet = Kubelet()
     for uid, token in ((UID, "slot-0000"), (OTHER, "slot-0001")):
         kubelet.run(uid, token, devices=("GPU-0",))
-    before = healthy(kubelet.giving.tokens(CARDS))
+    before = healthy(kubelet.gate.tokens(CARDS))
     kubelet.parts = {container_allocation(UID, "main"): frozenset({0})}
-    after = healthy(kubelet.giving.tokens(CARDS))
+    after = healthy(kubelet.gate.tokens(CARDS))
     assert before - after == {"slot-0000"}
     told: list[list[PluginDevice]] = []
     for parts in ({}, kubelet.parts, kubelet.parts, {}):
         kubelet.parts = parts
-        kubelet.giving.report(CARDS, told.append)
+        kubelet.gate.report(CARDS, told.append)
     assert [len(healthy(tokens) ^ before) for tokens in told] == [0, 1, 1, 0], "it is told, and that it is over as well"
