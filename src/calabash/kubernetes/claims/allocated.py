@@ -114,7 +114,7 @@ def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> Cl
             reason=Reason.MODE_CONFLICT,
             hint="one claim to watch devices, another to use them",
         )
-    planned = {id(one): _seen(one) if admin == {True} else _slice(who, one) for one in given}
+    planned = {id(one): _observed(one) if admin == {True} else _slice(who, one) for one in given}
     mode, policy = (ModeName(""), ComputePolicy.FIXED) if admin == {True} else _uniform(who, given, planned)
     return ClaimPlan(
         uid=claim.metadata.uid,
@@ -159,7 +159,7 @@ def _require_once(who: str, given: Sequence[_Given]) -> None:
         seen[card] = name
 
 
-def _seen(one: _Given) -> PlannedSlice:
+def _observed(one: _Given) -> PlannedSlice:
     return PlannedSlice(device=one.device.device.uuid, memory_mib=0, core_percent=0)
 
 

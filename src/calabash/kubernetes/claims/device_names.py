@@ -102,10 +102,10 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
     if geometry is None:
         return ()
 
-    def left(start: int) -> tuple[tuple[int, ...], int]:
+    def profiles_left(start: int) -> tuple[tuple[int, ...], int]:
         return open_profiles(geometry, with_instance(MigState(), profile, start)), start
 
-    return sorted(profile.starts, key=left, reverse=True)
+    return sorted(profile.starts, key=profiles_left, reverse=True)
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:

@@ -99,7 +99,10 @@ def _ask(request: DeviceRequest, spec: ResourceClaimSpec, classes: Mapping[str, 
         demands = _demands(found, way.selectors)
         if demands.driver != DRIVER or (isinstance(way, ExactDeviceRequest) and way.admin_access):
             continue
-        configs = [*_said(found.spec.config, "FromClass", name), *_said(spec.devices.config, "FromClaim", name)]
+        configs = [
+            *_allocated_configs(found.spec.config, "FromClass", name),
+            *_allocated_configs(spec.devices.config, "FromClaim", name),
+        ]
         return _Ask(name=name, way=way, demands=demands, parameters=parameters_for(name, configs))
     return None
 
@@ -108,7 +111,7 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
     return demands_of(one.cel.expression for one in (*found.spec.selectors, *more) if one.cel is not None)
 
 
-def _said(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
+def _allocated_configs(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
     """Return configurations in the form of an allocation; those of a class hold for the requests of that class."""
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]

@@ -58,7 +58,9 @@ class KubeNetworkKeeper:
         self._held: set[str] = set()  # UIDs of objects with the finalizer, also before the mirrors show it
         skipped = SkippedObjects(COMPONENT).note
         self._mirrors: dict[NetworkKind, Mirror[KubeNetworkObject]] = {
-            kind: Mirror(client, resource, on_change=lambda _: self._due.set(), on_error=_lost, on_skipped=skipped)
+            kind: Mirror(
+                client, resource, on_change=lambda _: self._due.set(), on_error=_log_watch_error, on_skipped=skipped
+            )
             for kind, resource in NETWORK_KINDS.items()
             if client.serves(resource)
         }
@@ -220,5 +222,5 @@ def _same(item: KubeNetworkObject, status: Mapping[str, Any]) -> bool:
     return {(c.type, c.status, c.reason, c.message) for c in told.conditions} == wanted
 
 
-def _lost(error: Exception) -> None:
+def _log_watch_error(error: Exception) -> None:
     log.info("a watch failed and starts again", error=str(error))

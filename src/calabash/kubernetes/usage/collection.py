@@ -156,7 +156,7 @@ class UsageCollection:
         if batch.after > last:
             if not batch.lost:
                 return UsageTaken(last=last)
-            self._write_event(node, "usage_lost", _lost(node, last, batch.after))
+            self._write_event(node, "usage_lost", _lost_message(node, last, batch.after))
         accounts = self._accounts(node, [e for e in batch.entries if e.number > last])
         now_s = self._now_s()
         new = [_interval(e, account, now_s=now_s) for e, account in accounts]
@@ -190,7 +190,7 @@ class UsageCollection:
         self._store.add_events([{"at": now_s, "kind": kind, "message": message}])
 
 
-def _lost(node: str, last: int, after: int) -> str:
+def _lost_message(node: str, last: int, after: int) -> str:
     gone = f"usage of node {node} from number {last + 1} to {after} is not there any more"
     return gone if last else f"{gone}, or was sent under the name of an earlier database"
 

@@ -53,7 +53,7 @@ def config(parameters: Any, *, source: str = "FromClaim", requests: tuple[str, .
     return {"source": source, "requests": list(requests), "opaque": opaque}
 
 
-def said(**fields: Any) -> dict[str, Any]:
+def slice_config(**fields: Any) -> dict[str, Any]:
     """Return a SliceConfig document."""
     return {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig", **fields}
 

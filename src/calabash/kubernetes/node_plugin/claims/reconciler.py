@@ -105,11 +105,11 @@ class ClaimReconciler:
         with self._desk.locks.observe(note.uid) as done:
             claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
             with done() as still:
-                over = self._heard(note, claim) if still else True
+                over = self._update_store(note, claim) if still else True
         if claim is not None and not over:
             self._write_status(claim)
 
-    def _heard(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
+    def _update_store(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
         """Update the store from the claim object; return True if the claim is deleted or deallocated.
 
         If such a claim has no allocation any more, its note and its spec are deleted.

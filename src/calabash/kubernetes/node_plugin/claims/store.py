@@ -7,7 +7,7 @@ read since the agent started is kept, and any pod may be using it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from calabash.adapters.kube.objects.claims import ResourceClaim
@@ -85,9 +85,3 @@ class ClaimStore:
         """Return True if the allocation is kept: its claim is not known to be over."""
         known = self.find(allocation)
         return known is None or not known.over
-
-    def only(self, allocations: Iterable[AllocationId]) -> None:
-        """Delete all claims but those of these allocations."""
-        kept = set(allocations)
-        with self._lock:
-            self._known = {name: claim for name, claim in self._known.items() if name in kept}

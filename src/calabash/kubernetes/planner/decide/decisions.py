@@ -69,7 +69,9 @@ class Decisions:
             elif isinstance(decision, Wait):
                 note = self._pods.requests.budgets.protected_victims_note(store, entry)
                 store.set_reason(
-                    entry, decision.reason, _told(store, entry, decision.explanation) + _unready(store) + note
+                    entry,
+                    decision.reason,
+                    _shown_explanation(store, entry, decision.explanation) + _unready(store) + note,
                 )
         self._release_broken_gangs()
 
@@ -342,7 +344,7 @@ def plan_of(entry: PodEntry, start: StartBundle, plan_id: str) -> PodPlan:
     )
 
 
-def _told(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
+def _shown_explanation(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
     """Return the explanation for users: device kinds are shown as models, and names of pods and queues are marked."""
     assert entry.bundle is not None
     text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))

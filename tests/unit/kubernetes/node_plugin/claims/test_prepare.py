@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from tests.unit.kubernetes.claims.claims_world import card, config, result, said, share
+from tests.unit.kubernetes.claims.claims_world import card, config, result, share, slice_config
 from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, POD_UID, REF, Desk, pod_with
 from tests.unit.kubernetes.node_plugin.node_world import OTHER
 
@@ -147,7 +147,14 @@ def test_an_allocation_that_no_scheduler_wrote_is_refused_and_nothing_is_held(
 
 @pytest.mark.parametrize(
     "parameters",
-    [said(policy="fixed", more=1), said(spill="-1Gi"), {"kind": "x" * 11_000}, ["a"], said(isolation="wall"), None],
+    [
+        slice_config(policy="fixed", more=1),
+        slice_config(spill="-1Gi"),
+        {"kind": "x" * 11_000},
+        ["a"],
+        slice_config(isolation="wall"),
+        None,
+    ],
 )
 def test_forged_parameters_are_refused(desk: Desk, parameters: object) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"), configs=(config(parameters),))
@@ -266,7 +273,7 @@ def test_a_claim_that_was_allocated_anew_takes_the_place_of_what_it_had(desk: De
 
 
 def test_a_brokered_claim_stands_until_it_is_given_back_and_has_one_request(desk: Desk) -> None:
-    brokered = (config(said(isolation="brokered")),)
+    brokered = (config(slice_config(isolation="brokered")),)
     desk.allocate(share(f"{FIRST}-vgpu"), configs=brokered)
     desk.preparer.prepare(REF)
     assert desk.held.placement.mode == "brokered"
