@@ -1,4 +1,4 @@
-"""The containers of pods that are gone from the API server lose their devices after a bounded time.
+"""End the allocations of pods that were deleted from the API server while their containers still run, after a limited time.
 
 A pod's object can end before its processes do: a forced deletion removes it at once, while the kubelet still grants the
 processes the grace period of an earlier deletion, of whatever length. Nobody is charged for such a pod any more, so its

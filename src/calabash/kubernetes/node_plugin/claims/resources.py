@@ -28,7 +28,7 @@ class ClaimDesk:
 
     Args:
         specs: directory of dynamic CDI specs.
-        locks: locks of the claims.
+        locks: one lock for each claim.
     """
 
     notes: ClaimNotes
