@@ -35,7 +35,7 @@ from bench._report import Report, run
 from bench._starts_left import wait_until_nothing_is_left
 from bench.kube_starts import judge
 from calabash.kubernetes.claims.slices import ServerFeatures, SliceFacts, slices_of
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, write_request
 from calabash.model.device import Device, DeviceUuid, NodeName
@@ -140,7 +140,7 @@ def report_devices(cluster: Cluster, names: Sequence[str]) -> None:
             for card in cards(number)
         ]
         cluster.api.create(path, {"apiVersion": GPU_NODES, "kind": "GpuNode", "metadata": {"name": name}})
-        cluster.api.patch(f"{path}/{name}/status", {"status": {"devices": told, "door": NodeDoor.CLAIMS.value}})
+        cluster.api.patch(f"{path}/{name}/status", {"status": {"devices": told, "door": AllocationApi.CLAIMS.value}})
 
 
 def pod(name: str, *, claims: bool, planned: bool) -> Json:
@@ -153,7 +153,7 @@ def pod(name: str, *, claims: bool, planned: bool) -> Json:
         spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
     if planned:
         part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
-        asked = PodRequest(dialect="claims", containers=(part,), door=NodeDoor.CLAIMS)
+        asked = PodRequest(dialect="claims", containers=(part,), allocation_api=AllocationApi.CLAIMS)
         meta["annotations"] = {REQUEST: write_request(asked)}
         spec |= {"schedulerName": SCHEDULER, "schedulingGates": [{"name": PLAN_GATE}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

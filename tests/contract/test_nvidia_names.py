@@ -46,7 +46,7 @@ class Agent:
         return DevicePluginServer(GPU, Handler(), directory=self.directory)
 
     def update(self, *, disputed: bool = False) -> None:
-        self.names.tend(Cards().devices(), gives=not disputed, disputed=disputed)
+        self.names.reconcile(Cards().devices(), gives=not disputed, disputed=disputed)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from calabash.adapters.kube import load_client
 from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.watch.facts_from_objects import gpu_node_facts
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, GangSource, PodRequest, write_request
@@ -68,7 +68,9 @@ def claimer(
     request = terms or GpuRequest()
     part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=request)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE
-    asked = PodRequest(dialect="claims", containers=(part,), gang_source=source, door=NodeDoor.CLAIMS, movable=movable)
+    asked = PodRequest(
+        dialect="claims", containers=(part,), gang_source=source, allocation_api=AllocationApi.CLAIMS, movable=movable
+    )
     named = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "whole"}
     container = {"name": "main", "image": "localhost/busybox:1", "resources": {"claims": [{"name": "gpu"}]}}
     return {

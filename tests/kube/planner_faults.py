@@ -256,7 +256,7 @@ settings = PlannerSettings(
     identity=name,
     term_s=float(term_s),
     renew_every_s=min(RENEW_EVERY_S, float(term_s) / 5),
-    shard=Shard.of(nodes),
+    shard=Shard.from_selector(nodes),
 )
 run_planner(load_client(path, connections=140), settings)
 """

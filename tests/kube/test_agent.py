@@ -238,7 +238,7 @@ def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: Gpu
         minors=lambda _record: set(range(256)) - {ZERO_MINOR},
         majors=lambda: {"nvidia": majors_of({"mem"})["mem"]},
     )
-    guard.tend()
+    guard.reconcile()
     gpu_node.wait_for_success(name)
     gpu_node.delete(name)
 

@@ -23,7 +23,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.planned import Planned, planned_pod
 from tests.kube.relocation import NAMESPACE, check_moved
 
-from calabash.kubernetes.objects.names import DOOR
+from calabash.kubernetes.objects.names import ALLOCATION_API
 from calabash.model.request import GpuRequest
 
 
@@ -32,7 +32,7 @@ def planned(own_control_plane: Cluster) -> Iterator[Planned]:
     """Two nodes of two cards with device IDs, and two with claims: one by its label, one by its agent's report."""
     options = {"--identity": "only", "--nominate-claims-from": "1", "--move-after": "0", "--move-rest": "0"}
     with Planned(own_control_plane, 4, 2, prefix="door", planner=options) as found:
-        found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {DOOR: "claims"}}})
+        found.api.patch(f"/api/v1/nodes/{found.nodes[2]}", {"metadata": {"labels": {ALLOCATION_API: "claims"}}})
         report_claims(found, found.nodes[3])
         publish(found, found.nodes[2:])
         yield found

@@ -205,7 +205,7 @@ def test_the_agent_is_a_command_of_the_product_and_knows_its_words(monkeypatch: 
         host=Path("/host"),
         driver_root="/run/nvidia/driver",
         sim_state=Path("/var/lib/sim/lab.state"),
-        strangers=UnmanagedPolicy.DRAIN,
+        unmanaged_policy=UnmanagedPolicy.DRAIN,
         use_every_s=30.0,
         workers=WorkerUsers(first=2_100_000_000, last=2_100_000_999),
         unguarded=frozenset({"kube-system", "gpu-operator", NAMESPACE}),
@@ -283,7 +283,7 @@ def test_every_pool_that_is_named_has_a_planner_and_a_scheduler_and_the_rest_has
         spec = deployment["spec"]["template"]["spec"]
         (container,) = (c for c in spec["containers"] if c["name"] == "planner")
         read = parsed_by_the_product("planner", container["args"])
-        assert Shard.of(read["nodes"]) == shard
+        assert Shard.from_selector(read["nodes"]) == shard
         (volume,) = spec["volumes"]
         text = one(manifests, "ConfigMap", volume["configMap"]["name"])["data"]["scheduler.json"]
         told = json.loads(text)

@@ -23,7 +23,7 @@ from calabash.adapters.store import open_store
 from calabash.kubernetes.admission.claim_pods import look_up
 from calabash.kubernetes.admission.settings import AdmissionSettings
 from calabash.kubernetes.dialects.pod import AskingClaim
-from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
+from calabash.kubernetes.node_plugin.reports.node_events import NodeEvents
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
 from calabash.kubernetes.objects.plan import PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
@@ -371,11 +371,11 @@ def test_an_agent_tells_events_of_its_own_node_and_of_nothing_else(installed: Cl
     api, token = agent_on(installed, "fake-0")
     client = client_of(installed, token, tmp_path)
     failing = CalabashError("there is another one", reason=Reason.FOREIGN_PLUGIN)
-    own = NodeHappenings(client, "fake-0")
+    own = NodeEvents(client, "fake-0")
     for error in (failing, None, failing):  # the second time it is counted
-        own.fares(error)
+        own.report_state(error)
     with pytest.raises(KubeError, match="an agent tells events of its own node; hint: "):
-        NodeHappenings(client, "fake-1").fares(failing)
+        NodeEvents(client, "fake-1").report_state(failing)
     told = [event for event in client_events(installed) if event["reason"] == "ForeignPlugin"]
     assert [(event["involvedObject"]["name"], event["count"]) for event in told] == [("fake-0", 2)]
     with pytest.raises(RefusedError) as refused:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.kubernetes.claims.claims_world import said
+from tests.unit.kubernetes.claims.claims_world import slice_config
 
 from calabash.adapters.kube.objects.claims import DeviceClass, ResourceClaimSpec
 from calabash.api.jobs import JobOrder
@@ -140,7 +140,7 @@ def of_a_claim(named: Named) -> GpuRequest:
     expression = "device.driver == 'calabash.dev' && device.attributes['calabash.dev'].mode == 'vgpu'"
     found = {"metadata": {"name": "slice"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
     policy = {"policy": str(named.policy)} if named.policy else {}
-    config = {"opaque": {"driver": "calabash.dev", "parameters": said(**policy)}}
+    config = {"opaque": {"driver": "calabash.dev", "parameters": slice_config(**policy)}}
     devices = {"requests": [{"name": "gpu", "exactly": request}], "config": [config] if named.policy else []}
     spec = msgspec.convert({"devices": devices}, ResourceClaimSpec)
     asked = request_of(spec, {"slice": msgspec.convert(found, DeviceClass)})

@@ -59,7 +59,7 @@ def clean_up(client: KubeClient, namespace: str) -> CleanupReport:
         ("leases", lambda: _delete_leases(client, namespace, report)),
         ("resource slices", lambda: _delete_slices(client, report)),
         ("finalizers", lambda: _remove_finalizers(client, report)),
-        ("waiting pods", lambda: _tell_waiting_pods(client, report)),
+        ("waiting pods", lambda: _notify_waiting_pods(client, report)),
     )
     for name, step in steps:
         try:
@@ -99,7 +99,7 @@ def _remove_finalizers(client: KubeClient, report: CleanupReport) -> None:
             report.finalizers += 1
 
 
-def _tell_waiting_pods(client: KubeClient, report: CleanupReport) -> None:
+def _notify_waiting_pods(client: KubeClient, report: CleanupReport) -> None:
     for pod in _gated(client):
         report.waiting.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
         if len(report.waiting) > EVENTS_MAX:

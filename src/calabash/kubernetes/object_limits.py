@@ -22,7 +22,7 @@ from calabash.adapters.kube.objects.core import (
 )
 from calabash.adapters.kube.objects.meta import ObjectMeta
 from calabash.kubernetes.dialects.facts import COSCHEDULING_GROUPS, VOLCANO_GROUP
-from calabash.kubernetes.dialects.protocol import SAID_CHARACTERS_MAX
+from calabash.kubernetes.dialects.protocol import ANNOTATION_CHARACTERS_MAX
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.plan import PLAN_BYTES_MAX
@@ -66,7 +66,7 @@ def bounded_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
         if text is not None and name in _MAX:
             found[name] = text if len(text) <= _MAX[name] else oversized(len(text), _MAX[name])
         elif text is not None:
-            found[name] = text[: SAID_CHARACTERS_MAX + 1]
+            found[name] = text[: ANNOTATION_CHARACTERS_MAX + 1]
     return found
 
 

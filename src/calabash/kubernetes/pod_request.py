@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_PATTERN
@@ -53,8 +53,6 @@ class GangSource(StrEnum):
 class ContainerRequest:
     """The request of one container."""
 
-    """What one container asks for."""
-
     container: str
     kind: ContainerKind
     request: GpuRequest
@@ -75,7 +73,7 @@ class PodRequest:
     queue: str = ""
     gang_source: GangSource = GangSource.NONE
     movable: bool = False
-    door: NodeDoor = NodeDoor.TOKENS
+    allocation_api: AllocationApi = AllocationApi.TOKENS
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
@@ -113,7 +111,7 @@ class _Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     gang_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
     run_time_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     movable: bool = False
-    door: NodeDoor = NodeDoor.TOKENS
+    allocation_api: AllocationApi = msgspec.field(name="door", default=AllocationApi.TOKENS)
 
 
 # Made at import: msgspec crashes when two threads make the first decoder of a type at once.
@@ -142,7 +140,7 @@ def write_request(asked: PodRequest) -> str:
             gang_size=first.gang_size,
             run_time_s=first.run_time_s or None,
             movable=asked.movable,
-            door=asked.door,
+            allocation_api=asked.allocation_api,
         )
     ).decode()
     if len(text) > REQUEST_BYTES_MAX:
@@ -197,7 +195,7 @@ def read_request(text: str) -> PodRequest:
         queue=pod.queue or "",
         gang_source=pod.gang_source,
         movable=pod.movable,
-        door=pod.door,
+        allocation_api=pod.allocation_api,
     )
 
 

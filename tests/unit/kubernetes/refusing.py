@@ -1,4 +1,4 @@
-"""An API server in memory that answers chosen writes with a status, as a real one would."""
+"""API server in memory that answers chosen writes with an error status, as a real one would."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Every listener of the product's cluster components: one peer that opens all connections it can keeps no other from being
-answered, and what it costs is bounded."""
+"""Tests of all listeners of the cluster components against a peer that opens all connections it can.
+
+Other peers are still answered, and the cost of the connections is bounded.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Target:
-    """A server under test: its port, how many connections it may have, and how to count its open sockets."""
+    """A server under test: its port, its limit of connections, and a count of its open sockets."""
 
     port: int
     most: int

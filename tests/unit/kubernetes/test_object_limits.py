@@ -1,4 +1,4 @@
-"""What the programs hold of objects that users write is bounded, and says the same as long as it is of ordinary size."""
+"""Tests of the limits of objects that users write: memory is bounded, and objects of ordinary size are unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Keep = Callable[[Any], Any]
 
 
 def many(prefix: str, value: str = "x", total: int = LARGE) -> dict[str, str]:
-    """Pairs of names and values of about so many bytes, with names that occur nowhere else."""
+    """Return pairs of unique names and values of about this many bytes."""
     return {f"{prefix}{number:06}": value * 30 for number in range(total // (len(prefix) + 36))}
 
 
@@ -123,12 +123,12 @@ PLACES = list(HOSTILE)
 
 
 def hostile(where: str, number: int) -> dict[str, Any]:
-    """A pod with about 261 KB in one place, different from that of every other pod."""
+    """Return a pod with about 261 KB in one place, different from that of every other pod."""
     return merged(plain(number), HOSTILE[where](f"n{number:04}-"))
 
 
 def merged(value: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A merge patch."""
+    """Apply a merge patch."""
     found = {key: one for key, one in value.items() if key not in more}
     for key, one in more.items():
         if one is not None:
@@ -239,7 +239,7 @@ def test_parameters_for_other_drivers_are_not_held() -> None:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_claim_that_is_too_large_has_a_fault(deep: bool) -> None:
-    """It is not taken for a claim that asks for nothing."""
+    """Check that the claim is not taken for one without a request."""
     parameters: Any = "x" * LARGE
     if deep:
         parameters = 1

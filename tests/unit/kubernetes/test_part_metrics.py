@@ -1,4 +1,4 @@
-"""Every program of the cluster serves the metrics that are documented for it, and no others."""
+"""Tests of metrics: every program of the cluster serves its documented metrics, and no others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def until(check: Callable[[], object]) -> None:
 
 
 def scrape(port: int) -> str:
-    """Read the page of a server, which may be about to listen."""
+    """Return the metrics page of a server; wait until it listens."""
     deadline_s = time.monotonic() + WAIT_S
     while True:
         line = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
@@ -70,7 +70,7 @@ def scrape(port: int) -> str:
 
 
 def figures(text: str) -> dict[str, float]:
-    """The figure of every series, by the series as it is written."""
+    """Return the values of all series, by series."""
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines(text))}
 
 
@@ -79,7 +79,7 @@ def lines(text: str) -> list[str]:
 
 
 def check(part: ClusterPart, text: str) -> None:
-    """The page has the documented families and no others, with the documented labels, and promtool accepts it."""
+    """Check that the page has exactly the documented families and labels, and that promtool accepts it."""
     served = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     assert served == {metric.name: metric.kind for metric in metrics_of(part)}
     by_name = {metric.name: metric for metric in metrics_of(part)}
@@ -210,7 +210,7 @@ def test_agent_that_cannot_serve_its_devices_serves_its_metrics(tmp_path: Path) 
 
 
 def snapshot(*uses: tuple[str, int, float]) -> NodeSnapshot:
-    """A node with a healthy device that holds one slice for each use."""
+    """Return a node with a healthy device that has one slice for each use."""
     allocations = [
         SimpleNamespace(record=SimpleNamespace(id=name), use=(SimpleNamespace(denied=denied, throttled_s=throttled),))
         for name, denied, throttled in uses

@@ -1,4 +1,4 @@
-"""The request of a pod is read as strictly as it may have been forged."""
+"""Tests of decoding requests of pods: invalid and forged requests are refused."""
 
 from __future__ import annotations
 

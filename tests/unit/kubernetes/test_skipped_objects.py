@@ -70,7 +70,7 @@ def test_event_that_is_refused_does_not_end_the_reports(kube: MemoryKube, report
 
 
 def test_flood_of_skipped_objects_is_bounded(kube: MemoryKube) -> None:
-    """No thread takes any: what waits is bounded, and nobody waits for room."""
+    """No thread takes objects from the queue: it is bounded, and adding to it does not block."""
     reports = SkippedObjects("calabash-planner", kube)
     for number in range(20_000):
         reports.note(replace(SKIPPED, resource_version=str(number)))
@@ -117,7 +117,7 @@ def test_object_on_which_a_program_fails_costs_only_itself(kube: MemoryKube, fai
 
 
 def test_every_mirror_of_the_product_reports_what_it_skips() -> None:
-    """A mirror without ``on_skipped`` would leave objects out in silence."""
+    """A mirror without ``on_skipped`` would skip objects without a report."""
     root = Path(calabash.__file__).parent
     silent: list[str] = []
     count = 0

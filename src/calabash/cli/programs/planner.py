@@ -146,7 +146,7 @@ def planner(
             f"{listen!r} is not an address of the loopback",
             hint=f"whoever reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
         )
-    shard = Shard.of(nodes)
+    shard = Shard.from_selector(nodes)
     if handshake == Handshake.AFFINITY and not shard.everything:
         raise CalabashError(
             f"--nodes {nodes} with --handshake affinity: the cluster's own kube-scheduler serves all pods alike",

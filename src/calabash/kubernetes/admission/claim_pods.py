@@ -29,7 +29,7 @@ from calabash.kubernetes.dialects.facts import PodTerms, facts_of
 from calabash.kubernetes.dialects.pod import AskingClaim, AskingPod
 from calabash.kubernetes.dialects.registry import is_ours_to_translate
 from calabash.kubernetes.dialects.translate import containers_of
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.quantity import parse_quantity, whole
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest, read_request
 from calabash.model.errors import CalabashError, Reason
@@ -119,7 +119,7 @@ def _spec(client: KubeClient, namespace: str, claim: AskingClaim) -> ResourceCla
     return None
 
 
-def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsAsked | None) -> PodRequest | None:
+def by_either_api(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsAsked | None) -> PodRequest | None:
     """Return what the pod asks for, by resource names or by claims; None if it asks for no device.
 
     A claim that does not exist yet may be one for Calabash: the pod is held until the planner can read it.
@@ -160,7 +160,7 @@ def by_either_door(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsA
         queue=facts.queue,
         gang_source=facts.gang_source,
         movable=facts.movable,
-        door=NodeDoor.CLAIMS,
+        allocation_api=AllocationApi.CLAIMS,
     )
 
 
@@ -191,7 +191,7 @@ def same_request(present: str, wanted: str | None) -> bool:
         one, other = read_request(present), read_request(wanted)
     except CalabashError:
         return False
-    both = one.door is NodeDoor.CLAIMS and other.door is NodeDoor.CLAIMS
+    both = one.allocation_api is AllocationApi.CLAIMS and other.allocation_api is AllocationApi.CLAIMS
     return both and _terms(one) == _terms(other)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calabash.kubernetes.admission.canonical_form import formed, known_request
-from calabash.kubernetes.admission.claim_pods import by_either_door
+from calabash.kubernetes.admission.claim_pods import by_either_api
 from calabash.kubernetes.admission.patch import Operation, append, pointer, put, put_map, remove, replace_map
 from calabash.kubernetes.admission.scope import (
     NamespaceTerms,
@@ -25,7 +25,7 @@ from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.dialects.translate import PlacedContainer, amounts_of, containers_of, translate
 from calabash.kubernetes.objects import names
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.pod_request import ContainerRequest, GangSource, PodRequest, write_request
 from calabash.model.errors import CalabashError
 
@@ -53,7 +53,7 @@ def understood(
         CalabashError: the request is invalid.
     """
     known = known_request(pod, counted=settings.second_scheduler)
-    asked = by_either_door(pod, translate(pod, settings=settings.dialects, known=known), namespace.claims)
+    asked = by_either_api(pod, translate(pod, settings=settings.dialects, known=known), namespace.claims)
     if asked is None:
         return None, ()
     asked, warning = with_queue(with_isolation(asked, namespace), pod, namespace)
@@ -101,7 +101,7 @@ def mutate(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSetting
         )
     patch: list[Operation] = []
     places = {place.container.name: place for place in containers_of(pod)}
-    for part in asked.containers if asked.door is NodeDoor.TOKENS else ():
+    for part in asked.containers if asked.allocation_api is AllocationApi.TOKENS else ():
         patch += _resources(places[part.container], part, counted=settings.second_scheduler)
     patch += _annotations(pod, asked)
     pool = namespace.pools.get(asked.queue or namespace.queue, "")

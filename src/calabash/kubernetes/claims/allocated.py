@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from calabash.adapters.kube.objects.claims import AllocatedDevice, ResourceClaim
 from calabash.kubernetes.claims.capacity import CORES, MEMORY, SLICES, consumed, consumed_mib, reserve_mib
 from calabash.kubernetes.claims.device_names import DRIVER, OBSERVED, ClaimDevice, claim_devices
-from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
+from calabash.kubernetes.claims.parameters import SliceParameters, parameters_for
 from calabash.kubernetes.objects.plan import PlannedSlice
 from calabash.model.device import Device, NodeName
 from calabash.model.errors import CalabashError, Reason
@@ -78,7 +78,7 @@ class _Given:
 
     result: AllocatedDevice
     device: ClaimDevice
-    wishes: SliceWishes
+    parameters: SliceParameters
 
 
 def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> ClaimPlan:
@@ -102,7 +102,7 @@ def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> Cl
         _Given(
             result=result,
             device=_device(who, result, node, known),
-            wishes=wishes_for(result.request, allocation.devices.config),
+            parameters=parameters_for(result.request, allocation.devices.config),
         )
         for result in results
     ]
@@ -114,7 +114,7 @@ def claim_plan(claim: ResourceClaim, node: str, devices: Sequence[Device]) -> Cl
             reason=Reason.MODE_CONFLICT,
             hint="one claim to watch devices, another to use them",
         )
-    planned = {id(one): _seen(one) if admin == {True} else _slice(who, one) for one in given}
+    planned = {id(one): _observed(one) if admin == {True} else _slice(who, one) for one in given}
     mode, policy = (ModeName(""), ComputePolicy.FIXED) if admin == {True} else _uniform(who, given, planned)
     return ClaimPlan(
         uid=claim.metadata.uid,
@@ -159,14 +159,14 @@ def _require_once(who: str, given: Sequence[_Given]) -> None:
         seen[card] = name
 
 
-def _seen(one: _Given) -> PlannedSlice:
+def _observed(one: _Given) -> PlannedSlice:
     return PlannedSlice(device=one.device.device.uuid, memory_mib=0, core_percent=0)
 
 
 def _slice(who: str, one: _Given) -> PlannedSlice:
     """Return the slice of a result. Raises CalabashError for amounts in which the device is not offered."""
     found, device, capacity = one.device, one.device.device, one.result.consumed_capacity
-    _require_wishes(who, one)
+    _require_parameters(who, one)
     if not found.shared:
         return _whole(one)
     if consumed(capacity.get(SLICES), what=SLICES) != 1 or not one.result.share_id:
@@ -176,7 +176,7 @@ def _slice(who: str, one: _Given) -> PlannedSlice:
     least = 0 if found.mode == TIMESLICE.name else 1
     if not least <= memory_mib <= device.memory_mib or cores > 100 or (found.mode == MPS_MODE and not cores):
         raise CalabashError(f"{who} has {memory_mib} MiB and {cores}% of {found.name}, which are out of range")
-    spill_mib = one.wishes.spill_mib or 0
+    spill_mib = one.parameters.spill_mib or 0
     return PlannedSlice(
         device=device.uuid,
         memory_mib=memory_mib + spill_mib,
@@ -206,22 +206,22 @@ def _whole(one: _Given) -> PlannedSlice:
     )
 
 
-def _require_wishes(who: str, one: _Given) -> None:
+def _require_parameters(who: str, one: _Given) -> None:
     """Raise CalabashError(MODE_CONFLICT) if the mode of the device does not support a parameter."""
-    found, wishes = one.device, one.wishes
+    found, parameters = one.device, one.parameters
     if found.mode == OBSERVED:
         raise CalabashError(
             f"{who} has {found.name}, by which administrators look at the card and which gives nothing of it",
             reason=Reason.MODE_CONFLICT,
             hint="say adminAccess: true in the request, or ask another class",
         )
-    brokered = wishes.isolation is Isolation.BROKERED
+    brokered = parameters.isolation is Isolation.BROKERED
     if brokered and found.mode not in {VGPU.name, EXCLUSIVE.name}:
         raise _unserved(who, found, "isolation brokered", "software slices and whole cards can be brokered")
-    if wishes.spill_mib and (found.mode != VGPU.name or brokered):
+    if parameters.spill_mib and (found.mode != VGPU.name or brokered):
         raise _unserved(who, found, "spill", "only software slices that are not brokered page memory")
-    if found.mode != VGPU.name and wishes.policy not in {None, ComputePolicy.FIXED}:
-        raise _unserved(who, found, f"policy {wishes.policy}", "only software slices have it")
+    if found.mode != VGPU.name and parameters.policy not in {None, ComputePolicy.FIXED}:
+        raise _unserved(who, found, f"policy {parameters.policy}", "only software slices have it")
 
 
 def _unserved(who: str, found: ClaimDevice, what: str, hint: str) -> CalabashError:
@@ -229,12 +229,12 @@ def _unserved(who: str, found: ClaimDevice, what: str, hint: str) -> CalabashErr
 
 
 def _mode(one: _Given) -> ModeName:
-    return BROKERED.name if one.wishes.isolation is Isolation.BROKERED else one.device.mode
+    return BROKERED.name if one.parameters.isolation is Isolation.BROKERED else one.device.mode
 
 
 def _policy(who: str, one: _Given) -> ComputePolicy:
     """Return the compute policy of a result; best-effort for a software slice without cores."""
-    found, asked = one.device, one.wishes.policy
+    found, asked = one.device, one.parameters.policy
     if found.mode != VGPU.name or consumed(one.result.consumed_capacity.get(CORES), what=CORES):
         return asked or ComputePolicy.FIXED
     if asked not in {None, ComputePolicy.BEST_EFFORT}:

@@ -64,9 +64,6 @@ class OfferedCard:
         pcie_root: PCIe root complex of the card.
     """
 
-    """What is said of a card beside what its driver says: its ``name``, the ``island`` of cards that NVLink joins it to ("" for
-    none), the PCIe root that it is below, and the versions of its driver; "" where it is not known."""
-
     name: str
     island: str = ""
     pcie_root: str = ""

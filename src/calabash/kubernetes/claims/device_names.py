@@ -31,7 +31,7 @@ OBSERVED = ModeName("observed")  # not allocated: administrators observe the car
 UNHEALTHY = f"{GROUP}/unhealthy"
 CORDONED = f"{GROUP}/cordoned"
 STRANGER = f"{GROUP}/stranger"
-OTHER_DOOR = f"{GROUP}/other-door"
+OTHER_API = f"{GROUP}/other-door"
 KEPT = f"{GROUP}/kept"  # an instance on the card that must not be destroyed is in the way
 
 NOMINAL_GIB = "memoryGiB"  # attribute: nominal size of a device's memory
@@ -49,9 +49,6 @@ class ClaimDevice:
         start: placement of that instance; -1 for the whole card.
     """
 
-    """A way in which a card can be given by a claim. ``profile`` and ``start`` are of a MIG instance, or of the instance that
-    a service of mode ``mps`` serves; "" and -1 for the whole card. ``shared``: several claims can have it at once."""
-
     name: str
     device: Device
     mode: ModeName
@@ -61,7 +58,6 @@ class ClaimDevice:
     @property
     def shared(self) -> bool:
         """True if the device is divided among claims by amounts."""
-        """Whether it is divided among claims by amounts."""
         return self.mode in _SHARED
 
 
@@ -106,10 +102,10 @@ def _starts(geometry: MigGeometry | None, profile: MigProfile) -> Sequence[int]:
     if geometry is None:
         return ()
 
-    def left(start: int) -> tuple[tuple[int, ...], int]:
+    def profiles_left(start: int) -> tuple[tuple[int, ...], int]:
         return open_profiles(geometry, with_instance(MigState(), profile, start)), start
 
-    return sorted(profile.starts, key=left, reverse=True)
+    return sorted(profile.starts, key=profiles_left, reverse=True)
 
 
 def _services(card: str, device: Device) -> Iterator[ClaimDevice]:

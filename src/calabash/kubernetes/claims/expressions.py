@@ -42,9 +42,6 @@ class Demands:
         nominal_mib_min, reported_mib_min: least memory of each device; 0: any.
     """
 
-    """``driver`` "" where none is named; ``attributes`` by domain and name; ``nominal_mib_min`` and ``reported_mib_min`` of
-    each device, 0: any."""
-
     driver: str = ""
     attributes: dict[tuple[str, str], str] = field(default_factory=dict)
     nominal_mib_min: int = 0

@@ -30,25 +30,20 @@ _ISOLATIONS = {level.name.lower(): level for level in (Isolation.COOPERATIVE, Is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceWishes:
+class SliceParameters:
     """Parameters for the use of an allocated device; None for a field that is not set.
 
     Args:
         spill_mib: host memory in addition to the allocated device memory.
     """
 
-    """How what was allocated is to be used; None is not said.
-
-    ``spill_mib`` is host memory for what does not fit on the card, beside the amount that was allocated there.
-    """
-
     policy: ComputePolicy | None = None
     spill_mib: int | None = None
     isolation: Isolation | None = None
 
-    def over(self, other: SliceWishes) -> SliceWishes:
+    def over(self, other: SliceParameters) -> SliceParameters:
         """Return both combined; fields of this one have precedence."""
-        return SliceWishes(
+        return SliceParameters(
             policy=self.policy if self.policy is not None else other.policy,
             spill_mib=self.spill_mib if self.spill_mib is not None else other.spill_mib,
             isolation=self.isolation if self.isolation is not None else other.isolation,
@@ -69,7 +64,7 @@ class SliceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 msgspec.json.Decoder(SliceConfig)
 
 
-def read_parameters(parameters: Any) -> SliceWishes:
+def read_parameters(parameters: Any) -> SliceParameters:
     """Decode one parameters document. Raises CalabashError if it is not exactly one."""
     _require_short(parameters)
     if not isinstance(parameters, dict):
@@ -83,22 +78,24 @@ def read_parameters(parameters: Any) -> SliceWishes:
         config = msgspec.convert(parameters, SliceConfig)
     except (msgspec.ValidationError, RecursionError) as error:
         raise CalabashError(f"the {KIND} cannot be read: {str(error)[:_MESSAGE_MAX]}", hint=_hint()) from error
-    return SliceWishes(policy=config.policy, spill_mib=_spill_mib(config.spill), isolation=_isolation(config.isolation))
+    return SliceParameters(
+        policy=config.policy, spill_mib=_spill_mib(config.spill), isolation=_isolation(config.isolation)
+    )
 
 
-def wishes_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceWishes:
+def parameters_for(request: str, configs: Sequence[AllocatedConfig]) -> SliceParameters:
     """Return the parameters for one request, named as in an allocation's result. Raises CalabashError if they are invalid."""
     if len(configs) > CONFIGS_MAX:
         raise CalabashError(f"the claim has {len(configs)} configurations, at most {CONFIGS_MAX}", hint="join them")
     names = {request, request.partition("/")[0]}
-    wishes = SliceWishes()
+    parameters = SliceParameters()
     for config in sorted(configs, key=lambda c: c.source != _FROM_CLASS):
         if config.opaque is not None and names.intersection(config.requests or names):
-            wishes = read_opaque(config.opaque).over(wishes)
-    return wishes
+            parameters = read_opaque(config.opaque).over(parameters)
+    return parameters
 
 
-def read_opaque(opaque: OpaqueConfig) -> SliceWishes:
+def read_opaque(opaque: OpaqueConfig) -> SliceParameters:
     """Return the parameters for this driver; empty for other drivers. Parameters for NVIDIA's driver are checked only.
 
     Raises:
@@ -107,7 +104,7 @@ def read_opaque(opaque: OpaqueConfig) -> SliceWishes:
     if opaque.driver == NVIDIA_DRIVER:
         _require_short(opaque.parameters)
         require_same(opaque.parameters)
-    return read_parameters(opaque.parameters) if opaque.driver == DRIVER else SliceWishes()
+    return read_parameters(opaque.parameters) if opaque.driver == DRIVER else SliceParameters()
 
 
 def _require_short(parameters: Any) -> None:

@@ -22,7 +22,7 @@ from calabash.adapters.kube.objects.claims import (
 from calabash.kubernetes.claims.capacity import CORES, MEMORY, STEP_MIB, reserve_mib
 from calabash.kubernetes.claims.device_names import DRIVER, OBSERVED
 from calabash.kubernetes.claims.expressions import Demands, demands_of
-from calabash.kubernetes.claims.parameters import SliceWishes, wishes_for
+from calabash.kubernetes.claims.parameters import SliceParameters, parameters_for
 from calabash.kubernetes.objects.quantity import mib_of, parse_quantity, whole
 from calabash.model.compute import with_compute
 from calabash.model.errors import CalabashError, Reason
@@ -45,12 +45,10 @@ _Way = ExactDeviceRequest | DeviceSubRequest
 class _Ask:
     """One request of a claim for this driver. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
 
-    """One request of ours. ``name`` is as in an allocation: ``REQUEST`` or ``REQUEST/SUBREQUEST``."""
-
     name: str
     way: _Way
     demands: Demands
-    wishes: SliceWishes
+    parameters: SliceParameters
 
 
 def is_ours(found: DeviceClass) -> bool:
@@ -101,8 +99,11 @@ def _ask(request: DeviceRequest, spec: ResourceClaimSpec, classes: Mapping[str, 
         demands = _demands(found, way.selectors)
         if demands.driver != DRIVER or (isinstance(way, ExactDeviceRequest) and way.admin_access):
             continue
-        configs = [*_said(found.spec.config, "FromClass", name), *_said(spec.devices.config, "FromClaim", name)]
-        return _Ask(name=name, way=way, demands=demands, wishes=wishes_for(name, configs))
+        configs = [
+            *_allocated_configs(found.spec.config, "FromClass", name),
+            *_allocated_configs(spec.devices.config, "FromClaim", name),
+        ]
+        return _Ask(name=name, way=way, demands=demands, parameters=parameters_for(name, configs))
     return None
 
 
@@ -110,7 +111,7 @@ def _demands(found: DeviceClass, more: Iterable[DeviceSelector]) -> Demands:
     return demands_of(one.cel.expression for one in (*found.spec.selectors, *more) if one.cel is not None)
 
 
-def _said(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
+def _allocated_configs(configs: Iterable[DeviceConfig], source: str, request: str) -> list[AllocatedConfig]:
     """Return configurations in the form of an allocation; those of a class hold for the requests of that class."""
     names = (request,) if source == "FromClass" else ()
     return [AllocatedConfig(source=source, requests=one.requests or names, opaque=one.opaque) for one in configs]
@@ -124,7 +125,7 @@ def _request(ask: _Ask) -> GpuRequest:
 
 
 def _translated(ask: _Ask) -> GpuRequest:
-    way, demands, wishes = ask.way, ask.demands, ask.wishes
+    way, demands, parameters = ask.way, ask.demands, ask.parameters
     if way.allocation_mode == "All":
         raise CalabashError(
             "all devices of a node are not a number of devices", reason=Reason.UNSUPPORTED, hint="say how many"
@@ -139,8 +140,8 @@ def _translated(ask: _Ask) -> GpuRequest:
             memory_mib_min=demands.nominal_mib_min,
             reported_mib_min=demands.reported_mib_min,
         ),
-        policy=wishes.policy or ComputePolicy.FIXED,
-        isolation=wishes.isolation if wishes.isolation is not None else Isolation.COOPERATIVE,
+        policy=parameters.policy or ComputePolicy.FIXED,
+        isolation=parameters.isolation if parameters.isolation is not None else Isolation.COOPERATIVE,
     )
     if mode == MIG_MODE:
         if not profile:
@@ -151,18 +152,18 @@ def _translated(ask: _Ask) -> GpuRequest:
     if mode not in _SHARED:
         brokered = base.isolation is Isolation.BROKERED and mode == EXCLUSIVE.name
         return replace(base, mode=BROKERED.name if brokered else mode)
-    return _shared(replace(base, mode=mode), capacity, wishes)
+    return _shared(replace(base, mode=mode), capacity, parameters)
 
 
-def _shared(base: GpuRequest, capacity: Mapping[str, int], wishes: SliceWishes) -> GpuRequest:
+def _shared(base: GpuRequest, capacity: Mapping[str, int], parameters: SliceParameters) -> GpuRequest:
     """Return the request for a share of each device, in the amounts that the allocator would allocate."""
     memory_mib, cores = capacity.get(MEMORY), capacity.get(CORES, 0)
     if memory_mib is not None:
         memory_mib = _consumed_mib(memory_mib, base.mode)
-    policy = wishes.policy
+    policy = parameters.policy
     if base.mode != VGPU.name:
         cores, policy = cores if base.mode == MPS_MODE else 0, ComputePolicy.FIXED
-    spill_mib = wishes.spill_mib or 0
+    spill_mib = parameters.spill_mib or 0
     if spill_mib and memory_mib is None:
         raise CalabashError("it spills and asks for no memory", hint="say how much of the card in capacity.requests")
     amounts = replace(

@@ -53,7 +53,6 @@ class SlicePublisher:
     @property
     def degraded(self) -> str:
         """Devices that are not offered because the API server cannot store them; "" if all are."""
-        """What is not offered because the API server cannot keep it; "" where all is."""
         features = self._features
         if not features.counters:
             return "whole cards only: the API server keeps no shared counters (feature DRAPartitionableDevices)"

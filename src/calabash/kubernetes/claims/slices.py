@@ -20,7 +20,7 @@ from calabash.kubernetes.claims.device_names import (
     DRIVER,
     KEPT,
     OBSERVED,
-    OTHER_DOOR,
+    OTHER_API,
     STRANGER,
     UNHEALTHY,
     ClaimDevice,
@@ -51,8 +51,6 @@ class ServerFeatures:
         taints: device taints are stored.
     """
 
-    """What the API server keeps of slices. ``apart``: counters stand in slices of their own (1.35), else beside the devices."""
-
     apart: bool = True
     counters: bool = True
     shares: bool = True
@@ -67,14 +65,6 @@ class SliceFacts:
         claimed: allocations of the node that belong to claims.
         closed: why the node grants nothing; "" if it does.
         pcie_roots: PCIe root complex of each device, if known.
-    """
-
-    """What a snapshot does not say.
-
-    Args:
-        claimed: of the allocations of the node those that came by claims.
-        closed: why nothing is given out on this node; "" where it is.
-        pcie_roots: the PCIe root of each card, as far as it is known.
     """
 
     driver_version: str = ""
@@ -200,7 +190,7 @@ def _taints(found: ClaimDevice, state: DeviceSnapshot, facts: SliceFacts) -> tup
     if state.foreign_mib or (state.unmanaged and state.drained):
         why.append((STRANGER, ""))
     if any(name not in facts.claimed for name in state.allocations):
-        why.append((OTHER_DOOR, ""))
+        why.append((OTHER_API, ""))
     if _is_barred(found):
         why.append((KEPT, ""))
     return tuple(DeviceTaint(key=key, value=value, effect="NoSchedule") for key, value in why)

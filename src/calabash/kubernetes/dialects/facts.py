@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from calabash.kubernetes.dialects.pod import AskingPod
-from calabash.kubernetes.dialects.protocol import said, words
+from calabash.kubernetes.dialects.protocol import annotation_text, words
 from calabash.kubernetes.dialects.registry import DIALECTS
 from calabash.kubernetes.objects import names
 from calabash.kubernetes.objects.quantity import mib_of, parse_quantity
@@ -32,8 +32,6 @@ class PodTerms:
         queue_is_ours: True if the queue was named in Calabash's label or annotation.
     """
 
-    """Said once for the pod. ``queue`` "" is its namespace's; ``queue_is_ours`` when it was asked in our own words."""
-
     tenant: str
     queue: str
     queue_is_ours: bool
@@ -56,7 +54,7 @@ def facts_of(pod: AskingPod) -> PodTerms:
     priority = pod.spec.priority or 0
     if not -(2**31) <= priority < 2**31:
         raise CalabashError(f"priority {priority} is out of range", hint="use a PriorityClass")
-    run_time = _said(pod, names.RUN_TIME)
+    run_time = _annotation(pod, names.RUN_TIME)
     return PodTerms(
         tenant=_name(pod.metadata.namespace or DEFAULT_TENANT, what="namespace"),
         queue=queue,
@@ -66,7 +64,7 @@ def facts_of(pod: AskingPod) -> PodTerms:
         gang_size=size,
         priority=priority,
         run_time_s=parse_duration_s(run_time) if run_time else 0.0,
-        movable=_truth(_said(pod, names.MOVABLE), what=names.MOVABLE),
+        movable=_boolean(_annotation(pod, names.MOVABLE), what=names.MOVABLE),
     )
 
 
@@ -77,7 +75,7 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
         CalabashError: an annotation is invalid.
     """
     mode, policy, isolation, models, spill = (
-        _said(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS, names.SPILL)
+        _annotation(pod, name) for name in (names.MODE, names.POLICY, names.ISOLATION, names.MODELS, names.SPILL)
     )
     named = _policy(policy) if policy else None
     complete = replace(
@@ -97,8 +95,8 @@ def with_facts(request: GpuRequest, facts: PodTerms, pod: AskingPod) -> GpuReque
 
 
 def _gang(pod: AskingPod) -> tuple[str, GangSource, int]:
-    gang = _said(pod, names.GANG)
-    size = _said(pod, names.GANG_SIZE)
+    gang = _annotation(pod, names.GANG)
+    size = _annotation(pod, names.GANG_SIZE)
     if gang:
         if not size:
             raise CalabashError(
@@ -131,8 +129,8 @@ def _queue(pod: AskingPod) -> tuple[str, bool]:
     return (_name(theirs, what="queue"), False) if theirs else ("", False)
 
 
-def _said(pod: AskingPod, name: str) -> str:
-    text = said(pod, name)
+def _annotation(pod: AskingPod, name: str) -> str:
+    text = annotation_text(pod, name)
     if name != names.MODELS and len(text) > _TEXT_MAX:
         raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {_TEXT_MAX}")
     return text
@@ -165,7 +163,7 @@ def _policy(word: str) -> ComputePolicy:
         raise CalabashError(f"{names.POLICY} {word!r} is not known", hint=f"one of: {known}") from None
 
 
-def _truth(word: str, *, what: str) -> bool:
+def _boolean(word: str, *, what: str) -> bool:
     if word not in ("", "true", "false"):
         raise CalabashError(f"{what} {word!r} is neither true nor false", hint='write "true" or "false"')
     return word == "true"

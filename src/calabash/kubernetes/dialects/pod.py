@@ -51,7 +51,7 @@ class AskingContainer(_Narrow, frozen=True):
     restart_policy: str | None = None
 
 
-class HoldingGate(_Narrow, frozen=True):
+class PodSchedulingGate(_Narrow, frozen=True):
     """A scheduling gate of the pod."""
 
     name: str = ""
@@ -91,7 +91,7 @@ class AskingSpec(_Narrow, frozen=True):
     init_containers: _Containers | None = None
     ephemeral_containers: _Containers | None = None
     scheduler_name: str = ""
-    scheduling_gates: list[HoldingGate] | None = None
+    scheduling_gates: list[PodSchedulingGate] | None = None
     scheduling_group: GroupReference | None = None
     tolerations: list[PodToleration] | None = None
     node_name: str = ""

@@ -26,7 +26,7 @@ class DialectSettings:
 
 
 DEFAULT_SETTINGS = DialectSettings()
-SAID_CHARACTERS_MAX = 64 * 130  # the longest list of words
+ANNOTATION_CHARACTERS_MAX = 64 * 130  # the longest list of words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Asking:
         Raises:
             CalabashError: the annotation is too long.
         """
-        return next((text for name in names if (text := said(self.pod, name))), "")
+        return next((text for name in names if (text := annotation_text(self.pod, name))), "")
 
 
 def _never(asking: Asking) -> bool:
@@ -120,15 +120,15 @@ class Dialect:
         return self.also(asking)
 
 
-def said(pod: AskingPod, name: str) -> str:
+def annotation_text(pod: AskingPod, name: str) -> str:
     """Return an annotation of the pod without surrounding space, "" if there is none.
 
     Raises:
-        CalabashError: the annotation is longer than ``SAID_CHARACTERS_MAX``, which bounds the work per pod.
+        CalabashError: the annotation is longer than ``ANNOTATION_CHARACTERS_MAX``, which bounds the work per pod.
     """
     text = pod.annotations.get(name, "")
-    if len(text) > SAID_CHARACTERS_MAX:
-        raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {SAID_CHARACTERS_MAX}")
+    if len(text) > ANNOTATION_CHARACTERS_MAX:
+        raise CalabashError(f"{name} has {len(text)} characters", hint=f"at most {ANNOTATION_CHARACTERS_MAX}")
     return text.strip()
 
 

@@ -17,7 +17,7 @@ from calabash.adapters.host.memory import memory_mib
 from calabash.kubernetes.node_plugin.process_memory import keep_small
 from calabash.kubernetes.node_plugin.reports.usage_sender import SEND_EVERY_S, UsageServer
 from calabash.kubernetes.node_plugin.settings import AgentSettings
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import MEMORY_MIB_MAX
 from calabash.model.device import REPLICAS_MAX, Interval
 from calabash.model.errors import CalabashError
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--strangers",
         choices=[policy.value for policy in UnmanagedPolicy],
-        default=usual.strangers.value,
+        default=usual.unmanaged_policy.value,
         help="what to do with processes that use a device without a slice of it",
     )
     made.add_argument(
@@ -98,8 +98,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--door",
-        choices=[door.value for door in NodeDoor],
-        default=usual.door.value,
+        choices=[api.value for api in AllocationApi],
+        default=usual.allocation_api.value,
         help="how devices are requested: tokens (device plug-in), or claims (ResourceClaims, DRA); the node's label"
         " calabash.dev/door has precedence",
     )
@@ -183,7 +183,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         driver_root=read.driver_root,
         sim_state=read.sim.absolute() if read.sim else None,
         kubeconfig=read.kubeconfig,
-        strangers=UnmanagedPolicy(read.strangers),
+        unmanaged_policy=UnmanagedPolicy(read.strangers),
         spill_mib=read.spill,
         replicas=read.replicas,
         interval=read.interval,
@@ -194,7 +194,7 @@ def read_settings(words: Sequence[str]) -> AgentSettings:
         )
         if read.usage
         else None,
-        door=NodeDoor(read.door),
+        allocation_api=AllocationApi(read.door),
         unguarded=frozenset(read.unguarded),
         relay=read.relay,
         serve_nvidia_names=read.serve_nvidia_names,

@@ -1,4 +1,4 @@
-"""The containers of pods that are gone from the API server lose their devices after a bounded time.
+"""End the allocations of pods that were deleted from the API server while their containers still run, after a limited time.
 
 A pod's object can end before its processes do: a forced deletion removes it at once, while the kubelet still grants the
 processes the grace period of an earlier deletion, of whatever length. Nobody is charged for such a pod any more, so its
@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -42,7 +42,7 @@ class HeldAllocations(Protocol):
         ...
 
 
-class DepartedPods:
+class DeletedPods:
     """End the allocations of pods that were deleted more than ``GONE_S`` seconds ago.
 
     Args:
@@ -54,7 +54,7 @@ class DepartedPods:
         self,
         agent: HeldAllocations,
         pods: NodePods,
-        claims: ClaimBook,
+        claims: ClaimStore,
         exists: Callable[[AllocationRecord], bool],
     ) -> None:
         self._agent = agent
@@ -64,7 +64,7 @@ class DepartedPods:
         self._since_s: dict[AllocationId, float] = {}
         self._forced_s: dict[AllocationId, float] = {}  # time of forced deletion of pods that exist
 
-    def tend(self, now_s: float) -> None:
+    def reconcile(self, now_s: float) -> None:
         """End the allocations of pods that have been gone for ``GONE_S`` seconds. ``now_s`` is monotonic time."""
         if not self._pods.synced:
             self._since_s.clear()

@@ -120,8 +120,10 @@ class NodePods:
         """
         found = self.find(uid=uid, name=name)
         with self._news:
-            self._news.wait_for(lambda: (pod := self._here(uid, name)) is None or _is_decided(pod), self._plan_wait_s)
-            return self._here(uid, name) or found
+            self._news.wait_for(
+                lambda: (pod := self._known_pod(uid, name)) is None or _is_decided(pod), self._plan_wait_s
+            )
+            return self._known_pod(uid, name) or found
 
     def find(self, *, uid: str = "", name: str = "") -> Pod:
         """Return a pod by UID or by name, after waiting up to ``WAIT_S`` seconds for it.
@@ -134,8 +136,8 @@ class NodePods:
             CalabashError: NOT_FOUND if the pod is not known.
         """
         with self._news:
-            self._news.wait_for(lambda: self._here(uid, name) is not None, WAIT_S)
-            found = self._here(uid, name)
+            self._news.wait_for(lambda: self._known_pod(uid, name) is not None, WAIT_S)
+            found = self._known_pod(uid, name)
         if found is None and name:
             namespace, _, pod = name.partition("/")
             found = self._fetch(namespace, pod)
@@ -147,7 +149,7 @@ class NodePods:
             )
         return found
 
-    def _here(self, uid: str, name: str) -> Pod | None:
+    def _known_pod(self, uid: str, name: str) -> Pod | None:
         if uid:
             return self._by_digits.get(pod_digits(uid))
         namespace, _, pod = name.partition("/")

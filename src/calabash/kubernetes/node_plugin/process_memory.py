@@ -24,13 +24,13 @@ def keep_small() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-class Tidiness:
+class HeapTrimmer:
     """Return free heap memory to the system at intervals; a call takes less than 1 ms."""
 
     def __init__(self) -> None:
         self._next_s = -math.inf
 
-    def tend(self, now_s: float) -> None:
+    def trim(self, now_s: float) -> None:
         """Trim the heap if ``TIDY_EVERY_S`` seconds have passed; ``now_s`` is monotonic time."""
         if now_s >= self._next_s:
             self._next_s = now_s + TIDY_EVERY_S

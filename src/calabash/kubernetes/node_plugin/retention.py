@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from calabash.adapters.host.processes import Process, alive
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods, done, ended, init_names, is_since
 from calabash.model.allocation import AllocationRecord
 from calabash.model.request import AllocationId
@@ -58,18 +58,18 @@ class PodTenure:
 class ClaimTenure:
     """Retention of allocations of claims, which outlive single pods."""
 
-    def __init__(self, book: ClaimBook) -> None:
-        self._book = book
+    def __init__(self, store: ClaimStore) -> None:
+        self._store = store
 
     def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del held_ns
-        return self._book.holds(record.id)
+        return self._store.holds(record.id)
 
     def is_abandoned(self, record: AllocationRecord) -> bool:
-        return not self._book.holds(record.id)
+        return not self._store.holds(record.id)
 
 
-class DoorTenure:
+class NodeTenure:
     """Retention by the kind of the allocation: of a claim or of a pod."""
 
     def __init__(self, pods: RetentionPolicy, claims: RetentionPolicy) -> None:

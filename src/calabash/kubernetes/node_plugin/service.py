@@ -36,7 +36,7 @@ from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNode, GpuNodeO
 from calabash.adapters.store import Store, open_store
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.containers.edits import EditsMaker, NodeEdits, device_nodes
 from calabash.kubernetes.node_plugin.containers.host_driver import (
     HostDriver,
@@ -48,24 +48,24 @@ from calabash.kubernetes.node_plugin.containers.host_driver import (
     simulated_driver,
 )
 from calabash.kubernetes.node_plugin.containers.installed_files import install
-from calabash.kubernetes.node_plugin.deleted_pods import DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.deleted_pods import DeletedPods, pod_exists
 from calabash.kubernetes.node_plugin.devices.cordon import Cordon, bare
 from calabash.kubernetes.node_plugin.devices.device_guard import EVERY_NAMESPACE, DeviceGuard, GuardSettings
-from calabash.kubernetes.node_plugin.devices.maintenance import CardCare
+from calabash.kubernetes.node_plugin.devices.maintenance import DeviceMaintenance
 from calabash.kubernetes.node_plugin.devices.plugins import Plugins
 from calabash.kubernetes.node_plugin.disk_space import DiskRoom
 from calabash.kubernetes.node_plugin.pods import NodePods
-from calabash.kubernetes.node_plugin.process_memory import Tidiness
+from calabash.kubernetes.node_plugin.process_memory import HeapTrimmer
 from calabash.kubernetes.node_plugin.reports.metrics import AgentFigures
-from calabash.kubernetes.node_plugin.reports.node_events import NodeHappenings
+from calabash.kubernetes.node_plugin.reports.node_events import NodeEvents
 from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
 from calabash.kubernetes.node_plugin.reports.taint import StartupTaint
-from calabash.kubernetes.node_plugin.reports.usage import UseTelling
+from calabash.kubernetes.node_plugin.reports.usage import UseReportLimit
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending, UsageServer
-from calabash.kubernetes.node_plugin.retention import ClaimTenure, DoorTenure, PodTenure
+from calabash.kubernetes.node_plugin.retention import ClaimTenure, NodeTenure, PodTenure
 from calabash.kubernetes.node_plugin.settings import AgentSettings
 from calabash.kubernetes.object_limits import keep_node_pod
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.skipped_objects import SkippedObjects
 from calabash.kubernetes.telemetry import serving
 from calabash.model.allocation import AllocationRecord
@@ -93,8 +93,8 @@ class AgentService:
         self._stop = threading.Event()
         self._news = threading.Event()  # set when there is something to report, or to stop
         self._client: KubeClient = load_client(settings.kubeconfig or "")
-        self._publisher = Publisher(self._client, settings.node, UseTelling(settings.use_every_s))
-        self._happenings = NodeHappenings(self._client, settings.node)
+        self._publisher = Publisher(self._client, settings.node, UseReportLimit(settings.use_every_s))
+        self._events = NodeEvents(self._client, settings.node)
         self._figures = AgentFigures()
         self.metrics_address = ("", 0)
         self._taint = StartupTaint(self._client, settings.node)
@@ -129,9 +129,9 @@ class AgentService:
     def _failed(self, error: CalabashError) -> None:
         """Report the error that prevents serving, and wait before the next attempt."""
         log.error("the agent cannot serve", reason=error.reason, error=error.message, hint=error.hint)
-        facts, empty = self._facts(error=error, door=self._settings.door), _empty(self._settings.node)
+        facts, empty = self._facts(error=error, api=self._settings.allocation_api), _empty(self._settings.node)
         self._figures.observe(empty, ready=False)
-        self._tell(empty, NodePods(self._fetch), facts, error)
+        self._report(empty, NodePods(self._fetch), facts, error)
         self._stop.wait(RETRY_S)
 
     def _serve(self, stack: ExitStack) -> None:
@@ -147,12 +147,12 @@ class AgentService:
         host_driver = self._host_driver(drivers)
         if files.libraries is not None:
             link_libraries(host_driver, settings.host, files.libraries)
-        desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), book=ClaimBook(), specs=settings.specs)
-        pods, cordon = NodePods(self._fetch, users=desk.book.users), Cordon()
+        desk = ClaimDesk(notes=ClaimNotes(settings.home / "claims"), store=ClaimStore(), specs=settings.specs)
+        pods, cordon = NodePods(self._fetch, users=desk.store.users), Cordon()
         names = SlotNames()
         calendar = CalendarSteps(settings.home / "calendar.json", boot=boot_id())
         membership = ContainerMembership(
-            hierarchy, settings.home / "alloc", names=names, users=desk.book.users, began_s=calendar.began_s
+            hierarchy, settings.home / "alloc", names=names, users=desk.store.users, began_s=calendar.began_s
         )
         agent = NodeAgent(
             home=settings.home,
@@ -162,11 +162,11 @@ class AgentService:
             library=shim_library(),
             environment={} if settings.sim_state is None else simulated_environment(settings.sim_state),
             settings=CardSettings(spill_mib=settings.spill_mib, replicas=settings.replicas, interval=settings.interval),
-            unmanaged_policy=settings.strangers,
+            unmanaged_policy=settings.unmanaged_policy,
             node=settings.node,
             driver_files=files,
             membership=membership,
-            retention=DoorTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.book)),
+            retention=NodeTenure(PodTenure(pods, membership.sandbox_since_s), ClaimTenure(desk.store)),
             workers=settings.workers,
             names=names,
         )
@@ -174,7 +174,7 @@ class AgentService:
         agent.start()
         stack.callback(agent.stop)
         usage, room = _sending(stack, settings.usage, store), DiskRoom(settings.home)
-        cards = CardCare(
+        cards = DeviceMaintenance(
             agent.administration,
             lambda: [state.device for state in agent.devices()],
             settings.home / "orders.json",
@@ -189,7 +189,7 @@ class AgentService:
             membership,
             desk=desk,
             edits=self._edits(agent, host_driver),
-            closed=cordon.why,
+            closed=cordon.closed_reason,
             full=lambda: usage.full() or room.full(),
             granted=self._news.set,
         )
@@ -198,25 +198,25 @@ class AgentService:
         stack.callback(cards.stop)
         cards.start()
         guard = self._guard(agent, pods, hierarchy)
-        departed = DepartedPods(agent, pods, desk.book, lambda record: pod_exists(record, self._fetch))
-        tidiness = Tidiness()
+        deleted = DeletedPods(agent, pods, desk.store, lambda record: pod_exists(record, self._fetch))
+        heap = HeapTrimmer()
         version = ", ".join(d.driver_version() for d in drivers)
         while not self._stop.is_set():
             self._news.clear()
             calendar.observe()
-            tidiness.tend(time.monotonic())
+            heap.trim(time.monotonic())
             pods.synced, cordon.synced = mirrors[0].synced(), mirrors[-1].synced()
             if guard is not None and pods.synced:
-                guard.tend()
-            departed.tend(time.monotonic())
+                guard.reconcile()
+            deleted.reconcile(time.monotonic())
             snapshot = agent.snapshot()
-            refusal = plugins.tend(snapshot, version)
+            refusal = plugins.reconcile(snapshot, version)
             facts = replace(
-                self._facts(driver=version, error=refusal, orders=cards.outcomes(), door=plugins.door),
+                self._facts(driver=version, error=refusal, orders=cards.outcomes(), api=plugins.allocation_api),
                 claims=plugins.claims_degraded,
             )
             starting = refusal is None and not plugins.followed
-            self._tell(snapshot, pods, _starting(facts) if starting else facts, refusal)
+            self._report(snapshot, pods, _starting(facts) if starting else facts, refusal)
             self._figures.observe(
                 snapshot,
                 ready=refusal is None and not starting,
@@ -224,9 +224,11 @@ class AgentService:
                 waiting=usage.waiting,
             )
             if refusal is None and plugins.registered:
-                self._taint.tend(plugins.registrations, time.monotonic())
+                self._taint.reconcile(plugins.registrations, time.monotonic())
             self._news.wait(TICK_S)
-        self._part(agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), door=plugins.door))
+        self._part(
+            agent.snapshot(), pods, self._facts(driver=version, orders=cards.outcomes(), api=plugins.allocation_api)
+        )
 
     def _drivers(self, stack: ExitStack) -> tuple[tuple[GpuDriver, ...], DriverFiles]:
         """Open the drivers of the node's devices, and locate their files. Raises CalabashError if there is no device."""
@@ -263,14 +265,14 @@ class AgentService:
         )
 
     def _mirrors(
-        self, stack: ExitStack, pods: NodePods, wished: Sequence[Callable[[MirrorChange[GpuNode]], None]]
+        self, stack: ExitStack, pods: NodePods, listeners: Sequence[Callable[[MirrorChange[GpuNode]], None]]
     ) -> list[Mirror[Any]]:
         """Start the mirrors of the node's pods and of its own ``GpuNode``, which contains orders for its devices."""
         node = self._settings.node
 
-        def wishes(change: MirrorChange[GpuNode]) -> None:
-            for follow in wished:
-                follow(change)
+        def changed(change: MirrorChange[GpuNode]) -> None:
+            for listener in listeners:
+                listener(change)
 
         skipped = SkippedObjects("calabash-agent").note
         mirrors: list[Mirror[Any]] = [
@@ -285,7 +287,7 @@ class AgentService:
             Mirror(
                 self._client,
                 GPU_NODE,
-                on_change=wishes,
+                on_change=changed,
                 on_skipped=skipped,
                 keep=bare,
                 field_selector=f"metadata.name={node}",
@@ -324,7 +326,7 @@ class AgentService:
         driver: str = "",
         error: CalabashError | None = None,
         orders: Mapping[str, GpuNodeOutcome] | None = None,
-        door: NodeDoor,
+        api: AllocationApi,
     ) -> NodeFacts:
         return NodeFacts(
             agent_version=calabash.__version__,
@@ -333,13 +335,13 @@ class AgentService:
             reason="Serving" if error is None else error.reason.value,
             message="" if error is None else str(error),
             orders=orders or {},
-            door=door,
+            allocation_api=api,
         )
 
-    def _tell(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, error: CalabashError | None) -> None:
+    def _report(self, snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, error: CalabashError | None) -> None:
         try:
             self._publisher.publish(snapshot, pods, facts)
-            self._happenings.fares(error)
+            self._events.report_state(error)
         except CalabashError as failed:
             log.warning("cannot report the state of the node", error=failed.message)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calabash.kubernetes.node_plugin.reports.usage import EVERY_S
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageServer
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.model.device import REPLICAS
 from calabash.node.modes.protocol import WorkerUsers
 from calabash.node.processes.unmanaged import UnmanagedPolicy
@@ -28,14 +28,14 @@ class AgentSettings:
         driver_root: root of the driver's files on the host.
         sim_state: state file of a simulated node, in a directory that has the same path on the host.
         kubeconfig: None to use the service account of its pod.
-        strangers: policy for unmanaged processes.
+        unmanaged_policy: policy for unmanaged processes.
         serve_nvidia_names: serve ``nvidia.com/gpu`` as whole cards to pods that admission did not translate.
         spill_mib: host memory for all spilled memory of the node; 0: no spilling.
         replicas: number of containers that can time-slice a card.
         interval: length of the time slices; "": the driver's default.
         workers: user IDs for workers of isolation ``brokered``; no user of the host or of a pod may have them.
         use_every_s: least interval between reports of used amounts; 0: never.
-        door: the allocation API, unless the label of the node selects one.
+        allocation_api: the allocation API, unless the label of the node selects one.
         unguarded: namespaces whose pods' device access is not guarded (``device_guard``); "*": all.
         relay: register the device plug-ins with the relay of this home instead of the kubelet (``relay.py``).
         usage: server to which usage records are sent; None: records are not kept.
@@ -50,14 +50,14 @@ class AgentSettings:
     driver_root: str = "/"
     sim_state: Path | None = None
     kubeconfig: Path | None = None
-    strangers: UnmanagedPolicy = UnmanagedPolicy.TELL
+    unmanaged_policy: UnmanagedPolicy = UnmanagedPolicy.TELL
     serve_nvidia_names: bool = False
     spill_mib: int = 0
     replicas: int = REPLICAS
     interval: str = ""
     workers: WorkerUsers = WORKER_USERS
     use_every_s: float = EVERY_S
-    door: NodeDoor = NodeDoor.TOKENS
+    allocation_api: AllocationApi = AllocationApi.TOKENS
     unguarded: frozenset[str] = frozenset()
     relay: bool = False
     usage: UsageServer | None = None

@@ -8,13 +8,13 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class NodeDoor(StrEnum):
+class AllocationApi(StrEnum):
     """TOKENS: resource names and the kubelet's device plug-ins. CLAIMS: ResourceClaims (DRA)."""
 
     TOKENS = "tokens"
     CLAIMS = "claims"
 
 
-def door_named(*words: str) -> NodeDoor:
+def allocation_api_named(*words: str) -> AllocationApi:
     """Return the first of the words that names an allocation API; TOKENS if none does."""
-    return next((NodeDoor(word) for word in words if word in tuple(NodeDoor)), NodeDoor.TOKENS)
+    return next((AllocationApi(word) for word in words if word in tuple(AllocationApi)), AllocationApi.TOKENS)

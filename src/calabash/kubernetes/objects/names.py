@@ -42,7 +42,7 @@ TAKEN_FROM = f"{GROUP}/taken-from"
 TENANT = f"{GROUP}/tenant"
 
 # Label of a node: its allocation API, see ``allocation_api``.
-DOOR = f"{GROUP}/door"
+ALLOCATION_API = f"{GROUP}/door"
 
 # Label of a namespace: ``off`` exempts its pods; ``optional`` admits pods unchanged while no admission server answers.
 ADMISSION = f"{GROUP}/admission"

@@ -37,7 +37,7 @@ class PlannedSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     spill_mib: Annotated[int, msgspec.Meta(ge=0, le=MEMORY_MIB_MAX)] = 0
 
     @classmethod
-    def of(cls, part: Slice) -> PlannedSlice:
+    def from_slice(cls, part: Slice) -> PlannedSlice:
         """Return the planned slice of a slice of the model."""
         return cls(
             device=part.device,

@@ -34,7 +34,7 @@ class Shard:
     everything: bool = False
 
     @classmethod
-    def of(cls, selector: str) -> Shard:
+    def from_selector(cls, selector: str) -> Shard:
         """Return the shard of a label selector; "" is all nodes.
 
         Raises:

@@ -46,9 +46,9 @@ class TenantMap:
     def place(self, queue: str) -> NamespacePlace:
         """Return the tenant, the project and the displayed name of a queue."""
         tenant, project = self.queues.get(queue, ("", ""))
-        return NamespacePlace(tenant=tenant, project=project, queue=self.told(queue))
+        return NamespacePlace(tenant=tenant, project=project, queue=self.displayed_name(queue))
 
-    def told(self, queue: str) -> str:
+    def displayed_name(self, queue: str) -> str:
         """Return the name of the queue that users see."""
         tenant, project = self.queues.get(queue, ("", ""))
         return f"{tenant}/{project}" if project else queue

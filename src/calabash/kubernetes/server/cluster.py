@@ -31,8 +31,6 @@ UNKNOWN = "unknown"
 class ClusterMoment:
     """A consistent snapshot of the cluster: devices, slices by pod, pods, and tenants of queues."""
 
-    """One look at everything: devices, who has what of them, pods, and where these are counted."""
-
     devices: list[views.NumberedDevice]
     parts: dict[str, list[views.HeldPart]]
     pods: list[ServedPod]
@@ -131,7 +129,7 @@ class ClusterFace:
         more = len(seen) > begin + page.limit
         return replies.AllocationList(items=shown, next=shown[-1].id if more else "")
 
-    def why(self, name: str, visibility: Visibility) -> replies.WhyReply:
+    def explain(self, name: str, visibility: Visibility) -> replies.WhyReply:
         """Return why a pod waits, or where it runs. Raises CalabashError(NOT_FOUND)."""
         moment, pod = self.moment(), self._state.pod(name)
         if pod is None or not self.sees(visibility, pod, moment.tenants):
@@ -187,7 +185,7 @@ class ClusterFace:
         for pod in moment.pods:
             state = views.state_of(pod, moment.parts.get(pod.facts.uid, ()))
             place = self.place(pod, moment.tenants)
-            told = (state, views.why(pod, state), place)
+            told = (state, views.waiting_reason(pod, state), place)
             found["allocations", pod.facts.uid] = Trace(mark=told, tenant=place.tenant, user=views.user_of(pod))
         for queue in self._state.queues():
             view = views.queue_view(queue, moment.tenants)

@@ -36,10 +36,10 @@ class DeviceOrders:
         order = {"id": secrets.token_hex(8), "what": "undrain"}
         self._want(name, {"drained": None, "reason": None, "order": order}, drained=False)
 
-    def _want(self, name: str, care: Mapping[str, Any], *, drained: bool) -> None:
+    def _want(self, name: str, wanted: Mapping[str, Any], *, drained: bool) -> None:
         one = self._cluster.numbered(name)
         uuid, node = one.device.uuid, one.node.metadata.name
-        self._client.patch(GPU_NODE, node, body={"spec": {"devices": {uuid: care}}})
+        self._client.patch(GPU_NODE, node, body={"spec": {"devices": {uuid: wanted}}})
 
         def seen() -> bool:
             there = self._state.node(node)

@@ -40,8 +40,6 @@ from calabash.platform.handlers.request import (
 class ClusterContext:
     """Facts about the server for the handlers: its home, and the address of the console."""
 
-    """What the routes need besides the cluster: the server's home, and where a browser finds the console."""
-
     home: str
     namespace: str
     started_at: float
@@ -100,9 +98,9 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 
 
 @get("/v1/allocations/{id:str}/why")
-async def why(request: Asked, id: str) -> replies.WhyReply:  # noqa: A002
+async def explain_allocation(request: Asked, id: str) -> replies.WhyReply:  # noqa: A002
     visibility, name = visibility_of(request), requests.checked_id(id)
-    return await work(request, lambda: visibility.shown_why(cluster_of(request).why(name, visibility)))
+    return await work(request, lambda: visibility.shown_why(cluster_of(request).explain(name, visibility)))
 
 
 @get("/v1/overview")
@@ -207,7 +205,7 @@ SERVED: tuple[HTTPRouteHandler, ...] = (
     drain,
     undrain,
     list_allocations,
-    why,
+    explain_allocation,
     show_overview,
     list_events,
     list_queues,

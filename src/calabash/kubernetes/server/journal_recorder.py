@@ -14,7 +14,7 @@ from calabash.kubernetes.server import views
 from calabash.kubernetes.server.cluster import ClusterFace, ClusterMoment
 from calabash.model.errors import CalabashError
 
-LOOK_S = 2.0
+POLL_S = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ class ClusterRecorder:
     """Thread that compares the cluster with its last snapshot and records the differences.
 
     Args:
-        looked: called with each snapshot.
+        observed: called with each snapshot.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class ClusterRecorder:
         store: Store,
         clock: Clock,
         *,
-        looked: Callable[[ClusterMoment], None] = lambda _: None,
+        observed: Callable[[ClusterMoment], None] = lambda _: None,
     ) -> None:
-        self._looked = looked
+        self._observed = observed
         self._cluster = cluster
         self._store = store
         self._clock = clock
@@ -55,17 +55,17 @@ class ClusterRecorder:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self.look()
+                self.record_changes()
             except CalabashError as error:
                 log.warning("cannot write events", error=error.message)
             except Exception:
                 log.exception("cannot compare the cluster with its last snapshot")
-            self._stopping.wait(LOOK_S)
+            self._stopping.wait(POLL_S)
 
-    def look(self) -> None:
+    def record_changes(self) -> None:
         """Record the differences to the last snapshot; the first call records nothing. Raises CalabashError."""
         moment = self._cluster.moment()
-        self._looked(moment)
+        self._observed(moment)
         pods, devices = _pods(moment), _devices(moment)
         if self._pods is not None:
             at = self._clock.now_s()
@@ -77,14 +77,14 @@ class ClusterRecorder:
 
 
 def _pods(moment: ClusterMoment) -> dict[str, Told]:
-    tell = views.told_with(moment.tenants)
+    displayed = views.told_with(moment.tenants)
     found = {}
     for pod in moment.pods:
         state = views.state_of(pod, moment.parts.get(pod.facts.uid, ()))
-        reason, text = views.why(pod, state)
+        reason, text = views.waiting_reason(pod, state)
         name = f"pod {pod.facts.namespace}/{pod.facts.name}"
         where = f" on node {pod.facts.node}" if pod.facts.node else ""
-        found[pod.facts.uid] = (state, reason, f"{name}{where}" + (f": {tell(text)}" if text else ""))
+        found[pod.facts.uid] = (state, reason, f"{name}{where}" + (f": {displayed(text)}" if text else ""))
     return found
 
 

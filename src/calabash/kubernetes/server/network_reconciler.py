@@ -29,7 +29,7 @@ from calabash.net.objects.specs import decode
 from calabash.platform.networks.store import NetworkStore
 
 COMPONENT = "calabash-server"
-LOOK_S = 3.0  # greatest age of the network controller's conditions
+POLL_S = 3.0  # greatest age of the network controller's conditions
 VALID = "Valid"
 PASSES_MAX = 16
 PLATFORM = Principal(user=COMPONENT, uid=0, roles=(Member(user=COMPONENT, role=Role.ADMIN),))
@@ -43,24 +43,24 @@ Key = tuple[NetworkKind, str]
 class _Known:
     """Generations of an applied object in the API server and in the store: if both are the same, so is the object."""
 
-    """The generations, there and in the book, of an object that was put: while both are the same, so is it."""
-
     uid: str
     generation: int
     kept: int
 
 
 class KubeNetworkKeeper:
-    """Thread that reconciles after a change, and every ``LOOK_S`` seconds."""
+    """Thread that reconciles after a change, and every ``POLL_S`` seconds."""
 
-    def __init__(self, client: KubeClient, book: NetworkStore) -> None:
-        self._client, self._book = client, book
+    def __init__(self, client: KubeClient, store: NetworkStore) -> None:
+        self._client, self._store = client, store
         self._due, self._stopping = threading.Event(), threading.Event()
         self._known: dict[Key, _Known] = {}
         self._held: set[str] = set()  # UIDs of objects with the finalizer, also before the mirrors show it
         skipped = SkippedObjects(COMPONENT).note
         self._mirrors: dict[NetworkKind, Mirror[KubeNetworkObject]] = {
-            kind: Mirror(client, resource, on_change=lambda _: self._due.set(), on_error=_lost, on_skipped=skipped)
+            kind: Mirror(
+                client, resource, on_change=lambda _: self._due.set(), on_error=_log_watch_error, on_skipped=skipped
+            )
             for kind, resource in NETWORK_KINDS.items()
             if client.serves(resource)
         }
@@ -86,15 +86,15 @@ class KubeNetworkKeeper:
         while not self._stopping.is_set():
             self._due.clear()
             try:
-                if all(mirror.synced(LOOK_S) for mirror in self._mirrors.values()):
-                    self.look()
+                if all(mirror.synced(POLL_S) for mirror in self._mirrors.values()):
+                    self.reconcile()
             except CalabashError as error:
                 log.warning("cannot reconcile networks", error=error.message)
             except Exception:
                 log.exception("cannot reconcile networks")
-            self._due.wait(LOOK_S)
+            self._due.wait(POLL_S)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Reconcile all objects. Raises CalabashError; the next call continues."""
         found = dict(self._objects())
         faults: dict[Key, CalabashError] = {}
@@ -113,7 +113,7 @@ class KubeNetworkKeeper:
         self._held &= {item.metadata.uid for item in found.values()}
         self._known = {key: known for key, known in self._known.items() if key in found}
         for key, item in found.items():
-            self._tell(key, item, faults.get(key))
+            self._write_status(key, item, faults.get(key))
 
     def _objects(self) -> Iterator[tuple[Key, KubeNetworkObject]]:
         for kind, mirror in self._mirrors.items():
@@ -121,7 +121,7 @@ class KubeNetworkKeeper:
                 yield (kind, network_name(item.metadata.name)), item
 
     def _kept(self, key: Key) -> StoredNetworkObject | None:
-        return self._book.state().kept.get((str(key[0]), key[1]))
+        return self._store.state().kept.get((str(key[0]), key[1]))
 
     def _put(self, key: Key, item: KubeNetworkObject) -> bool:
         """Apply an object to the store; return True if the store changed. Raises CalabashError if the object is invalid."""
@@ -131,7 +131,7 @@ class KubeNetworkKeeper:
             return False
         wanted = decode(key[0], key[1], item.spec)
         self._hold(key[0], item)
-        made = self._book.put(PLATFORM, wanted)
+        made = self._store.put(PLATFORM, wanted)
         self._known[key] = _Known(now.uid, now.generation, made.generation)
         return made.generation != now.kept
 
@@ -141,7 +141,7 @@ class KubeNetworkKeeper:
             return False
         there = self._kept(key) is not None
         if (there and key in self._known) or (there and _was_valid(item)):
-            self._book.remove(PLATFORM, *key)
+            self._store.remove(PLATFORM, *key)
         left = [name for name in item.metadata.finalizers if name != NETWORK_FINALIZER]
         meta = {"finalizers": left, "resourceVersion": item.metadata.resource_version}
         self._client.patch(NETWORK_KINDS[key[0]], item.metadata.name, body={"metadata": meta})
@@ -158,7 +158,7 @@ class KubeNetworkKeeper:
             self._client.patch(NETWORK_KINDS[kind], item.metadata.name, body={"metadata": meta})
             self._held.add(item.metadata.uid)
 
-    def _tell(self, key: Key, item: KubeNetworkObject, fault: CalabashError | None) -> None:
+    def _write_status(self, key: Key, item: KubeNetworkObject, fault: CalabashError | None) -> None:
         if _leaves(item) and fault is None:
             return
         status = _status(item, self._kept(key), fault)
@@ -222,5 +222,5 @@ def _same(item: KubeNetworkObject, status: Mapping[str, Any]) -> bool:
     return {(c.type, c.status, c.reason, c.message) for c in told.conditions} == wanted
 
 
-def _lost(error: Exception) -> None:
+def _log_watch_error(error: Exception) -> None:
     log.info("a watch failed and starts again", error=str(error))

@@ -26,7 +26,7 @@ from calabash.model.tenancy import DEFAULT_PROJECT
 LAG_MAX_S = 300.0  # limit of open usage after the last record, for a node that sends nothing
 ENDED_KEPT_S = 120.0
 TAIL_S = 5.0  # an end is detected with at most this delay
-LOOK_NS = 1_000_000_000
+POLL_NS = 1_000_000_000
 
 _Key = tuple[str, str]  # allocation and device
 
@@ -34,8 +34,6 @@ _Key = tuple[str, str]  # allocation and device
 @dataclass(slots=True)
 class _Held:
     """A slice that a pod holds or held. ``known``: it was held when this program started."""
-
-    """A slice that a pod holds or held. ``known``: it was held already when this program began."""
 
     record: UsageRecord
     seen_s: float
@@ -64,7 +62,7 @@ class ClusterUsage:
         self._lock = threading.Lock()
         self._held: dict[_Key, _Held] = {}
         self._reached = dict(reached)
-        self._looked_ns: int | None = None
+        self._updated_ns: int | None = None
 
     def taken(self, records: Iterable[UsageRecord]) -> None:
         """Note records that are now in the store."""
@@ -73,11 +71,11 @@ class ClusterUsage:
                 key = one.allocation, one.device
                 self._reached[key] = max(one.to_s, self._reached.get(key, 0.0))
 
-    def look(self, moment: ClusterMoment) -> None:
+    def update(self, moment: ClusterMoment) -> None:
         """Update the held slices from a snapshot."""
         now_s, found = self._clock.now_s(), self._slices(moment)
         with self._lock:
-            first = self._looked_ns is None
+            first = self._updated_ns is None
             for key, record in found.items():
                 before = self._held.get(key)
                 if before is None or before.ended_s is not None:
@@ -90,13 +88,13 @@ class ClusterUsage:
                 if held.ended_s is not None and self._over(key, held.ended_s, now_s):
                     del self._held[key]
             self._reached = {key: until_s for key, until_s in self._reached.items() if key in self._held}
-            self._looked_ns = self._clock.monotonic_ns()
+            self._updated_ns = self._clock.monotonic_ns()
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
         """Return the usage that the store has no records of, and the time up to which usage is counted with it."""
-        looked_ns = self._looked_ns
-        if looked_ns is None or self._clock.monotonic_ns() - looked_ns >= LOOK_NS:
-            self.look(self._moment())
+        updated_ns = self._updated_ns
+        if updated_ns is None or self._clock.monotonic_ns() - updated_ns >= POLL_NS:
+            self.update(self._moment())
         with self._lock:
             now_s = self._clock.now_s()
             spans = [(held, self._begin_s(key, held)) for key, held in self._held.items()]

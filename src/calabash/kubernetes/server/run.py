@@ -1,7 +1,7 @@
-"""``calabash cluster``: the server of a cluster until it is told to end. Wiring.
+"""``calabash cluster``: construct the parts of the server of a cluster, run it, and stop it at a signal.
 
-One serves at a time: by a Lease among replicas, and by the lock of its home on one disk. A server that loses the lease ends
-and is started again by whoever runs it.
+One replica serves at a time: the one that holds the Lease, and on one disk the one that holds the lock of its home. A server
+that loses the lease ends with an error, so that the kubelet or the service manager starts it again.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ from calabash.platform.notifications.wiring import notifying
 from calabash.platform.tenancy.store import TenancyStore
 
 SYNCED_S = 120.0
-LOOK_S = 0.5
+POLL_S = 0.5
 WAIT_FOR_LEAD_S = 0.1
 
 log = structlog.get_logger(__name__)
 
 
 def run_cluster(client: KubeClient, order: ClusterOrder) -> None:
-    """Serve until a signal says to end. Raises CalabashError for what keeps it from serving."""
+    """Serve until SIGTERM or SIGINT. Raises CalabashError if the server cannot serve, or loses the lease."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     ClusterProgram(client, order).run()
 
 
 class LeaseWatch:
-    """Ends the server when another may lead."""
+    """Thread that stops the server when the lease is lost; another server may then lead."""
 
     def __init__(self, lead: LeadershipLoop, server: Server) -> None:
         self._lead, self._server = lead, server
@@ -94,7 +94,7 @@ class LeaseWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(POLL_S):
             if self._lead.term() != self._term:
                 self.lost = True
                 log.warning("another server may lead now: this one ends", holder=self._lead.holder())
@@ -103,7 +103,7 @@ class LeaseWatch:
 
 
 class ClusterProgram:
-    """Everything that one replica does."""
+    """One replica of the server: wait for the lease, serve, and stop."""
 
     def __init__(self, client: KubeClient, order: ClusterOrder) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class ClusterProgram:
         self.metrics_address = ("", 0)
 
     def run(self) -> None:
-        """Wait for the lead and serve until ``stop``. Raises CalabashError for what keeps it from serving."""
+        """Wait for the lease and serve until ``stop``. Raises CalabashError if the server cannot serve, or loses the lease."""
         with ExitStack() as stack:
             stack.enter_context(own_home(self._order.home))
             store = open_store(self._order.database)
@@ -124,7 +124,7 @@ class ClusterProgram:
                 self._serve(store, lead, stack)
 
     def stop(self) -> None:
-        """Have ``run`` return; from any thread."""
+        """Make ``run`` return. May be called from any thread."""
         self._ended.set()
         if self._server is not None:
             self._server.stop()
@@ -137,7 +137,7 @@ class ClusterProgram:
         log.info("serves metrics", port=self.metrics_address[1])
 
     def _lead(self, stack: ExitStack) -> LeadershipLoop | None:
-        """The lead, when it is had; None when it is waited for no more."""
+        """Wait for the lease; return its loop, or None if ``stop`` is called first."""
         order = self._order
         identity = order.identity or f"{COMPONENT}-{secrets.token_hex(4)}"
         election = Election(
@@ -226,7 +226,7 @@ class ClusterProgram:
             figures.collects(lambda: usage.collection.seen_at_s, usage.expiry)
             usage.start()
             stack.callback(usage.stop)
-        recorder = ClusterRecorder(cluster, store, clock, looked=running.look)
+        recorder = ClusterRecorder(cluster, store, clock, observed=running.update)
         housekeeper = Housekeeper(
             store=store, clock=clock, kept=order.settings.journal.retention(), log_file=order.home / LOG_FILE
         )
@@ -272,7 +272,7 @@ def _watch(client: KubeClient, state: ClusterState, stack: ExitStack) -> None:
 
 
 def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListener, stack: ExitStack) -> Server:
-    """The server on its sockets: one for processes beside it, one for the gateway."""
+    """Return the server with its listeners: a Unix socket for local programs, and one for the gateway if there is one."""
     address = Path(socket_path(order.home))
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener, mode=0o600)
@@ -289,7 +289,7 @@ def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListen
 
 
 def own_account(login: str) -> int:
-    """The only account here is the server's own, which whoever may run programs in its pod has: its administrator."""
+    """Return the user ID of a login name; only the server's own user is known. Returns -1 for other names."""
     return os.geteuid() if login == user_name(os.geteuid()) else -1
 
 

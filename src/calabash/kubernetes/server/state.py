@@ -59,22 +59,27 @@ class ClusterState:
             client,
             POD,
             on_change=self._pod,
-            on_error=_lost,
+            on_error=_log_watch_error,
             on_skipped=skipped,
             keep=_PodKeeping(),
             only=may_concern_us,
         )
         self._nodes: Mirror[GpuNode] = Mirror(
-            client, GPU_NODE, on_change=self._news, on_error=_lost, on_skipped=skipped
+            client, GPU_NODE, on_change=self._notify, on_error=_log_watch_error, on_skipped=skipped
         )
         self._queues: Mirror[KubeQueue] = Mirror(
-            client, QUEUE, on_change=self._other, on_error=_lost, on_skipped=skipped
+            client, QUEUE, on_change=self._other, on_error=_log_watch_error, on_skipped=skipped
         )
         self._namespaces: Mirror[Namespace] = Mirror(
-            client, NAMESPACE, on_change=self._other, on_error=_lost, on_skipped=skipped, keep=_keep_namespace
+            client,
+            NAMESPACE,
+            on_change=self._other,
+            on_error=_log_watch_error,
+            on_skipped=skipped,
+            keep=_keep_namespace,
         )
         self._tenants: Mirror[KubeTenant] = Mirror(
-            client, TENANT, on_change=self._other, on_error=_lost, on_skipped=skipped
+            client, TENANT, on_change=self._other, on_error=_log_watch_error, on_skipped=skipped
         )
 
     def start(self) -> None:
@@ -159,10 +164,10 @@ class ClusterState:
         )
 
     def _other(self, change: MirrorChange[Any]) -> None:
-        self._news(change)
+        self._notify(change)
         self._changed()
 
-    def _news(self, _: MirrorChange[Any]) -> None:
+    def _notify(self, _: MirrorChange[Any]) -> None:
         with self._told:
             self._told.notify_all()
 
@@ -199,5 +204,5 @@ def _keep_namespace(namespace: Namespace) -> Namespace:
     return Namespace(metadata=msgspec.structs.replace(meta, labels=labels, annotations={}, finalizers=()))
 
 
-def _lost(error: Exception) -> None:
+def _log_watch_error(error: Exception) -> None:
     log.info("a watch failed and starts again", error=str(error))

@@ -23,14 +23,14 @@ from calabash.platform.tenancy.directory import People
 from calabash.platform.tenancy.store import TenancyStore
 
 COMPONENT = "calabash-server"
-LOOK_S = 3.0  # greatest age of the figures in the status
+POLL_S = 3.0  # greatest age of the figures in the status
 READY = "Ready"
 
 log = structlog.get_logger(__name__)
 
 
 class TenantKeeper:
-    """Thread that reconciles when ``due`` is set, and every ``LOOK_S`` seconds."""
+    """Thread that reconciles when ``due`` is set, and every ``POLL_S`` seconds."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class TenantKeeper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self.look()
+                self.reconcile()
             except CalabashError as error:
                 log.warning("cannot reconcile tenants", error=error.message)
             except Exception:
                 log.exception("cannot reconcile tenants")
-            self._due.wait(LOOK_S)
+            self._due.wait(POLL_S)
             self._due.clear()
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Reconcile all tenants. Raises CalabashError; the next call continues."""
         self._adopt()
         faults = self._keep_queues(self._state.tenants())
         for tenant in self._state.tenants():
-            self._tell(tenant, faults.get(tenant.metadata.name, ""))
+            self._write_status(tenant, faults.get(tenant.metadata.name, ""))
 
     # -- what requests are judged by -----------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class TenantKeeper:
 
     # -- status --------------------------------------------------------------------------------------------------
 
-    def _tell(self, tenant: KubeTenant, fault: str) -> None:
+    def _write_status(self, tenant: KubeTenant, fault: str) -> None:
         name = tenant.metadata.name
         status = self._status(tenant, fault)
         if _same(tenant.status, status):

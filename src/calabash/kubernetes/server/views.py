@@ -27,14 +27,12 @@ _REASONS = {reason.value for reason in Reason}
 class NumberedDevice:
     """A device of the cluster. ``number`` counts the devices of all nodes."""
 
-    """A device of the cluster: ``number`` counts all devices, node by node."""
-
     number: int
     node: GpuNode
     device: GpuNodeDevice
 
     @property
-    def care(self) -> GpuNodeDeviceSpec:
+    def spec(self) -> GpuNodeDeviceSpec:
         return self.node.spec.devices.get(self.device.uuid, GpuNodeDeviceSpec())
 
 
@@ -70,7 +68,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
     memory_mib = min(device.memory_mib, sum(_resident_mib(part, device) for part in device.slices))
     whole = any(part.mode == EXCLUSIVE.name for part in device.slices)
     core_percent = 100 if whole else min(100, sum(part.promised_percent for part in device.slices))
-    drained = one.care.drained
+    drained = one.spec.drained
     return replies.DeviceView(
         uuid=device.uuid,
         index=one.number,
@@ -86,7 +84,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
         temperature_c=0,
         power_w=0.0,
         health=device.health,
-        cause=(one.care.reason if drained else device.reason) or ("its node is cordoned" if _cordoned(one) else ""),
+        cause=(one.spec.reason if drained else device.reason) or ("its node is cordoned" if _cordoned(one) else ""),
         mode=device.mode,
         pinned=device.modes[0] if len(device.modes) == 1 else "",
         replicas=device.replicas,
@@ -100,13 +98,13 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
 
 def device_detail(one: NumberedDevice) -> replies.DeviceDetail:
     """Return the details of a device as its agent reports them; a cluster keeps no history."""
-    care, device = one.care, one.device
+    spec, device = one.spec, one.device
     return replies.DeviceDetail(
         device=device_view(one),
         since=None,
         needs="" if device.health == Health.HEALTHY else "operator",
-        drained=care.drained or _cordoned(one),
-        drained_why=care.reason or ("its node is cordoned" if _cordoned(one) else ""),
+        drained=spec.drained or _cordoned(one),
+        drained_why=spec.reason or ("its node is cordoned" if _cordoned(one) else ""),
         evict_at=None,
         hold_until=None,
         figures={},
@@ -133,7 +131,7 @@ def allocation_view(
     facts = pod.facts
     request = facts.request.containers[0].request if facts.request is not None else GpuRequest()
     state = state_of(pod, held)
-    reason, explanation = why(pod, state)
+    reason, explanation = waiting_reason(pod, state)
     return replies.AllocationView(
         id=facts.uid,
         tenant=place.tenant,
@@ -168,7 +166,7 @@ def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
     return RUNNING if held else GRANTED
 
 
-def why(pod: ServedPod, state: str) -> tuple[str, str]:
+def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
     """Return code and text of the reason for which a pod waits or ends; both empty for other pods."""
     facts = pod.facts
     if facts.leaving:
@@ -187,7 +185,7 @@ def why(pod: ServedPod, state: str) -> tuple[str, str]:
 
 def told_with(tenants: TenantMap) -> Callable[[str], str]:
     """Return a function that replaces queue names in a text of the planner by the names that users see."""
-    return lambda text: _WORD.sub(lambda match: tenants.told(match[0]), text) if text else text
+    return lambda text: _WORD.sub(lambda match: tenants.displayed_name(match[0]), text) if text else text
 
 
 def _slice(one: HeldPart) -> replies.SliceUseView:
@@ -215,8 +213,8 @@ def _slice(one: HeldPart) -> replies.SliceUseView:
 def queue_view(queue: KubeQueue, tenants: TenantMap) -> replies.QueueView:
     spec, status = queue.spec, queue.status
     return replies.QueueView(
-        name=tenants.told(queue.metadata.name),
-        parent=tenants.told(spec.parent) if spec.parent else "",
+        name=tenants.displayed_name(queue.metadata.name),
+        parent=tenants.displayed_name(spec.parent) if spec.parent else "",
         deserved=spec.deserved,
         limit=spec.limit,
         weight=spec.weight,

@@ -42,8 +42,6 @@ class UsageAccount:
         doubt: why the API server does not confirm the record; "" if it does.
     """
 
-    """Who pays; ``tenant`` "" is nobody. ``doubt``: why it is not what the API server says, "" when it is."""
-
     tenant: str
     project: str
     queue: str
@@ -93,7 +91,7 @@ class Attribution:
         known = self._queues.get((node, entry.allocation))
         return known is not None and self._now_s() < known[2]
 
-    def of(self, node: str, entry: UsageEntry) -> UsageAccount:
+    def account_of(self, node: str, entry: UsageEntry) -> UsageAccount:
         """Return the account of a record from this node. Raises CalabashError if the API server does not answer."""
         key = (node, entry.allocation)
         if not self.knows(node, entry):

@@ -121,7 +121,7 @@ class UsageCollection:
         self.server.stop()
         self._worker.shutdown()
 
-    def told(self) -> CollectionState:
+    def state(self) -> CollectionState:
         """Return the state of the collection."""
         return CollectionState(
             sources=len(self._store.collected.sources()),
@@ -156,7 +156,7 @@ class UsageCollection:
         if batch.after > last:
             if not batch.lost:
                 return UsageTaken(last=last)
-            self._tell(node, "usage_lost", _lost(node, last, batch.after))
+            self._write_event(node, "usage_lost", _lost_message(node, last, batch.after))
         accounts = self._accounts(node, [e for e in batch.entries if e.number > last])
         now_s = self._now_s()
         new = [_interval(e, account, now_s=now_s) for e, account in accounts]
@@ -172,14 +172,14 @@ class UsageCollection:
             asked += not self._attribution.knows(node, entry)
             if asked > PODS_MAX:
                 break
-            account = self._attribution.of(node, entry)
+            account = self._attribution.account_of(node, entry)
             if account.doubt:
-                self._tell(account.doubt, "usage_doubtful", account.doubt)
+                self._write_event(account.doubt, "usage_doubtful", account.doubt)
             found.append((entry, account))
         self._allowances.took(node, len(found) + POD_COST * asked)
         return found
 
-    def _tell(self, about: str, kind: str, message: str) -> None:
+    def _write_event(self, about: str, kind: str, message: str) -> None:
         """Write an event, at most once an hour for the same subject."""
         now_s = self._now_s()
         if abs(now_s - self._told.get(about, float("-inf"))) < TOLD_AGAIN_S:
@@ -190,7 +190,7 @@ class UsageCollection:
         self._store.add_events([{"at": now_s, "kind": kind, "message": message}])
 
 
-def _lost(node: str, last: int, after: int) -> str:
+def _lost_message(node: str, last: int, after: int) -> str:
     gone = f"usage of node {node} from number {last + 1} to {after} is not there any more"
     return gone if last else f"{gone}, or was sent under the name of an earlier database"
 

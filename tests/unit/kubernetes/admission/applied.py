@@ -1,4 +1,4 @@
-"""A JSON patch applied as an API server applies it, to judge patches by what they make."""
+"""Application of a JSON patch as by an API server, to test patches by their result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def applied(tree: Any, patch: Sequence[dict[str, Any]]) -> Any:
-    """The object after the patch. Raises KeyError or IndexError where RFC 6902 says that it cannot be applied."""
+    """Return the patched object. Raises KeyError or IndexError if RFC 6902 forbids the patch."""
     result = copy.deepcopy(tree)
     for operation in patch:
         steps = [step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:]]

@@ -1,4 +1,4 @@
-"""Pods that ask by claims: held like all others, in their own terms, and believed no more than the claims themselves."""
+"""Tests of admission of pods with claims: they are gated like other pods, and claims are read again by the planner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calabash.kubernetes.admission.validate import validate
 from calabash.kubernetes.claims.device_names import EXTENDED
 from calabash.kubernetes.dialects.pod import AskingClaim, pod_of
 from calabash.kubernetes.objects import names
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.pod_request import read_request
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest, ModeName
@@ -48,7 +48,7 @@ def test_a_pod_whose_claim_asks_for_devices_is_held_and_given_to_our_scheduler()
         or not pod["spec"]["containers"][0]["resources"]["limits"]
     )
     asked = read_request(pod["metadata"]["annotations"][names.REQUEST])
-    assert asked.door is NodeDoor.CLAIMS
+    assert asked.allocation_api is AllocationApi.CLAIMS
     assert [(part.container, part.request.count) for part in asked.containers] == [("gpu", 2)]
     assert (asked.containers[0].request.gang, asked.containers[0].request.gang_size) == ("g", 4)
     assert admitted(pod, namespace=where({"gpu": WHOLE, "nic": None})) == pod
@@ -61,11 +61,11 @@ def test_a_claim_that_is_not_there_yet_holds_its_pod_and_one_of_others_does_not(
     assert admitted(claiming("gpu")) == claiming("gpu"), "nobody has looked"
 
 
-def test_a_pod_asks_by_one_door_and_for_what_can_be_counted() -> None:
+def test_a_pod_asks_by_one_allocation_api_and_for_what_can_be_counted() -> None:
     with pytest.raises(CalabashError, match="by names of resources and by claim gpu"):
         admitted(claiming("gpu", limits={names.GPUS: "1"}), namespace=where({"gpu": WHOLE}))
     tokens = admitted(claiming("later", limits={names.GPUS: "1"}), namespace=where({}))
-    assert read_request(tokens["metadata"]["annotations"][names.REQUEST]).door is NodeDoor.TOKENS
+    assert read_request(tokens["metadata"]["annotations"][names.REQUEST]).allocation_api is AllocationApi.TOKENS
     fault = CalabashError("all of them", reason=Reason.UNSUPPORTED)
     with pytest.raises(CalabashError, match="claim gpu: all of them"):
         admitted(claiming("gpu"), namespace=where({"gpu": fault}))
@@ -146,8 +146,8 @@ def test_pod_that_asks_by_the_name_of_a_device_class_is_held_until_it_is_planned
     assert pod["spec"]["schedulingGates"] == [{"name": names.PLAN_GATE}]
     assert pod["spec"]["containers"] == tree["spec"]["containers"]
     request = read_request(pod["metadata"]["annotations"][names.REQUEST])
-    assert (request.door, [(c.container, c.request.count) for c in request.containers]) == (
-        NodeDoor.CLAIMS,
+    assert (request.allocation_api, [(c.container, c.request.count) for c in request.containers]) == (
+        AllocationApi.CLAIMS,
         [(EXTENDED, 2)],
     )
     assert admitted(pod, namespace=where({EXTENDED: WHOLE})) == pod

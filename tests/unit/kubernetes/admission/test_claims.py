@@ -1,4 +1,4 @@
-"""What claims say to the driver is refused when they are created, where nobody could follow it."""
+"""Tests of admission of claims: invalid parameters of the driver are refused at creation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What admission makes of a pod: one form, whosever words it was written in, and the same again."""
+"""Tests of the mutating webhook: all dialects result in one form, and a second review changes nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ APART = namespace_terms("team", {names.ISOLATION: "brokered"}, {})
 
 
 def as_stored(tree: Any) -> Any:
-    """As an API server hands it to a webhook: strings for amounts, requests from limits, the default scheduler."""
+    """Return the pod as a webhook receives it: amounts are strings, requests are set from limits, the scheduler is default."""
     tree = copy.deepcopy(tree)
     spec = tree["spec"]
     spec.setdefault("schedulerName", "default-scheduler")

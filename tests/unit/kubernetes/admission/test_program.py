@@ -1,4 +1,4 @@
-"""The whole server over TLS, asked as API servers ask, on an API server in memory."""
+"""Tests of the admission server over TLS, with the requests of API servers and an API server in memory."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_new_certificate_is_served_to_new_connections_and_old_ones_stay(
     assert before.sock.getpeercert(True) == first
 
 
-def test_certificates_of_somebody_else_are_read_again_when_they_change(kube: MemoryKube, tmp_path: Path) -> None:
+def test_certificates_of_another_issuer_are_read_again_when_they_change(kube: MemoryKube, tmp_path: Path) -> None:
     import datetime
 
     now = datetime.datetime.now(datetime.UTC)
@@ -251,7 +251,7 @@ def test_it_is_ready_when_it_has_a_certificate_and_knows_the_namespaces(kube: Me
 
 
 def client_pair(authority: KeyPair, name: str, directory: Path) -> ssl.SSLContext:
-    """A client's context with a certificate of this name that the authority signed."""
+    """Return the TLS context of a client with a certificate of this name that the authority signed."""
     path = directory / f"{name}.pem"
     path.write_bytes(client_certificate(authority.certificate, authority.key, name))
     context = ssl.create_default_context()

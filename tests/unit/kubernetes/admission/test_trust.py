@@ -1,4 +1,4 @@
-"""Replicas agree on one authority, nobody is shown a certificate that is not trusted yet, and nothing ends unseen."""
+"""Tests of certificates: replicas agree on one authority, serve no certificate before it is trusted, and report expiry."""
 
 from __future__ import annotations
 

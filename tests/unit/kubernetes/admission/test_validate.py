@@ -1,4 +1,4 @@
-"""What only the product may write is refused to everybody else, and what could never run to everybody."""
+"""Tests of the validating webhook: fields of the product, and pods that could never run, are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What API servers are told to ask about."""
+"""Tests of the webhook configurations: the objects that API servers send for review."""
 
 from __future__ import annotations
 

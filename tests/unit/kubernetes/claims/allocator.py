@@ -1,4 +1,4 @@
-"""The part of Kubernetes' allocator that decides whether a device can be had beside others: counters and capacity."""
+"""The part of Kubernetes' DRA allocator that decides if a device can be allocated beside others: counters and capacity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.kubernetes.objects.quantity import parse_quantity
 
 
 class Allocator:
-    """What is allocated of a pool. A device that several can have takes its counters once, with the first."""
+    """Allocations from one pool. A shared device consumes its counters once, with its first allocation."""
 
     def __init__(self, specs: Sequence[ResourceSliceSpec]) -> None:
         self.devices = {device.name: device for spec in specs for device in spec.devices}
@@ -24,7 +24,7 @@ class Allocator:
         self.results: list[AllocatedDevice] = []
 
     def take(self, name: str, asked: Mapping[str, str]) -> AllocatedDevice | None:
-        """One more allocation of a device, or None where it cannot be had."""
+        """Allocate a device once more; return None if it cannot be allocated."""
         device = self.devices[name]
         shared = bool(device.allow_multiple_allocations)
         if name in self._consumed and not shared:
@@ -62,7 +62,7 @@ class Allocator:
 def _consumed(
     device: SliceDevice, asked: Mapping[str, str], have: Mapping[str, Fraction]
 ) -> dict[str, Fraction] | None:
-    """What one allocation consumes, None where there is not as much, or not such a thing."""
+    """Return the amounts that one allocation consumes; None if the device has less, or has no such capacity."""
     if set(asked) - set(device.capacity):
         return None
     found = {}

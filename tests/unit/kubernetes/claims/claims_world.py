@@ -1,4 +1,4 @@
-"""Cards as drivers describe them, and claims as the scheduler allocates them."""
+"""Devices as drivers describe them, and claims as the scheduler allocates them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def card(index: int = 0, **changes: Any) -> Device:
-    """An H100 that MIG can cut."""
+    """Return an H100 with MIG."""
     facts: dict[str, Any] = {
         "uuid": DeviceUuid(f"GPU-{index:08x}-0000-4000-8000-00000000000{index}"),
         "index": index,
@@ -35,31 +35,31 @@ def card(index: int = 0, **changes: Any) -> Device:
 
 
 def result(device: str, *, request: str = "gpu", pool: str = NODE, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
-    """One device of an allocation, in the API server's words."""
+    """Return one device of an allocation, in the API server's form."""
     return {"request": request, "driver": driver, "pool": pool, "device": device, **more}
 
 
 def share(
     device: str, memory_mib: int = 10_272, cores: int = 30, *, share_id: str = "s-1", **more: Any
 ) -> dict[str, Any]:
-    """A share of one; ``memory_mib`` is what is consumed."""
+    """Return a share of a device; ``memory_mib`` is the consumed memory."""
     capacity = {"memory": f"{memory_mib}Mi", "cores": str(cores), "slices": "1"}
     return result(device, **({"shareID": share_id, "consumedCapacity": capacity} | more))
 
 
 def config(parameters: Any, *, source: str = "FromClaim", requests: tuple[str, ...] = (), driver: str = DRIVER) -> Any:
-    """Words for a driver, as they stand in an allocation."""
+    """Return parameters for a driver, in the form of an allocation."""
     opaque = {"driver": driver, "parameters": parameters}
     return {"source": source, "requests": list(requests), "opaque": opaque}
 
 
-def said(**fields: Any) -> dict[str, Any]:
-    """Our own document."""
+def slice_config(**fields: Any) -> dict[str, Any]:
+    """Return a SliceConfig document."""
     return {"apiVersion": "calabash.dev/v1", "kind": "SliceConfig", **fields}
 
 
 def allocated(*results: dict[str, Any], configs: tuple[Any, ...] = ()) -> ResourceClaim:
-    """A claim that has been allocated."""
+    """Return an allocated claim."""
     devices = {"results": list(results), "config": list(configs)}
     value = {
         "metadata": {"name": "c", "namespace": "ml", "uid": "11111111-2222-3333-4444-555555555555"},
@@ -70,15 +70,15 @@ def allocated(*results: dict[str, Any], configs: tuple[Any, ...] = ()) -> Resour
 
 
 def snapshot(*states: DeviceSnapshot | Device) -> NodeSnapshot:
-    """The node with these cards; a card without a state is idle."""
+    """Return the state of a node with these devices; a device without a state is idle."""
     devices = tuple(
         one if isinstance(one, DeviceSnapshot) else DeviceSnapshot(device=one, mode=None, held=()) for one in states
     )
     return NodeSnapshot(node=NodeName(NODE), devices=devices, allocations=(), membership="kernel", slots="tmpfs")
 
 
-def holding(device: Device, name: str, part: Slice, mode: str = "vgpu") -> DeviceSnapshot:
-    """A card on which an allocation has this."""
+def snapshot_with(device: Device, name: str, part: Slice, mode: str = "vgpu") -> DeviceSnapshot:
+    """Return the state of a device of which an allocation has a slice."""
     return DeviceSnapshot(
         device=device,
         mode=ModeName(mode),

@@ -1,4 +1,4 @@
-"""An allocated claim is read as strictly as it may have been forged, and means what its devices were offered as."""
+"""Tests of plans from allocated claims: invalid allocations are refused; devices have the mode in which they were offered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card, config, result, said, share
+from tests.unit.kubernetes.claims.claims_world import NODE, allocated, card, config, result, share, slice_config
 
 from calabash.adapters.kube.objects.claims import ResourceClaim
 from calabash.kubernetes.claims.allocated import ClaimPlan, claim_plan
@@ -64,8 +64,8 @@ def test_turns_have_a_cap_only_where_one_was_asked() -> None:
 
 def test_what_the_claim_says_counts_over_what_its_class_says() -> None:
     configs = (
-        config(said(policy="burst"), requests=("gpu",)),
-        config(said(policy="best-effort", spill="1Gi"), source="FromClass"),
+        config(slice_config(policy="burst"), requests=("gpu",)),
+        config(slice_config(policy="best-effort", spill="1Gi"), source="FromClass"),
     )
     found = plan(share(f"{FIRST}-vgpu", 2048 + 32), configs=configs)
     assert found.policy is ComputePolicy.BURST
@@ -73,12 +73,12 @@ def test_what_the_claim_says_counts_over_what_its_class_says() -> None:
 
 
 def test_words_for_another_request_or_another_driver_are_not_read() -> None:
-    configs = (config(said(policy="burst"), requests=("other",)), config("?", driver="example.com"))
+    configs = (config(slice_config(policy="burst"), requests=("other",)), config("?", driver="example.com"))
     assert plan(share(f"{FIRST}-vgpu"), configs=configs).policy is ComputePolicy.FIXED
 
 
-def test_a_brokered_claim_is_a_slice_whoever_is_beside_it() -> None:
-    brokered = (config(said(isolation="brokered")),)
+def test_a_brokered_claim_is_a_slice_whatever_is_beside_it() -> None:
+    brokered = (config(slice_config(isolation="brokered")),)
     assert plan(share(f"{FIRST}-vgpu"), configs=brokered).mode == "brokered"
     whole = plan(result(FIRST), configs=brokered)
     assert (whole.mode, whole.slices[0].memory_mib) == ("brokered", CARDS[0].memory_mib - 32)
@@ -115,16 +115,16 @@ def test_results_of_other_drivers_are_theirs() -> None:
         ([share(f"{FIRST}-vgpu", cores=101)], (), Reason.BAD_REQUEST, "out of range"),
         ([share(f"{FIRST}-mps", cores=0)], (), Reason.BAD_REQUEST, "out of range"),
         ([share(f"{FIRST}-vgpu", share_id="")], (), Reason.BAD_REQUEST, "no share"),
-        ([result(FIRST)], (config(said(policy="burst")),), Reason.MODE_CONFLICT, "policy burst"),
-        ([result(FIRST)], (config(said(spill="1Gi")),), Reason.MODE_CONFLICT, "spill"),
-        ([result(f"{FIRST}-vfio")], (config(said(isolation="brokered")),), Reason.MODE_CONFLICT, "brokered"),
-        ([share(f"{FIRST}-vgpu", cores=0)], (config(said(policy="fixed")),), Reason.MODE_CONFLICT, "no cores"),
-        ([result(FIRST)], (config(said(policy="most")),), Reason.BAD_REQUEST, "policy"),
-        ([result(FIRST)], (config(said(more=1)),), Reason.BAD_REQUEST, "more"),
-        ([result(FIRST)], (config(said(spill="-1Gi")),), Reason.BAD_REQUEST, "spill"),
+        ([result(FIRST)], (config(slice_config(policy="burst")),), Reason.MODE_CONFLICT, "policy burst"),
+        ([result(FIRST)], (config(slice_config(spill="1Gi")),), Reason.MODE_CONFLICT, "spill"),
+        ([result(f"{FIRST}-vfio")], (config(slice_config(isolation="brokered")),), Reason.MODE_CONFLICT, "brokered"),
+        ([share(f"{FIRST}-vgpu", cores=0)], (config(slice_config(policy="fixed")),), Reason.MODE_CONFLICT, "no cores"),
+        ([result(FIRST)], (config(slice_config(policy="most")),), Reason.BAD_REQUEST, "policy"),
+        ([result(FIRST)], (config(slice_config(more=1)),), Reason.BAD_REQUEST, "more"),
+        ([result(FIRST)], (config(slice_config(spill="-1Gi")),), Reason.BAD_REQUEST, "spill"),
         ([result(FIRST)], (config({"kind": "Pod"}),), Reason.BAD_REQUEST, "not known"),
         ([result(FIRST)], (config([1]),), Reason.BAD_REQUEST, "are not an object"),
-        ([result(FIRST)], (config(said(policy="x" * 20_000)),), Reason.BAD_REQUEST, "at most"),
+        ([result(FIRST)], (config(slice_config(policy="x" * 20_000)),), Reason.BAD_REQUEST, "at most"),
         ([result(f"gpu-{i:08x}") for i in range(33)], (), Reason.BAD_REQUEST, "at most 32"),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_no_scheduler_allocates_or_no_agent_can_grant_is_refused(
 
 
 def theirs(kind: str = "GpuConfig", **fields: Any) -> Any:
-    """Words for NVIDIA's driver."""
+    """Return parameters for NVIDIA's driver."""
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, **fields}
     return config(parameters, driver="gpu.nvidia.com")
 
@@ -195,7 +195,7 @@ WORDS = st.one_of(
 
 
 def attempt(results: list[dict[str, Any]], words: list[Any]) -> tuple[ClaimPlan | None, str]:
-    """The plan, or why there is none."""
+    """Return the plan, or the error."""
     try:
         return plan(*results, configs=tuple(config(w) for w in words)), ""
     except CalabashError as error:
@@ -218,5 +218,5 @@ def test_whatever_stands_in_a_status_it_is_a_plan_within_the_cards_or_one_clear_
 
 
 def test_a_claim_comes_back_from_the_wire_as_it_was() -> None:
-    claim = allocated(share(f"{FIRST}-vgpu"), configs=(config(said(policy="burst")),))
+    claim = allocated(share(f"{FIRST}-vgpu"), configs=(config(slice_config(policy="burst")),))
     assert msgspec.json.decode(msgspec.json.encode(claim), type=ResourceClaim) == claim

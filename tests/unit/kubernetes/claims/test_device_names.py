@@ -1,4 +1,4 @@
-"""Names of devices in claims: of the UUID, one for each way to give a card, and never two alike."""
+"""Tests of device names in claims: they contain the UUID and the mode, and are unique."""
 
 from __future__ import annotations
 

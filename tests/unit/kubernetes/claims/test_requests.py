@@ -1,4 +1,4 @@
-"""What a claim asks, before anything is allocated: by its classes, selectors, capacity and words for the driver."""
+"""Tests of the requests of claims before allocation: classes, selectors, capacity and parameters of the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.kubernetes.claims.claims_world import said
+from tests.unit.kubernetes.claims.claims_world import slice_config
 
 from calabash.adapters.kube.objects.claims import DeviceClass, ResourceClaimSpec
 from calabash.kubernetes.claims.expressions import EXPRESSION_MAX, demands_of
@@ -115,18 +115,21 @@ def test_what_a_claim_says_to_the_driver_counts_over_what_its_class_says() -> No
         "vgpu": a_class(
             "vgpu",
             f'{OURS} && device.attributes["calabash.dev"].mode == "vgpu"',
-            {"opaque": {"driver": "calabash.dev", "parameters": said(policy="burst", spill="2Gi")}},
+            {"opaque": {"driver": "calabash.dev", "parameters": slice_config(policy="burst", spill="2Gi")}},
         )
     }
     asked = one("vgpu", capacity=amounts(memory="8Gi", cores="50"))
     found = request_of(spec(asked), classes)
     assert found is not None
     assert (found.policy, found.memory_mib, found.spill_mib) == (ComputePolicy.BURST, 10_240, 2048)
-    config = {"requests": ["gpu"], "opaque": {"driver": "calabash.dev", "parameters": said(policy="fixed", spill="0")}}
+    config = {
+        "requests": ["gpu"],
+        "opaque": {"driver": "calabash.dev", "parameters": slice_config(policy="fixed", spill="0")},
+    }
     found = request_of(spec(asked, config=[config]), classes)
     assert found is not None
     assert (found.policy, found.memory_mib, found.spill_mib) == (ComputePolicy.FIXED, 8192, 0)
-    brokered = {"opaque": {"driver": "calabash.dev", "parameters": said(isolation="brokered")}}
+    brokered = {"opaque": {"driver": "calabash.dev", "parameters": slice_config(isolation="brokered")}}
     found = request_of(spec(one("whole"), config=[brokered]), CLASSES)
     assert found is not None
     assert (found.mode, found.isolation) == ("brokered", Isolation.BROKERED)

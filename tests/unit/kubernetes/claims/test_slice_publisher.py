@@ -1,4 +1,4 @@
-"""Slices are in the API server as they should be, whatever others do to them and whatever it cannot keep."""
+"""Tests of the publisher of ResourceSlices: changes by other clients are reverted, and dropped fields are handled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHERS = {
 
 
 class OlderKube(MemoryKube):
-    """An API server that drops fields, or refuses counters in slices of their own."""
+    """API server that drops fields, or refuses counters in separate slices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,12 +59,12 @@ class World:
         self.publisher = SlicePublisher(kube, NODE)
 
     def settle(self, state: NodeSnapshot = BOTH) -> None:
-        """Until there is nothing more to write."""
+        """Publish until there is nothing more to write."""
         until(lambda: self.publisher.publish(state, FACTS))
         self.rest(state)
 
     def rest(self, state: NodeSnapshot = BOTH) -> None:
-        """Until what was written has been seen, and nothing is."""
+        """Wait until the mirror has received all writes, and nothing more is written."""
         until(lambda: self.publisher._mirror.renewed() and not self.publisher.publish(state, FACTS))
 
     def slices(self) -> dict[str, ResourceSlice]:
@@ -110,8 +110,8 @@ def test_the_health_of_a_card_is_a_change_of_one_slice_in_its_generation(world: 
 
 def test_what_changes_several_slices_is_a_new_generation_of_all(world: World) -> None:
     world.settle(FOUR)
-    ill = (card(0, health=Health.LOST), card(1), card(2), card(3, health=Health.LOST))
-    world.settle(snapshot(*ill))
+    unhealthy = (card(0, health=Health.LOST), card(1), card(2), card(3, health=Health.LOST))
+    world.settle(snapshot(*unhealthy))
     assert world.generations() == {2}
     taints = {taint.value for one in world.slices().values() for d in one.spec.devices for taint in d.taints}
     assert taints == {"lost"}
@@ -126,7 +126,7 @@ def test_what_the_kubelet_deleted_is_written_again(world: World, all_of_them: bo
     assert (len(world.slices()), world.generations()) == (2, {2})
 
 
-def test_what_somebody_changed_is_changed_back(world: World) -> None:
+def test_slice_that_another_client_changed_is_restored(world: World) -> None:
     world.settle()
     name = sorted(world.slices())[1]
     world.kube.patch(RESOURCE_SLICE, name, body={"spec": {"devices": []}})

@@ -1,4 +1,4 @@
-"""What a node tells of its devices: all ways to give a card, within the API's limits, and never two that exclude each other."""
+"""Tests of the ResourceSlices of a node: every form of a card, within limits, and never two that exclude each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kubernetes.claims.allocator import Allocator
-from tests.unit.kubernetes.claims.claims_world import NODE, card, holding, snapshot
+from tests.unit.kubernetes.claims.claims_world import NODE, card, snapshot, snapshot_with
 
 from calabash.adapters.host.pci.devices import PciTree
 from calabash.adapters.host.processes import Process
@@ -114,20 +114,23 @@ def test_slices_stay_within_the_limits_of_the_api(features: ServerFeatures, coun
 
 
 def test_what_ails_a_card_is_a_taint_and_never_takes_a_device_away() -> None:
-    well = taints(card())
-    assert not any(well.values())
+    healthy = taints(card())
+    assert not any(healthy.values())
     for state, key in (
         (card(health=Health.LOST), device_names.UNHEALTHY),
         (DeviceSnapshot(device=card(), mode=None, held=(), orphans=(AllocationId("x"),)), device_names.UNHEALTHY),
         (DeviceSnapshot(device=card(), mode=None, held=(), unmanaged=(STRANGER,)), device_names.STRANGER),
-        (holding(card(), "pod-1", Slice(device=card().uuid, memory_mib=1, core_percent=1)), device_names.OTHER_DOOR),
+        (
+            snapshot_with(card(), "pod-1", Slice(device=card().uuid, memory_mib=1, core_percent=1)),
+            device_names.OTHER_API,
+        ),
     ):
         found = taints(state)
-        assert set(found) == set(well)
+        assert set(found) == set(healthy)
         assert found.pop(f"{WHOLE}-observed") == set(), "what is unwell is looked at"
         assert set(map(frozenset, found.values())) == {frozenset({key})}
     assert set(taints(card(), replace(FACTS, closed="cordoned"))[WHOLE]) == {device_names.CORDONED}
-    held = holding(card(), claim_allocation("c-1"), Slice(device=card().uuid, memory_mib=1, core_percent=1))
+    held = snapshot_with(card(), claim_allocation("c-1"), Slice(device=card().uuid, memory_mib=1, core_percent=1))
     assert not any(taints(held, replace(FACTS, claimed={claim_allocation("c-1")})).values())
 
 
@@ -158,7 +161,7 @@ def test_cards_below_one_pcie_root_say_so(tmp_path: Path) -> None:
 def test_a_card_that_its_operator_keeps_in_a_mode_is_offered_in_that_one_and_as_long_as_it_is_used() -> None:
     kept = card(pinned="vgpu")
     assert set(taints(kept)) == {VGPU, f"{WHOLE}-observed"}
-    used = holding(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
+    used = snapshot_with(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
     assert set(taints(used)) == {VGPU, f"{WHOLE}-timeslice", f"{WHOLE}-observed"}
 
 
@@ -177,7 +180,7 @@ def test_counters_stand_beside_cards_that_can_be_given_in_more_than_one_way_and_
 
 def test_a_card_that_is_still_used_otherwise_than_it_is_kept_has_counters() -> None:
     kept = card(pinned="vgpu")
-    used = holding(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
+    used = snapshot_with(kept, "c", Slice(device=kept.uuid, memory_mib=0, core_percent=0), mode="timeslice")
     found = devices_of(slices_of(snapshot(used), FACTS))
     assert found[VGPU].consumes_counters == found[f"{WHOLE}-timeslice"].consumes_counters != ()
 
@@ -237,7 +240,7 @@ def claim_of(result: AllocatedDevice) -> ResourceClaim:
 
 
 def request_of(mode: ModeName, policy: ComputePolicy, part: Slice) -> GpuRequest:
-    """As the agent asks for a slice of a plan."""
+    """Return the request that the agent makes for a slice of a plan."""
     if mode == "mig":
         return GpuRequest(mig=part.profile)
     memory_mib = None if mode in {"exclusive", "passthrough"} or not part.memory_mib else part.memory_mib

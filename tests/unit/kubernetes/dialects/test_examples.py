@@ -1,4 +1,4 @@
-"""One pod of each system, as its documentation writes it, and exactly what it asks for here."""
+"""Tests of one pod of each system, as its documentation writes it, and of the resulting request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose words a container asks in, what they amount to, and what is refused in which words."""
+"""Tests of the dialects of containers: detection, translation, and refusals in the terms of the dialect."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_no_bytes_make_the_reader_of_pods_fail_otherwise(raw: bytes) -> None:
 
 
 def test_more_memory_than_a_plan_can_name_is_refused() -> None:
-    limits = {"aliyun.com/gpu-mem": "8Gi"}  # eight times 2^30 GiB: somebody took the count for an amount
+    limits = {"aliyun.com/gpu-mem": "8Gi"}  # eight times 2^30 GiB: the user took the count for an amount
     with pytest.raises(CalabashError, match="exceed the limit of") as refused:
         translate(pod(limits))
     assert refused.value.reason is Reason.TOO_LARGE

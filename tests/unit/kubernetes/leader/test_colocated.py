@@ -1,4 +1,4 @@
-"""A planner leads together with the kube-scheduler of its own pod, and never beside another planner."""
+"""Tests of a planner that leads together with the kube-scheduler of its pod, and never beside another planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 class Replicas:
-    """Two planners in pods p0 and p1, each with a kube-scheduler; the test says which of those leads."""
+    """Two planners in pods p0 and p1, each with a kube-scheduler; the test chooses the leading kube-scheduler."""
 
     def __init__(self) -> None:
         self.client = MemoryKube()
@@ -30,7 +30,7 @@ class Replicas:
         return {"namespace": "system", "lease": "scheduler", "host": host}
 
     def scheduler(self, holder: str) -> None:
-        """kube-scheduler's Lease is held by this one now."""
+        """Set the holder of kube-scheduler's Lease."""
         if self.client.get(LEASE, "scheduler", "system") is None:
             self.client.create(LEASE, {"metadata": {"name": "scheduler", "namespace": "system"}, "spec": {}}, "system")
         self.client.patch(LEASE, "scheduler", "system", body={"spec": {"holderIdentity": holder}})

@@ -1,4 +1,4 @@
-"""Leader election: never two leaders at a time, and a new leader soon after the old one is gone."""
+"""Tests of leader election: never two leaders at a time, and a new leader soon after the old one has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 class Candidates:
-    """Several candidates, one API server, one clock that a test moves."""
+    """Several candidates on one API server, with one clock that the test moves."""
 
     def __init__(self, count: int = 2) -> None:
         self.client = MemoryKube()
@@ -121,7 +121,7 @@ def test_in_touch_is_the_result_of_the_last_step() -> None:
 
 
 class Stumbling:
-    """A candidate whose first step fails in a way that nobody thought of."""
+    """Candidate whose first step fails with an unexpected exception."""
 
     def __init__(self) -> None:
         self.steps = 0

@@ -1,4 +1,4 @@
-"""Metrics for autoscalers: what they say of pods and queues, what is refused, and who is let in."""
+"""Tests of the metrics API for autoscalers: values of pods and queues, refusals, and authentication."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class World:
         body = {"metadata": {"name": "p", "labels": {"app": "web"}}, "spec": {"nodeName": "n"}}
         self.uid = self.client.create(POD, body, "team").metadata.uid
         self.client.create(GPU_NODE, {"metadata": {"name": "n"}})
-        self.tell(10)
+        self.report_usage(10)
         self.client.create(QUEUE, {"metadata": {"name": "batch"}, "spec": {}})
         told = {"waiting": 3, "borrowed": 1.5}
         self.client.patch(QUEUE, "batch", body={"status": told}, subresource="status")
 
-    def tell(self, used: int) -> None:
+    def report_usage(self, used: int) -> None:
         more = {"pod": "team/p", "container": "c", "mode": "vgpu", "policy": "fixed", "allocation": "a"}
         card = {"uuid": "G", "index": 0, "model": "T4", "memoryMib": 16384, "health": "healthy"}
         devices = [{**card, "slices": [{**slice_(self.uid, 20, used), **more}]}]
@@ -126,7 +126,7 @@ def test_pods_are_selected_by_labels_within_the_namespace(world: World, service:
     assert [(item["metricName"], item["value"]) for item in body["items"]] == [("calabash_slice_use_percent", "50")]
     assert ask(service, path, "labelSelector=app%3Dother")[1]["items"] == []
     assert ask(service, path.replace("team", SYSTEM), "labelSelector=app%3Dweb")[1]["items"] == []
-    world.tell(18)
+    world.report_usage(18)
     until(lambda: ask(service, path, "labelSelector=app%3Dweb")[1]["items"][0]["value"] == "90")
 
 
@@ -184,7 +184,7 @@ def until(check: Any) -> None:
 
 
 def certificate(directory: Path, name: str) -> tuple[str, Path]:
-    """A certificate that is its own authority, PEM, and a file with it and its key."""
+    """Return a self-signed certificate as PEM, and a file with it and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -228,7 +228,7 @@ def program(world: World) -> Iterator[MetricsProgram]:
 
 
 def asked_by(world: World, program: MetricsProgram, client: Path | None) -> bytes:
-    """The answer that whoever has this certificate gets; b"" when it is hung up on."""
+    """Return the answer to a client with this certificate; b"" if the server closes the connection."""
     found = world.client.get(API_SERVICE, REGISTERED)
     assert found is not None
     context = ssl.create_default_context(cadata=base64.b64decode(found.spec.ca_bundle).decode())
@@ -251,12 +251,12 @@ def asked_by(world: World, program: MetricsProgram, client: Path | None) -> byte
 def test_api_servers_are_answered_and_nobody_else(world: World, program: MetricsProgram, tmp_path: Path) -> None:
     proxy, proxy_file = certificate(tmp_path, "front-proxy-client")
     other, other_file = certificate(tmp_path, "kubelet")
-    _, stranger_file = certificate(tmp_path, "stranger")
+    _, unknown_file = certificate(tmp_path, "stranger")
     authorities(world, proxy, other)
     until(lambda: program._server is not None)
     assert asked_by(world, program, proxy_file).startswith(b"HTTP/1.1 200")
     assert asked_by(world, program, other_file) == b"", "of that authority, with another name"
-    assert asked_by(world, program, stranger_file) == b""
+    assert asked_by(world, program, unknown_file) == b""
     assert asked_by(world, program, None) == b""
     assert not program.ended.is_set()
     authorities(world, other)

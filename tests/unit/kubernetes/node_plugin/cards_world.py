@@ -1,4 +1,4 @@
-"""A node of four cards in two pairs, whose agent only remembers."""
+"""A node of four devices in two pairs, with an agent that records its calls."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CARDS = tuple(
 
 
 class Cards(Agent):
-    """An agent that also shows its cards."""
+    """Agent that also has devices."""
 
     node = NodeName(NODE)
 
     def __init__(self) -> None:
         super().__init__()
         self.health: dict[str, Health] = {}
-        self.strangers: dict[str, UnmanagedProcess] = {}
+        self.unmanaged: dict[str, UnmanagedProcess] = {}
         self.orphans: dict[str, AllocationId] = {}
 
     def devices(self) -> tuple[DeviceSnapshot, ...]:
@@ -51,7 +51,7 @@ class Cards(Agent):
             mode=on[0][0].placement.mode if on else None,
             held=tuple(HeldSlice(slice=s) for _, s in on),
             allocations=tuple(r.id for r, _ in on),
-            unmanaged=(self.strangers[card.uuid],) if card.uuid in self.strangers else (),
+            unmanaged=(self.unmanaged[card.uuid],) if card.uuid in self.unmanaged else (),
             orphans=(self.orphans[card.uuid],) if card.uuid in self.orphans else (),
         )
 

@@ -1,4 +1,4 @@
-"""A node that prepares claims without a kubelet, cards or an API server."""
+"""A node that prepares claims without a kubelet, devices or an API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calabash.adapters.kubelet import ClaimRef
 from calabash.kubernetes.node_plugin.claims.prepare import ClaimPreparer
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
 from calabash.kubernetes.node_plugin.claims.resources import CLAIM_PREFIX, ClaimDesk
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.device import Device, DeviceUuid
 from calabash.model.errors import CalabashError
@@ -36,14 +36,14 @@ POD_UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 @dataclass(frozen=True)
 class State:
-    """As much of a card's state as is asked for."""
+    """The part of a device's state that the preparer uses."""
 
     device: Device
     cause: str = ""
 
 
 class ClaimAgent(Agent):
-    """Has cards, and takes back what it gave when it is looked at often enough."""
+    """Agent with devices, whose allocations end after a number of polls."""
 
     node = NODE
 
@@ -52,7 +52,7 @@ class ClaimAgent(Agent):
         self.cards = cards
         self.grants = 0
         self.ending: dict[AllocationId, int] = {}
-        self.looks_to_end = 3
+        self.polls_to_end = 3
 
     def devices(self) -> list[State]:
         return [State(one) for one in self.cards]
@@ -72,22 +72,22 @@ class ClaimAgent(Agent):
     def end(self, allocation: AllocationId, *, reason: str, explanation: str, gently: bool = False) -> bool:
         if allocation not in self.held:
             return False
-        self.ending[allocation] = self.looks_to_end
+        self.ending[allocation] = self.polls_to_end
         return True
 
 
 class Edits:
-    """Tells by a variable what it was asked for."""
+    """CDI edits with a variable that shows their arguments."""
 
-    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+    def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
         return ContainerEdits(env=(("SLOT", grant.record.id), ("CARDS", ",".join(wanted or ()))))
 
-    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+    def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
         return ContainerEdits(env=(("SEES", ",".join(wanted)),))
 
 
 class Desk:
-    """The node; ``claims`` are what the API server has."""
+    """The node; ``claims`` are the claims of the API server."""
 
     def __init__(self, home: Path, *cards: Device) -> None:
         self.home = home
@@ -99,11 +99,11 @@ class Desk:
         self.start()
 
     def start(self) -> None:
-        """A new process over the same disk."""
-        self.book = ClaimBook()
-        self.pods = NodePods(lambda namespace, name: None, users=self.book.users, plan_wait_s=0.0)
+        """Start a new process on the same disk."""
+        self.store = ClaimStore()
+        self.pods = NodePods(lambda namespace, name: None, users=self.store.users, plan_wait_s=0.0)
         self.pods.synced = True
-        self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), book=self.book, specs=self.home / "cdi")
+        self.desk = ClaimDesk(notes=ClaimNotes(self.home / "claims"), store=self.store, specs=self.home / "cdi")
         self.preparer = ClaimPreparer(
             cast("Any", self.agent),
             self.pods,
@@ -117,7 +117,7 @@ class Desk:
         )
 
     def allocate(self, *results: dict[str, Any], uses: tuple[str, ...] = (POD_UID,), **changes: Any) -> ResourceClaim:
-        """The API server has a claim with these results, reserved for pods of these UIDs."""
+        """Create a claim with these results, reserved for pods of these UIDs."""
         claim = allocated(*results, configs=changes.pop("configs", ()))
         reserved = tuple(ClaimConsumer(resource="pods", name=f"p{n}", uid=uid) for n, uid in enumerate(uses))
         claim = structs.replace(
@@ -128,20 +128,20 @@ class Desk:
         self.claims[claim.metadata.namespace, claim.metadata.name] = claim
         return claim
 
-    def see(self, pod: Pod) -> None:
+    def observe(self, pod: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=pod))
 
     def go(self, pod: Pod) -> None:
-        """It is gone from the API server."""
+        """Delete a pod from the API server."""
         self.pods.changed(MirrorChange(before=pod, after=None))
 
     @property
     def held(self) -> Any:
-        """What the claim ``c`` has."""
+        """Return the allocation record of the claim ``c``."""
         return self.agent.held.get(claim_allocation(CLAIM_UID))
 
     def specs(self) -> dict[str, dict[str, str]]:
-        """CDI device -> its variables, of all files."""
+        """Return the variables of all CDI devices, by device name."""
         found: dict[str, dict[str, str]] = {}
         for file in list_specs(self.home / "cdi", CLAIM_PREFIX):
             text = msgspec.json.decode((self.home / "cdi" / f"{file.name}.json").read_bytes())
@@ -156,7 +156,7 @@ class Desk:
 
 
 def pod_with(*containers: dict[str, list[dict[str, str]]], uid: str = POD_UID, **claims: str) -> Pod:
-    """A pod whose containers use claims; ``claims``: the pod's names of them, and the objects'."""
+    """Return a pod whose containers use claims; ``claims``: names of the objects, by the pod's names of them."""
     value = {
         "metadata": {"name": "p0", "namespace": "ml", "uid": uid},
         "spec": {

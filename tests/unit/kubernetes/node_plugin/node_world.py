@@ -1,4 +1,4 @@
-"""A node without a kubelet, cards or an API server: pods as values, and an agent that only remembers."""
+"""A node without a kubelet, devices or an API server: pods as values, and an agent that records its calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 
 def planned(name: str, *, devices: int = 1, memory_mib: int = 1024, mode: str = "vgpu") -> PlannedContainer:
-    """Slices on ``GPU-0``, ``GPU-1``, ..."""
+    """Return a planned container with slices on ``GPU-0``, ``GPU-1``, ..."""
     slices = tuple(
         PlannedSlice(device=f"GPU-{i}", memory_mib=memory_mib, core_percent=100 if mode == "exclusive" else 30)
         for i in range(devices)
@@ -50,7 +50,7 @@ def pod(
     at: str | None = None,
     plan: str | None = None,
 ) -> Pod:
-    """A pod with that plan; containers that are neither ``init`` nor ``sidecars`` are main ones."""
+    """Return a pod with that plan; containers that are neither ``init`` nor ``sidecars`` are main ones."""
     early = [*init, *sidecars]
     text = write_plan(PodPlan(id="1", pod_uid=uid, node=node, containers=containers)) if containers else None
     text = text if plan is None else plan
@@ -79,7 +79,7 @@ def pod(
 
 
 class Agent:
-    """Remembers what it granted, and beside what."""
+    """Agent that records its grants, each with the allocations that it replaces."""
 
     node = NODE
 
@@ -103,5 +103,5 @@ class Agent:
 
 
 def slot_of(grant: Grant, home: Path) -> Path:
-    """Where its slot would be."""
+    """Return the directory that the slot of a grant would have."""
     return home / "alloc" / grant.record.id

@@ -1,8 +1,7 @@
-"""A process with a real agent that prepares one claim, gives it back, or finds it gone, and is killed at a step:
-``HOME STATE WHAT STEP``.
+"""Process with a real agent that prepares a claim, gives it back, or finds it deleted, and is killed at a step.
 
-WHAT is ``prepare``, ``unprepare`` or ``gone``. STEP is ``before`` or ``after`` and a writing; with ``none`` it is
-not killed, and prints what it has answered and what there is.
+Its arguments are ``HOME STATE WHAT STEP``. WHAT is ``prepare``, ``unprepare`` or ``gone``. STEP is ``before`` or ``after``
+and a write; with ``none`` the process is not killed, and prints its answer and the state that there is.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from calabash.kubernetes.claims.device_names import card_names
 from calabash.kubernetes.node_plugin.claims import prepare
 from calabash.kubernetes.node_plugin.claims import resources as claims_resources
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
-from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimReconciler
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.retention import ClaimTenure
 from calabash.node.agent import NodeAgent
@@ -41,7 +40,7 @@ END_S = 60.0
 
 
 class Steps:
-    """Kills this process at the one that was asked for."""
+    """Kill this process at the chosen step."""
 
     def __init__(self, last: str) -> None:
         self._last = last
@@ -61,7 +60,7 @@ class Steps:
 
 
 def main(home: Path, state: Path, what: str, last: str) -> None:
-    store, book = open_store(f"sqlite:///{home}/journal.db"), ClaimBook()
+    store, claims = open_store(f"sqlite:///{home}/journal.db"), ClaimStore()
     drivers = open_present(DriverOptions(sim_state=state))
     agent = NodeAgent(
         home=home,
@@ -71,15 +70,15 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
         library=shim_library(),
         environment=simulated_environment(state),
         node=NODE,
-        retention=ClaimTenure(book),
+        retention=ClaimTenure(claims),
     )
     agent.start()
-    desk = claims_resources.ClaimDesk(notes=ClaimNotes(home / "claims"), book=book, specs=home / "cdi")
+    desk = claims_resources.ClaimDesk(notes=ClaimNotes(home / "claims"), store=claims, specs=home / "cdi")
     for orphan in desk.begin([record.id for record in agent.records()]):
         agent.end(orphan, reason="ended", explanation="nothing is noted of its claim", gently=True)
     answer: Any = ()
     if what == "gone":
-        _until_nothing_is_held(agent, ClaimCare(MemoryKube(), agent, desk))
+        _until_nothing_is_held(agent, ClaimReconciler(MemoryKube(), agent, desk))
     else:
         watch(Steps(last), agent, desk)
         preparer = _preparer(agent, desk)
@@ -97,9 +96,9 @@ def main(home: Path, state: Path, what: str, last: str) -> None:
 
 
 def watch(steps: Steps, agent: NodeAgent, desk: claims_resources.ClaimDesk) -> None:
-    """Every writing is a step."""
+    """Make every write a step."""
     notes, desks, store = cast("Any", desk.notes), cast("Any", claims_resources), agent._parts.store
-    notes.keep, notes.forget = steps.around("note", notes.keep), steps.around("forget", notes.forget)
+    notes.ensure, notes.remove = steps.around("note", notes.ensure), steps.around("forget", notes.remove)
     desks.remove_spec = steps.around("remove", desks.remove_spec)
     written = steps.around("rename", Path.rename)
     cast("Any", Path).rename = lambda path, to: (written if to.suffix == ".json" else os.rename)(path, to)
@@ -114,7 +113,7 @@ def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.Cla
     claim = structs.replace(claim, metadata=structs.replace(claim.metadata, uid=REF.uid))
     return prepare.ClaimPreparer(
         agent,
-        NodePods(lambda namespace, name: None, users=desk.book.users),
+        NodePods(lambda namespace, name: None, users=desk.store.users),
         desk,
         SystemClock(),
         fetch=lambda namespace, name: claim,
@@ -123,13 +122,13 @@ def _preparer(agent: NodeAgent, desk: claims_resources.ClaimDesk) -> prepare.Cla
     )
 
 
-def _until_nothing_is_held(agent: NodeAgent, care: ClaimCare) -> None:
-    """The API server knows no claim any more."""
+def _until_nothing_is_held(agent: NodeAgent, reconciler: ClaimReconciler) -> None:
+    """Reconcile without any claim in the API server until no allocation is left."""
     until_s = time.monotonic() + END_S
-    care.round()
+    reconciler.round()
     while agent.records() and time.monotonic() < until_s:
         time.sleep(0.02)
-    care.round()
+    reconciler.round()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""An agent that is killed while it prepares a claim or gives it back: the next one holds it once, and answers what was noted
-first; and when the claim is gone, nothing of it is left."""
+"""Tests of agents that are killed while they prepare a claim or give it back.
+
+The next agent grants the claim once and answers with the recorded names; of a deleted claim it leaves no state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that are gone from the API server lose their devices after a bounded time, and no other pod does."""
+"""Tests of deleted pods: their allocations are ended after a limited time, and those of no other pod."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.unit.kubernetes.node_plugin.test_retention import record
 
 from calabash.adapters.kube import MirrorChange
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook, KnownClaim
-from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DepartedPods, pod_exists
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore, KnownClaim
+from calabash.kubernetes.node_plugin.deleted_pods import GONE_S, DeletedPods, pod_exists
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -23,7 +23,7 @@ CLAIM = "12345678-1234-1234-1234-123456789abc"
 
 
 class Agent:
-    """The agent of a node with these allocations; ``ended`` are those whose end was asked for."""
+    """Agent of a node with these allocations; ``ended`` are those that the caller ended."""
 
     def __init__(self, *held: AllocationRecord) -> None:
         self.held = list(held)
@@ -43,10 +43,10 @@ class World:
     def __init__(self, *held: AllocationRecord) -> None:
         self.there: Pod | None = None  # for the API server
         self.answers = True
-        self.claims = ClaimBook()
+        self.claims = ClaimStore()
         self.pods = NodePods(self.fetch, users=self.claims.users)
         self.agent = Agent(*held)
-        self.departed = DepartedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
+        self.deleted = DeletedPods(self.agent, self.pods, self.claims, lambda r: pod_exists(r, self.fetch))
         self.pods.synced = True
 
     def fetch(self, namespace: str, name: str) -> Pod | None:
@@ -55,7 +55,7 @@ class World:
             raise CalabashError("no answer", reason=Reason.API_DOWN)
         return self.there
 
-    def see(self, after: Pod) -> None:
+    def observe(self, after: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=after))
 
     def lose(self, before: Pod) -> None:
@@ -63,7 +63,7 @@ class World:
 
     def at(self, *times_s: float) -> list[AllocationId]:
         for now_s in times_s:
-            self.departed.tend(now_s)
+            self.deleted.reconcile(now_s)
         return self.agent.ended
 
 
@@ -73,7 +73,7 @@ HELD = replace(record("main"), user="team/p")
 def test_allocation_of_a_pod_that_is_gone_is_ended_after_a_bounded_time() -> None:
     world = World(HELD)
     running = pod(planned("main"), phase="Running")
-    world.see(running)
+    world.observe(running)
     assert world.at(0.0, 100.0, 1000.0) == []
     world.lose(running)
     assert world.at(1001.0, 1001.0 + GONE_S - 0.1) == []
@@ -82,17 +82,17 @@ def test_allocation_of_a_pod_that_is_gone_is_ended_after_a_bounded_time() -> Non
 
 def test_allocation_of_a_pod_that_has_ended_or_is_leaving_is_left_to_its_kubelet() -> None:
     world = World(HELD)
-    world.see(pod(planned("main"), phase="Succeeded"))
+    world.observe(pod(planned("main"), phase="Succeeded"))
     assert world.at(0.0, 10 * GONE_S) == []
 
 
 def test_time_of_a_pod_that_a_finalizer_kept_counts_from_its_forced_deletion() -> None:
     world = World(HELD)
     running = pod(planned("main"), phase="Running")
-    world.see(running)
+    world.observe(running)
     assert world.at(0.0) == []
     forced = deleted(running, grace_s=0)
-    world.see(forced)
+    world.observe(forced)
     assert world.at(100.0, 110.0, 1000.0) == [], "while the object is there its kubelet ends the processes"
     world.lose(forced)
     assert world.at(1000.5) == [HELD.id], "the finalizer was removed"
@@ -101,7 +101,7 @@ def test_time_of_a_pod_that_a_finalizer_kept_counts_from_its_forced_deletion() -
 def test_pod_that_is_gone_soon_after_its_forced_deletion_has_the_rest_of_its_time() -> None:
     world = World(HELD)
     forced = deleted(pod(planned("main"), phase="Running"), grace_s=0)
-    world.see(forced)
+    world.observe(forced)
     assert world.at(100.0) == []
     world.lose(forced)
     assert world.at(108.0, 100.0 + GONE_S - 0.1) == []
@@ -111,7 +111,7 @@ def test_pod_that_is_gone_soon_after_its_forced_deletion_has_the_rest_of_its_tim
 def test_pod_that_is_deleted_with_grace_has_its_time_from_when_its_object_is_gone() -> None:
     world = World(HELD)
     leaving = deleted(pod(planned("main"), phase="Running"), grace_s=600)
-    world.see(leaving)
+    world.observe(leaving)
     assert world.at(100.0) == []
     world.lose(leaving)
     assert world.at(500.0, 500.0 + GONE_S - 0.1) == []
@@ -164,12 +164,12 @@ def test_claim_is_ended_when_none_of_its_pods_is_there_or_it_is_over(*, over: bo
     held = replace(HELD, id=claim_allocation(CLAIM), user="team/claim")
     world = World(held)
     assert world.at(0.0, 10 * GONE_S) == [], "nothing is known of it since the agent began"
-    world.claims.saw(KnownClaim(namespace="team", name="c", uid=CLAIM, pods={UID: "p"}))
+    world.claims.update(KnownClaim(namespace="team", name="c", uid=CLAIM, pods={UID: "p"}))
     running = pod(planned("main"), phase="Running")
-    world.see(running)
+    world.observe(running)
     assert world.at(20 * GONE_S, 30 * GONE_S) == []
     if over:
-        world.claims.ended(CLAIM)
+        world.claims.mark_ended(CLAIM)
     else:
         world.lose(running)
     assert world.at(40 * GONE_S) == []

@@ -1,4 +1,4 @@
-"""A node whose agent's disk is full gives out nothing, and says so."""
+"""Tests of a full disk: the agent grants nothing and reports the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash node purge`` on directories of a test: what is removed, and when nothing is."""
+"""Tests of ``calabash node purge`` on temporary directories: what is removed, and when nothing is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod holds is kept as long as one of its containers may run again, and not longer."""
+"""Tests of retention: the allocation of a pod is retained while one of its containers may run again, and not longer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class World:
         self.since_s = 0.0
         self.tenure = PodTenure(self.pods, lambda _uid: self.since_s)
         for one in known:
-            self.see(one)
+            self.observe(one)
         self.pods.synced = True
 
-    def see(self, after: Pod) -> None:
+    def observe(self, after: Pod) -> None:
         self.pods.changed(MirrorChange(before=None, after=after))
 
     def retains(self, container: str, uid: str = UID) -> bool:
@@ -35,7 +35,7 @@ class World:
 
 
 def record(container: str, uid: str = UID, sandbox: Process | None = None) -> AllocationRecord:
-    """What a container of a pod has; ``sandbox``: it was given for what runs beside that."""
+    """Return the record of a container's allocation; ``sandbox``: the process of the sandbox for which it was granted."""
     return AllocationRecord(
         id=container_allocation(uid, container),
         state=AllocationState.RUNNING,
@@ -50,7 +50,7 @@ def test_a_pod_keeps_what_it_has_until_it_has_ended_or_is_gone() -> None:
     world = World(pod(planned("main"), phase="Running"))
     assert world.retains("main")
     assert not world.retains("main", OTHER)
-    world.see(pod(planned("main"), phase="Succeeded"))
+    world.observe(pod(planned("main"), phase="Succeeded"))
     assert not world.retains("main")
     world = World(pod(planned("main"), phase="Running"))
     world.pods.changed(MirrorChange(before=pod(planned("main")), after=None))
@@ -66,7 +66,7 @@ def test_what_runs_for_a_pod_is_over_with_its_sandbox_or_when_the_pod_has_ended(
     assert not world.tenure.is_abandoned(record("main", sandbox=here))
     assert world.tenure.is_abandoned(record("main", sandbox=gone)), "before the API server has heard of it"
     assert world.retains("main"), "its room is kept, for the pod starts again"
-    world.see(pod(planned("main"), phase="Failed"))
+    world.observe(pod(planned("main"), phase="Failed"))
     assert world.tenure.is_abandoned(record("main", sandbox=here))
 
 
@@ -82,10 +82,10 @@ def test_an_init_container_gives_back_when_it_has_ended_well_or_the_main_one_run
     both = (planned("first"), planned("main"))
     world = World(pod(*both, init=("first",)))
     assert world.retains("first")
-    world.see(pod(*both, init=("first",), ended=("first",)))
+    world.observe(pod(*both, init=("first",), ended=("first",)))
     assert not world.retains("first")
     assert world.retains("main")
-    world.see(pod(*both, init=("first",), running=("main",)))
+    world.observe(pod(*both, init=("first",), running=("main",)))
     assert not world.retains("first")
 
 
@@ -101,7 +101,7 @@ def test_a_pod_may_start_until_it_has_ended_or_is_gone_and_as_long_as_it_is_not_
     world.pods.synced = False
     assert world.pods.may_start(OTHER)
     world.pods.synced = True
-    world.see(pod(planned("main"), phase="Succeeded"))
+    world.observe(pod(planned("main"), phase="Succeeded"))
     assert not world.pods.may_start(UID)
 
 

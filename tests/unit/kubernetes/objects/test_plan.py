@@ -1,4 +1,4 @@
-"""A plan is read as strictly as it may have been forged."""
+"""Tests of decoding plans: invalid and forged plans are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_was_written_is_read() -> None:
 
 def test_a_part_of_a_mig_instance_keeps_its_place() -> None:
     part = Slice(device=DeviceUuid("GPU-1"), memory_mib=13_000, core_percent=14, profile="1c.3g.40gb", start=4, part=2)
-    one = PlannedContainer(name="main", mode="mig", slices=(PlannedSlice.of(part),))
+    one = PlannedContainer(name="main", mode="mig", slices=(PlannedSlice.from_slice(part),))
     plan = read_plan(write_plan(PodPlan(id="p1", pod_uid="u1", node="n1", containers=(one,))))
     assert plan.containers[0].placement("n1").slices == (part,)
 

@@ -1,4 +1,4 @@
-"""Amounts are what Kubernetes' own grammar says they are, exactly."""
+"""Tests of quantities: they are parsed exactly by Kubernetes' grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a cluster: which selectors there are, that no two share a node, and which part a queue is in."""
+"""Tests of shards: valid selectors, no node in two shards, and the shard of a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARDS = st.one_of(st.just(ALL), POOLS.map(lambda pool: Shard(pool=pool)))
 
 
 def has(shard: Shard, label: str) -> bool:
-    """Whether the API server would say that a node with this label is selected."""
+    """Return True if the API server would select a node with this label."""
     return matches({"metadata": {"labels": {POOL: label} if label else {}}}, shard.selector, "")
 
 
@@ -30,7 +30,7 @@ def test_parts_that_do_not_overlap_share_no_node(one: Shard, other: Shard, label
 
 @given(SHARDS)
 def test_a_part_is_known_again_by_its_selector(shard: Shard) -> None:
-    assert Shard.of(shard.selector) == shard
+    assert Shard.from_selector(shard.selector) == shard
     assert is_ours(shard.scheduler)
 
 
@@ -73,7 +73,7 @@ def test_each_part_has_a_lease_of_its_own_and_all_has_the_scheduler_of_the_rest(
 )
 def test_other_selectors_are_refused_for_nobody_could_say_what_they_share(selector: str) -> None:
     with pytest.raises(CalabashError, match=r"expected calabash.dev/pool=NAME"):
-        Shard.of(selector)
+        Shard.from_selector(selector)
 
 
 def test_a_queue_is_in_the_pool_of_the_first_queue_of_its_tree() -> None:

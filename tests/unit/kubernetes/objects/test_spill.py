@@ -1,4 +1,4 @@
-"""Memory beyond the card for pods: from the annotation to the plan, and from the plan to what the node grants."""
+"""Tests of spilled memory of pods: from the annotation to the plan, and from the plan to the grant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants as objects: their queues in both words, and what cannot be one."""
+"""Tests of tenants as objects: both names of their queues, and invalid tenants."""
 
 from __future__ import annotations
 

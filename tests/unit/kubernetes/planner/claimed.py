@@ -9,7 +9,7 @@ from typing import Any
 from tests.unit.kubernetes.planner.virtual import Cluster, asked
 
 from calabash.binder.cluster.device_kinds import PlacementConstraints
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import PlannedContainer, PlannedSlice
 from calabash.kubernetes.planner.decide.core import Core
 from calabash.kubernetes.planner.decide.extender_answers import BindVerdict
@@ -21,8 +21,8 @@ from calabash.sharing.protocol import HeldSlice
 from calabash.sharing.registry import fits, mode_on
 
 TOKENS, CLAIMS = (
-    PlacementConstraints(allocation_api=NodeDoor.TOKENS),
-    PlacementConstraints(allocation_api=NodeDoor.CLAIMS),
+    PlacementConstraints(allocation_api=AllocationApi.TOKENS),
+    PlacementConstraints(allocation_api=AllocationApi.CLAIMS),
 )
 WHOLE = GpuRequest(mode="exclusive")  # type: ignore[arg-type]
 
@@ -214,7 +214,7 @@ class ClaimCluster(Cluster):
             answer = fits(one, wanted if held else None, [h for _, h in held], request)
             if hasattr(answer, "memory_mib"):
                 mode = wanted
-                slices.append(PlannedSlice.of(answer))  # type: ignore[arg-type]
+                slices.append(PlannedSlice.from_slice(answer))  # type: ignore[arg-type]
         if len(slices) < request.count:
             return None
         return PlannedContainer(name=claim.name, mode=mode, policy=request.policy, slices=tuple(slices))
@@ -336,7 +336,7 @@ def by_claims(claims: Iterable[str], terms: GpuRequest | None = None) -> PodRequ
     request = terms or GpuRequest()
     parts = tuple(ContainerRequest(container=name, kind=ContainerKind.MAIN, request=request) for name in claims)
     source = GangSource.ANNOTATION if request.gang else GangSource.NONE
-    return PodRequest(dialect="claims", containers=parts, gang_source=source, door=NodeDoor.CLAIMS)
+    return PodRequest(dialect="claims", containers=parts, gang_source=source, allocation_api=AllocationApi.CLAIMS)
 
 
 def named(claims: Iterable[str]) -> tuple[PodClaimFacts, ...]:

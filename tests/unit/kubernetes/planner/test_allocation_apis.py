@@ -7,14 +7,14 @@ from dataclasses import replace
 from tests.unit.kubernetes.planner.virtual import Cluster
 
 from calabash.binder.cluster.device_kinds import PlacementConstraints
-from calabash.kubernetes.objects.allocation_api import NodeDoor, door_named
+from calabash.kubernetes.objects.allocation_api import AllocationApi, allocation_api_named
 from calabash.kubernetes.planner.state.facts import ReleasePod
 from calabash.model.errors import Reason
 from calabash.model.request import GpuRequest
 
 TOKENS, CLAIMS = (
-    PlacementConstraints(allocation_api=NodeDoor.TOKENS),
-    PlacementConstraints(allocation_api=NodeDoor.CLAIMS),
+    PlacementConstraints(allocation_api=AllocationApi.TOKENS),
+    PlacementConstraints(allocation_api=AllocationApi.CLAIMS),
 )
 
 
@@ -32,9 +32,9 @@ def change_allocation_api(cluster: Cluster, name: str, allocation_api: str) -> N
 
 
 def test_node_label_overrides_the_agent_and_device_plugin_is_the_default() -> None:
-    assert door_named("claims", "tokens") is NodeDoor.CLAIMS
-    assert door_named("", "claims") is NodeDoor.CLAIMS
-    assert door_named("window", "") is NodeDoor.TOKENS
+    assert allocation_api_named("claims", "tokens") is AllocationApi.CLAIMS
+    assert allocation_api_named("", "claims") is AllocationApi.CLAIMS
+    assert allocation_api_named("window", "") is AllocationApi.TOKENS
 
 
 def test_pods_go_to_nodes_of_their_allocation_api() -> None:

@@ -24,7 +24,7 @@ MOVING = {"move_after_s": 0.0, "move_rest_s": 0.0}
 
 
 def movable(world: World, name: str, *, kind: str = "ReplicaSet", owner: str = "rs-1") -> Pod:
-    """A pod of an owner that makes it again, as admission leaves it."""
+    """Return a movable pod of a controller that recreates it, as admission leaves it."""
     request = write_request(replace(asked(WHOLE), movable=True))
     reference = {"apiVersion": "apps/v1", "kind": kind, "name": "web", "uid": owner, "controller": True}
     return world.client.create(
@@ -55,7 +55,7 @@ def bind(world: World, service: PlannerService, name: str) -> str:
 
 
 def split(world: World, **more: Any) -> tuple[PlannerService, dict[str, str]]:
-    """Two nodes, on each of which a pod that may be moved has one of two devices."""
+    """Return two nodes, on each of which a movable pod has one of two devices."""
     for name in "ab":
         world.node(name)
     service = world.start(**MOVING, **more)

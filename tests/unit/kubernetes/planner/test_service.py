@@ -14,7 +14,7 @@ from calabash.adapters.kube import KubeError
 from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM
 from calabash.adapters.kube.objects.core import EVENT, LEASE, POD, Pod
 from calabash.adapters.kube.objects.resources import GPU_NODE
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import CORES, GPUS, MEMORY, PLAN, PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.objects.plan import read_plan
 from calabash.kubernetes.objects.shards import ALL
@@ -59,7 +59,7 @@ def test_a_pod_with_a_claim_is_nominated_from_fewer_nodes_on(world: World) -> No
         RESOURCE_CLAIM, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}, "team"
     )
     part = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
-    by_claim = write_request(PodRequest(dialect="claims", containers=(part,), door=NodeDoor.CLAIMS))
+    by_claim = write_request(PodRequest(dialect="claims", containers=(part,), allocation_api=AllocationApi.CLAIMS))
     body = {
         "metadata": {"name": "claims", "annotations": {REQUEST: by_claim}},
         "spec": {

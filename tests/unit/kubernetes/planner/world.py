@@ -96,7 +96,7 @@ class World:
         until(executor.idle, "the writes made")
 
     def stand_for_election(self, service: PlannerService, times: int = 3) -> None:
-        """Wait until the planner has asked for the lead so many times from now on."""
+        """Wait until the planner has tried to acquire the lease so many times from now on."""
         stepped, asked_for = service.lead._on_step, threading.Semaphore(0)
 
         def counted(answered: bool) -> None:

@@ -1,4 +1,4 @@
-"""A cluster in memory, and the whole server of a cluster on it, asked over its socket."""
+"""A cluster in memory with the server of a cluster, which is called over its socket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFF = ClusterSettings(console=ConsoleSettings(listen="off"))
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP to a Unix socket."""
+    """HTTP connection to a Unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=120)
@@ -101,11 +101,11 @@ class ServedCluster:
 
     @property
     def admin(self) -> PoolClient:
-        """As who may run programs where the server runs."""
+        """Return a client with the identity of a program in the server's pod."""
         return PoolClient(self.home)
 
     def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """With a token; the status and the answer."""
+        """Send a request with a token; return the status and the answer."""
         connection = UnixConnection(self.home / SOCKET_FILE)
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -116,7 +116,7 @@ class ServedCluster:
             connection.close()
 
     def member(self, user: str, tenant: str, role: str = "member") -> str:
-        """A new member of a tenant; its token."""
+        """Create a member of a tenant; return the member's token."""
         self.admin.put(f"/v1/users/{user}", {})
         self.admin.put("/v1/members", {"user": user, "role": role, "tenant": tenant})
         secret: str = self.admin.post("/v1/tokens", {"user": user})["secret"]
@@ -129,7 +129,7 @@ class ServedCluster:
         self.kube.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
 
     def devices(self, node: str, *slices: dict[str, Any], **more: Any) -> None:
-        """What its agent tells: the slices are on its first device."""
+        """Write the devices that the agent of a node reports, with the slices on the first one."""
         found = [
             {"uuid": f"GPU-{node}{i}", "index": i, "model": "A100", "memoryMib": 40960, "health": "healthy", **more}
             for i in range(2)
@@ -138,7 +138,7 @@ class ServedCluster:
         self.kube.patch(GPU_NODE, node, body={"status": {"devices": found}}, subresource="status")
 
     def pod(self, name: str, namespace: str, *, node: str = "", waits: str = "") -> Pod:
-        """A pod that asks for a slice, as admission and planner leave it; ``waits`` says why it has no node."""
+        """Create a pod that requests a slice, as admission and planner leave it; ``waits``: the reason why it has no node."""
         request = write_request(asked(GpuRequest(memory_mib=8192, core_percent=25, tenant=namespace)))
         spec: dict[str, Any] = {"schedulerName": "calabash", "containers": [{"name": "main"}]}
         if node:
@@ -151,7 +151,7 @@ class ServedCluster:
         return made
 
     def running(self, name: str, namespace: str, *, used_percent: int = 10) -> Pod:
-        """A pod that has a slice of the first device of node a."""
+        """Create a pod that has a slice of the first device of node a."""
         made = self.pod(name, namespace, node="a")
         part = {
             "pod": f"{namespace}/{name}",
@@ -187,6 +187,6 @@ class ServedCluster:
         return self.kube.get(TENANT, name)
 
     def queues(self) -> dict[str, tuple[str, float, float | None]]:
-        """Parent, deserved and limit of those that there are."""
+        """Return parent, deserved and limit of all queues."""
         found = self.kube.list(QUEUE).items
         return {q.metadata.name: (q.spec.parent, q.spec.deserved, q.spec.limit) for q in found}

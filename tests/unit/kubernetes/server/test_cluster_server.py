@@ -1,4 +1,4 @@
-"""The server of a cluster as a whole: what it shows of pods, devices and queues, to whom, and what it refuses."""
+"""Tests of the server of a cluster: views of pods, devices and queues, their visibility, and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
 
 
 def two_tenants(cluster: ServedCluster) -> tuple[str, str]:
-    """Tenants vision and speech with a running pod each, and a member of each; their tokens."""
+    """Create tenants vision and speech with a running pod and a member each; return the tokens of the members."""
     for tenant in ("vision", "speech"):
         cluster.admin.put(f"/v1/tenants/{tenant}", {"guarantee": 1})
         cluster.namespace(f"{tenant}-ns", f"{tenant}.default")
@@ -184,7 +184,7 @@ def test_a_tenant_with_pods_stays(cluster: ServedCluster) -> None:
     cluster.admin.delete("/v1/tenants/vision")
 
 
-def test_a_queue_that_somebody_else_has_is_not_taken_over(cluster: ServedCluster) -> None:
+def test_a_queue_of_another_owner_is_not_taken_over(cluster: ServedCluster) -> None:
     cluster.kube.create(QUEUE, {"metadata": {"name": "vision"}, "spec": {"deserved": 1}})
     cluster.kube.create(TENANT, {"metadata": {"name": "vision"}, "spec": {"guarantee": 2}})
     until(lambda: ready(cluster, "vision")[0] == "False", "its status")
@@ -222,7 +222,7 @@ def test_queues_that_are_no_tenants_are_objects_too(cluster: ServedCluster) -> N
         cluster.admin.put("/v1/queues/vision.default", {"deserved": 9})
 
 
-def test_whoever_wants_to_know_is_told_that_a_device_has_failed(tmp_path: Path) -> None:
+def test_subscribers_are_notified_that_a_device_has_failed(tmp_path: Path) -> None:
     world = ServedCluster(tmp_path)
     with receiving() as receiver:
         world.start(ClusterSettings(console=OFF.console, notifications=NotificationSettings(allow=["127.0.0.0/8"])))

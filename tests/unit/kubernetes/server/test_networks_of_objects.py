@@ -1,4 +1,4 @@
-"""Networks as objects of the API server: they get into the store, say what came of it, and leave it when they are deleted."""
+"""Tests of network objects: they are stored, get a condition, and are removed when they are deleted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def read(cluster: ServedCluster, kind: NetworkKind, path: str) -> KubeNetworkObj
     return cluster.kube.get(NETWORK_KINDS[kind], resource_name(path))
 
 
-def said(cluster: ServedCluster, kind: NetworkKind, path: str) -> tuple[str, str]:
-    """Whether it is valid, and the message; empty while nothing has been said of it as it is."""
+def valid_condition(cluster: ServedCluster, kind: NetworkKind, path: str) -> tuple[str, str]:
+    """Return the Valid condition's status and message; both empty while the current generation was not observed."""
     found = read(cluster, kind, path)
     if found is None or found.status.observed_generation != found.metadata.generation:
         return "", ""
@@ -48,15 +48,18 @@ def names(cluster: ServedCluster) -> set[str]:
     return {item["name"] for item in cluster.admin.items("/v1/networks/objects")}
 
 
-def test_objects_get_into_the_book_in_whatever_order_they_come_and_say_what_was_allocated(
+def test_objects_are_stored_in_any_order_and_report_what_was_allocated(
     cluster: ServedCluster,
 ) -> None:
     write(cluster, NetworkKind.PORT, "red/a/web1")
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.0.1.0/24"])
-    until(lambda: said(cluster, NetworkKind.PORT, "red/a/web1")[0] == "False", "the port to say that it has no subnet")
+    until(
+        lambda: valid_condition(cluster, NetworkKind.PORT, "red/a/web1")[0] == "False",
+        "the port to say that it has no subnet",
+    )
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
-    until(lambda: said(cluster, NetworkKind.PORT, "red/a/web1") == ("True", ""), "the port to stand")
+    until(lambda: valid_condition(cluster, NetworkKind.PORT, "red/a/web1") == ("True", ""), "the port to stand")
     found = read(cluster, NetworkKind.PORT, "red/a/web1")
     assert found is not None
     assert found.status.completed["addresses"] == ["10.0.1.2"]
@@ -66,25 +69,28 @@ def test_objects_get_into_the_book_in_whatever_order_they_come_and_say_what_was_
     assert shown["tenant"] == "vision"
 
 
-def test_what_is_wrong_is_a_condition_and_the_book_stays_as_it_was(cluster: ServedCluster) -> None:
+def test_invalid_object_gets_a_condition_and_the_store_is_unchanged(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.9.0.0/24"])
     # It may be judged before its VPC has arrived, and says then that there is none.
-    until(lambda: "10.9.0.0/24" in said(cluster, NetworkKind.SUBNET, "red/a")[1], "the subnet's range to be refused")
-    assert said(cluster, NetworkKind.SUBNET, "red/a")[0] == "False"
+    until(
+        lambda: "10.9.0.0/24" in valid_condition(cluster, NetworkKind.SUBNET, "red/a")[1],
+        "the subnet's range to be refused",
+    )
+    assert valid_condition(cluster, NetworkKind.SUBNET, "red/a")[0] == "False"
     assert "red/a" not in names(cluster)
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.0.9.0/24"])
-    until(lambda: said(cluster, NetworkKind.SUBNET, "red/a")[0] == "True", "the subnet to stand")
+    until(lambda: valid_condition(cluster, NetworkKind.SUBNET, "red/a")[0] == "True", "the subnet to stand")
 
 
 def test_an_object_that_is_deleted_stays_until_nothing_needs_it(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
     write(cluster, NetworkKind.SUBNET, "red/a", cidrs=["10.0.1.0/24"])
-    until(lambda: said(cluster, NetworkKind.SUBNET, "red/a")[0] == "True", "the subnet to stand")
+    until(lambda: valid_condition(cluster, NetworkKind.SUBNET, "red/a")[0] == "True", "the subnet to stand")
     cluster.kube.delete(NETWORK_KINDS[NetworkKind.VPC], "red")
-    until(lambda: "is used by" in said(cluster, NetworkKind.VPC, "red")[1], "the VPC to say what needs it")
+    until(lambda: "is used by" in valid_condition(cluster, NetworkKind.VPC, "red")[1], "the VPC to say what needs it")
     assert "red" in names(cluster)
     cluster.kube.delete(NETWORK_KINDS[NetworkKind.SUBNET], "red.a")
     until(lambda: read(cluster, NetworkKind.VPC, "red") is None, "the VPC to go")
@@ -94,7 +100,7 @@ def test_an_object_that_is_deleted_stays_until_nothing_needs_it(cluster: ServedC
 def test_what_was_deleted_while_no_server_ran_is_removed_by_the_next(cluster: ServedCluster) -> None:
     cluster.admin.put("/v1/tenants/vision", {"guarantee": 0})
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
-    until(lambda: said(cluster, NetworkKind.VPC, "red")[0] == "True", "the VPC to stand")
+    until(lambda: valid_condition(cluster, NetworkKind.VPC, "red")[0] == "True", "the VPC to stand")
     cluster.stop()
     cluster.kube.delete(NETWORK_KINDS[NetworkKind.VPC], "red")
     assert read(cluster, NetworkKind.VPC, "red") is not None
@@ -108,7 +114,7 @@ def test_what_the_api_made_is_left_alone(cluster: ServedCluster) -> None:
     order = {"kind": "vpc", "name": "blue", "spec": {"cidrs": ["10.0.0.0/16"], "tenant": "vision"}}
     cluster.admin.put("/v1/networks/objects", order)
     write(cluster, NetworkKind.VPC, "red", cidrs=["10.0.0.0/16"], tenant="vision")
-    until(lambda: said(cluster, NetworkKind.VPC, "red")[0] == "True", "the VPC to stand")
+    until(lambda: valid_condition(cluster, NetworkKind.VPC, "red")[0] == "True", "the VPC to stand")
     cluster.kube.delete(NETWORK_KINDS[NetworkKind.VPC], "red")
     until(lambda: read(cluster, NetworkKind.VPC, "red") is None, "the VPC to go")
     assert names(cluster) == {"blue", "blue/default"}

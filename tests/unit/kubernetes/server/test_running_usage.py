@@ -1,4 +1,4 @@
-"""Usage of what pods hold now: counted once, beside the records that come from nodes later."""
+"""Tests of open usage: it is counted once, together with the records that nodes send later."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class Cluster:
         return ClusterMoment(devices=[], parts={"u": held}, pods=pods, tenants=TenantMap())
 
     def spans(self) -> list[tuple[float, float, float]]:
-        """Begin and end after the first second of the calendar, and GPU seconds."""
+        """Return begin and end in seconds after the clock's start, and GPU seconds."""
         begin_s = self.clock.now_s() - self.clock.monotonic_ns() / 1e9
         return [(r.from_s - begin_s, r.to_s - begin_s, r.allocated_gpu_s) for r in self.usage.records()[0]]
 
     def sent(self, until_s: float) -> None:
-        """A record up to that moment came from the node."""
+        """Report that the store has a record of the node up to that time."""
         begin_s = self.clock.now_s() - self.clock.monotonic_ns() / 1e9
         (record,) = Cluster(self.clock).any_record()
         self.usage.taken([replace(record, to_s=begin_s + until_s)])
 
     def any_record(self) -> list[UsageRecord]:
-        self.usage.look(self.moment())
+        self.usage.update(self.moment())
         self.clock.advance(1e-3)
         return list(self.usage.records()[0])
 
@@ -79,7 +79,7 @@ class Cluster:
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster(instances=0)
-    made.usage.look(made.moment())
+    made.usage.update(made.moment())
     made.clock.advance(10)
     return made
 

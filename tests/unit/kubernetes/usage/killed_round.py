@@ -41,7 +41,7 @@ def kill(*_: Any) -> None:
 
 @contextmanager
 def dying_before_commit(database: Database) -> Iterator[None]:
-    """Everything of the transaction is done but its commit."""
+    """Kill the process when a transaction is complete except for its commit."""
     original = database.transaction
 
     @contextmanager
@@ -55,7 +55,7 @@ def dying_before_commit(database: Database) -> Iterator[None]:
 
 
 def dying(store: Any, *, before_commit: bool, of: Callable[[], Any]) -> Any:
-    """``of``, in whose transaction the process dies."""
+    """Call ``of``; with ``before_commit`` the process is killed before the transaction of the call is committed."""
     if not before_commit:
         return of()
     with dying_before_commit(store._database):

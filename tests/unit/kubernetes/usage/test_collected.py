@@ -1,4 +1,4 @@
-"""What nodes meter is at the server once: whatever is lost on the way, whoever dies, whoever sends."""
+"""Tests of usage collection: each record is stored once, whatever messages are lost and whichever process dies."""
 
 from __future__ import annotations
 
@@ -245,12 +245,12 @@ def test_while_the_server_is_away_the_outbox_is_bounded_and_then_nothing_new_is_
     long = node.grant(0, at_s=BEGIN_S)
     for _ in range(30):
         node.meter(long, 60.0)
-    truth = sums_of(node.store.usage())
+    expected = sums_of(node.store.usage())
     sending = node.begin(waiting_max=10)
     sending.keep_bounded()
     assert sending.full() is None, "neighbours of an hour are one"
     assert node.store.outbox.waiting() <= 2
-    assert sums_of(node.store.usage()) == truth
+    assert sums_of(node.store.usage()) == expected
     for number in range(1, 13):
         record = replace(long, id=AllocationId(f"{number:032x}-main"), user=f"team/q{number}")
         node.store.grant(record)
@@ -363,7 +363,7 @@ def test_the_sums_are_equal_on_both_sides_whatever_happens_on_the_way(
     kube = cluster(("p0", "n1"), ("p1", "n2"))
     server = ServerSide(open_store(f"sqlite:///{home / 'server.db'}"), kube)
     nodes = [NodeSide("n1", home, server), NodeSide("n2", home, server)]
-    truth: dict[str, float] = {}
+    expected: dict[str, float] = {}
     grants = 0
     for step, which, pod, hundredths in played:
         node = nodes[which]
@@ -373,7 +373,7 @@ def test_the_sums_are_equal_on_both_sides_whatever_happens_on_the_way(
             record = held.get(f"team/p{pod + 3 * which}") or node.grant(pod + 3 * which, at_s=BEGIN_S + grants)
             one = node.meter(record, hundredths / 100, last=step == "end")
             name = record.id[:50]
-            truth[name] = truth.get(name, 0.0) + (one.to_s - one.from_s)
+            expected[name] = expected.get(name, 0.0) + (one.to_s - one.from_s)
         elif step.startswith("cut"):
             node.cut = step.removeprefix("cut ")
         elif step == "replay" and server.log:
@@ -390,7 +390,7 @@ def test_the_sums_are_equal_on_both_sides_whatever_happens_on_the_way(
         node.drain()
         assert node.store.outbox.waiting() == 0
         node.store.close()
-    assert server.sums() == pytest.approx(truth, abs=1e-4)
+    assert server.sums() == pytest.approx(expected, abs=1e-4)
     for one in server.store.usage():
         assert one.allocated_gpu_s == pytest.approx((one.to_s - one.from_s) / 4, abs=1e-4)
         assert one.used_gpu_s == pytest.approx((one.to_s - one.from_s) / 8, abs=1e-4)

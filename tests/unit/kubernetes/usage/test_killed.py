@@ -1,4 +1,4 @@
-"""A kill at any step from metering to acknowledging neither loses nor doubles a second."""
+"""Tests of kills at any step from metering to acknowledgement: no second is lost or counted twice."""
 
 from __future__ import annotations
 

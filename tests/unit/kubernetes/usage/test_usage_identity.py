@@ -1,4 +1,4 @@
-"""Who may send usage: the agent of a node, as the API server says, over TLS that the node trusts; and on whose account."""
+"""Tests of the identity of usage senders: agents of nodes, over trusted TLS, and the accounts of their records."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def served(tmp_path: Path) -> Iterator[UsageServer]:
     (tmp_path / "token").write_text("node:n1\n")
     yield UsageServer(url=f"https://localhost:{program.port}", authority=tmp_path / "ca.crt", token=tmp_path / "token")
     program.stop()
-    assert program.collection.told().seen_at_s.keys() <= {"n1"}
+    assert program.collection.state().seen_at_s.keys() <= {"n1"}
     store.close()
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_another_has_signed_is_not_sent_anything(served: UsageServ
 
 
 def test_use_of_a_pod_that_cannot_be_read_is_attributed_by_its_namespace() -> None:
-    """It is no outage of the API server, after which the whole batch would be sent again for ever."""
+    """Check that the batch is taken: an unreadable pod is no outage of the API server, for which it would be sent again."""
 
     class Kube(MemoryKube):
         def get(self, kind: Any, name: str, namespace: str = "") -> Any:
@@ -148,6 +148,6 @@ def test_use_of_a_pod_that_cannot_be_read_is_attributed_by_its_namespace() -> No
         mode="vgpu", preemptible=False, from_s=1.0, to_s=2.0, memory_mib=1, core_percent=1, allocated_gpu_s=0.1,
         used_gpu_s=0.1, idle_s=0.0, memory_mib_s=0.1,
     )  # fmt: skip
-    account = Attribution(kube, lambda queue: (queue, "own")).of("node", entry)
+    account = Attribution(kube, lambda queue: (queue, "own")).account_of("node", entry)
     assert (account.tenant, account.queue) == ("train", "train")
     assert "is believed" in account.doubt

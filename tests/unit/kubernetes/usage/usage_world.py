@@ -1,4 +1,4 @@
-"""Nodes that meter and a server that collects, without a network: databases are real, the API server is one in memory."""
+"""Nodes that meter and a server that collects, without a network; databases are real, the API server is in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UIDS = tuple(f"0f8fad5b-d9cb-469f-a165-70867728950{i:x}" for i in range(16))
 
 
 class ReviewingKube(MemoryKube):
-    """An API server in memory that knows tokens: ``node:NAME`` is an agent's on that node."""
+    """API server in memory that reviews tokens: ``node:NAME`` is the token of the agent of that node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class ReviewingKube(MemoryKube):
 
 
 def reviewed(*nodes: str, user: str = AGENT, audience: str = AUDIENCE) -> TokenReviewStatus:
-    """What an API server says of a token of that account, bound to a pod on that node."""
+    """Return the review of a token of that account that is bound to a pod on those nodes."""
     found = TokenReviewUser(username=user, extra={NODE_CLAIM: nodes} if nodes else {})
     return TokenReviewStatus(authenticated=True, user=found, audiences=(audience,))
 
 
 def cluster(*pods: tuple[str, str]) -> ReviewingKube:
-    """With pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
+    """Return a cluster with pods ``pI`` in namespace ``team`` on the nodes that are named, in the queue of vision's project."""
     kube = ReviewingKube()
     kube.create(QUEUE, {"metadata": {"name": "vision"}, "spec": {}})
     kube.create(QUEUE, {"metadata": {"name": "vision-train"}, "spec": {"parent": "vision"}})
@@ -78,7 +78,7 @@ def cluster(*pods: tuple[str, str]) -> ReviewingKube:
 
 @dataclass(slots=True)
 class ServerSide:
-    """The collecting side; ``log`` has every batch that it saw."""
+    """The server that collects; ``log`` has all received batches."""
 
     store: Store
     kube: ReviewingKube
@@ -100,19 +100,19 @@ class ServerSide:
         )
 
     def sums(self) -> dict[str, float]:
-        """Seconds by allocation."""
+        """Return seconds by allocation."""
         return sums_of(self.store.usage())
 
 
 class CutError(CalabashError):
-    """The line is cut."""
+    """The connection was cut."""
 
     def __init__(self) -> None:
         super().__init__("the line is cut", reason=Reason.API_DOWN)
 
 
 class NodeSide:
-    """One node: what is metered goes into its database in whole hundredths of a second."""
+    """A node whose database has the metered usage in whole hundredths of a second."""
 
     def __init__(self, name: str, home: Path, server: ServerSide, *, entries: int = 3) -> None:
         self.name, self.home, self.server, self._entries = name, home, server, entries
@@ -126,13 +126,13 @@ class NodeSide:
         return self.sending
 
     def restart(self) -> None:
-        """As after a kill: all that is known is in the database."""
+        """Start again as after a kill: only the database is kept."""
         self.store.close()
         self.store = open_store(f"sqlite:///{self.home / f'{self.name}.db'}")
         self.begin()
 
     def reinstall(self) -> None:
-        """Its disk is gone."""
+        """Start again with an empty disk."""
         self.store.close()
         for file in self.home.glob(f"{self.name}.db*"):
             file.unlink()
@@ -140,14 +140,14 @@ class NodeSide:
         self.begin()
 
     def grant(self, pod: int, *, at_s: float) -> AllocationRecord:
-        """A container of pod ``pI`` has a slice."""
+        """Grant a slice to a container of pod ``pI``."""
         record = granted(self.name, pod, self.server.kube.uids[pod], at_s=at_s)
         self.store.grant(record)
         self.until_s[record.id] = at_s
         return record
 
     def meter(self, record: AllocationRecord, length_s: float, *, last: bool = False) -> UsageRecord:
-        """The next interval of it, at its end in one transaction with that."""
+        """Store the next usage interval of an allocation; with ``last``, in the transaction that releases the allocation."""
         so_far = self.store.usage_book.so_far(record)
         since_s = self.until_s[record.id]
         number = so_far.next_sequence if so_far else 0
@@ -160,7 +160,7 @@ class NodeSide:
         return one
 
     def drain(self) -> None:
-        """Everything is sent, whatever is lost at first."""
+        """Send until everything has arrived, with retries after losses."""
         while True:
             try:
                 if not self.sending.step():
@@ -218,7 +218,7 @@ def interval(record: AllocationRecord, from_s: float, to_s: float, number: int) 
 
 
 def sums_of(records: Sequence[UsageRecord]) -> dict[str, float]:
-    """Seconds by allocation, to the microsecond; earlier grants of a name count with it."""
+    """Return seconds by allocation, to the microsecond; earlier grants of the same name are included."""
     found: dict[str, list[float]] = {}
     for one in records:
         found.setdefault(one.allocation.partition("~")[0][:50], []).append(one.to_s - one.from_s)

@@ -15,9 +15,9 @@ from calabash.adapters.kubelet import DeviceHealth, DeviceState, DraServer
 from calabash.kubernetes.claims.device_names import DRIVER, claim_devices
 from calabash.kubernetes.claims.slice_publisher import SlicePublisher
 from calabash.kubernetes.claims.slices import SliceFacts, pcie_roots
-from calabash.kubernetes.node_plugin.allocation_api import Doorway
+from calabash.kubernetes.node_plugin.allocation_api import AllocationApiWatch
 from calabash.kubernetes.node_plugin.claims.prepare import ClaimEdits, ClaimPreparer
-from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimReconciler
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
@@ -31,7 +31,7 @@ from calabash.node.snapshot import NodeSnapshot
 log = structlog.get_logger(__name__)
 
 
-class ClaimDoor:
+class ClaimDriver:
     """The DRA driver of a node.
 
     New claims are prepared while the allocation API of the node is ``claims``. Prepared claims are served until they are
@@ -51,7 +51,7 @@ class ClaimDoor:
         pods: NodePods,
         desk: ClaimDesk,
         *,
-        doorway: Doorway,
+        api_watch: AllocationApiWatch,
         edits: ClaimEdits,
         refuse: Callable[[], None],
         closed: Callable[[], str],
@@ -59,10 +59,10 @@ class ClaimDoor:
         self._settings = settings
         self._agent = agent
         self._desk = desk
-        self._doorway = doorway
+        self._api_watch = api_watch
         self._refuse_all = refuse
         self._closed = closed
-        self._care = ClaimCare(client, agent, desk)
+        self._reconciler = ClaimReconciler(client, agent, desk)
         self._preparer = ClaimPreparer(
             agent,
             pods,
@@ -71,7 +71,7 @@ class ClaimDoor:
             fetch=lambda namespace, name: client.get(RESOURCE_CLAIM, name, namespace),
             edits=edits,
             refuse=self._refuse,
-            changed=self._care.prepared,
+            changed=self._reconciler.prepared,
             pause=time.sleep,
         )
         self._slices = SlicePublisher(client, settings.node)
@@ -82,20 +82,19 @@ class ClaimDoor:
     def start(self) -> None:
         for left in self._desk.begin([record.id for record in self._agent.records()]):
             self._agent.end(left, reason="ended", explanation="nothing is noted of its claim", gently=True)
-        self._care.start()
-        self._look()
+        self._reconciler.start()
+        self._start_or_stop_server()
 
     def stop(self) -> None:
         """Stop publishing, serving and reconciling. Containers are not affected."""
         self._slices.stop()
         if self._server is not None:
             self._server.stop()
-        self._care.stop()
+        self._reconciler.stop()
 
     @property
     def registered(self) -> bool:
         """Return True if a kubelet has registered the driver."""
-        """Whether a kubelet has taken the driver."""
         return self._server is not None and self._server.registered
 
     @property
@@ -107,14 +106,14 @@ class ClaimDoor:
         """Devices that the API server cannot store in ResourceSlices; "" if it stores all, None if nothing is published."""
         return self._slices.degraded if self._offers else None
 
-    def tend(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
+    def reconcile(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
         """Update health, slices and server from the state of the node; called at every iteration of the main loop.
 
         Args:
             refusal: the error that refuses new allocations, None if they are granted.
             driver: version of the devices' driver.
         """
-        self._look()
+        self._start_or_stop_server()
         if self._server is not None:
             self._server.set_health(device_health(snapshot, self._settings.node))
         if self._roots is None:
@@ -126,15 +125,15 @@ class ClaimDoor:
             closed=(refusal.message if refusal is not None else "") or self._closed(),
         )
         self._offer(snapshot, facts)
-        self._care.follow({state.device.uuid: state.device.health for state in snapshot.devices})
+        self._reconciler.follow({state.device.uuid: state.device.health for state in snapshot.devices})
 
     def _offer(self, snapshot: NodeSnapshot, facts: SliceFacts) -> None:
         """Publish or withdraw the ResourceSlices. Runs before claims are reconciled, so that schedulers are informed first."""
         try:
-            if self._doorway.claims and (self.registered or self._offers):
+            if self._api_watch.claims and (self.registered or self._offers):
                 self._slices.publish(snapshot, facts)
                 self._offers = True
-            elif not self._doorway.claims and self._offers:
+            elif not self._api_watch.claims and self._offers:
                 self._slices.withdraw()
                 self._offers = False
             self._told = ""
@@ -143,11 +142,12 @@ class ClaimDoor:
                 log.warning("cannot publish the ResourceSlices of the node", error=error.message)
             self._told = error.message
 
-    def _look(self) -> None:
-        """Start the DRA server while claims may need it, also for those prepared before the allocation API changed; else stop
-        it.
+    def _start_or_stop_server(self) -> None:
+        """Start the DRA server while claims may need it; otherwise stop it.
+
+        Claims that were prepared before the allocation API changed need it too.
         """
-        if self._server is None and (self._doorway.claims or self._desk.notes.all()):
+        if self._server is None and (self._api_watch.claims or self._desk.notes.all()):
             self._server = DraServer(
                 DRIVER,
                 self._preparer,
@@ -156,12 +156,12 @@ class ClaimDoor:
                 on_error=lambda error: log.warning(str(error)),
             )
             self._server.start()
-        elif self._server is not None and not self._doorway.claims and not self._desk.notes.all():
+        elif self._server is not None and not self._api_watch.claims and not self._desk.notes.all():
             self._server.stop()
             self._server = None
 
     def _refuse(self) -> None:
-        if not self._doorway.claims:
+        if not self._api_watch.claims:
             raise CalabashError(
                 f"the devices of node {self._settings.node} are offered by device plug-ins, not to claims",
                 reason=Reason.CONFLICT,

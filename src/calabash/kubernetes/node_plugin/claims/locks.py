@@ -14,57 +14,57 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class _Turn:
+class _ClaimLock:
     lock: threading.Lock = field(default_factory=threading.Lock)
     count: int = 0  # number of times that the lock was taken
     there: int = 0  # number of threads that hold it, wait for it, or observe it
 
 
-class ClaimTurns:
+class ClaimLocks:
     """The locks of all claims of a node, by UID. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[str, _Turn] = {}
+        self._locks: dict[str, _ClaimLock] = {}
 
     @contextmanager
     def work(self, uid: str) -> Iterator[None]:
         """Hold the lock of a claim; waits for other threads."""
-        with self._of(uid) as turn, turn.lock:
-            turn.count += 1
+        with self._claim_lock(uid) as claim, claim.lock:
+            claim.count += 1
             yield
 
     @contextmanager
-    def look(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:
+    def observe(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:
         """Yield a function that tries to lock the claim without waiting.
 
         Its context manager yields False, without the lock, if another thread works on the claim or has worked on it since
-        ``look`` was called.
+        ``observe`` was called.
         """
-        with self._of(uid) as turn:
-            before = turn.count
-            yield lambda: _untouched(turn, before)
+        with self._claim_lock(uid) as claim:
+            before = claim.count
+            yield lambda: _untouched(claim, before)
 
     @contextmanager
-    def _of(self, uid: str) -> Iterator[_Turn]:
+    def _claim_lock(self, uid: str) -> Iterator[_ClaimLock]:
         with self._lock:
-            turn = self._turns.setdefault(uid, _Turn())
-            turn.there += 1
+            claim = self._locks.setdefault(uid, _ClaimLock())
+            claim.there += 1
         try:
-            yield turn
+            yield claim
         finally:
             with self._lock:
-                turn.there -= 1
-                if not turn.there:
-                    del self._turns[uid]
+                claim.there -= 1
+                if not claim.there:
+                    del self._locks[uid]
 
 
 @contextmanager
-def _untouched(turn: _Turn, before: int) -> Iterator[bool]:
-    if not turn.lock.acquire(blocking=False):
+def _untouched(claim: _ClaimLock, before: int) -> Iterator[bool]:
+    if not claim.lock.acquire(blocking=False):
         yield False
         return
     try:
-        yield turn.count == before
+        yield claim.count == before
     finally:
-        turn.lock.release()
+        claim.lock.release()

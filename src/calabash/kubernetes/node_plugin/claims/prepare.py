@@ -41,7 +41,7 @@ from calabash.node.membership.container import claim_allocation
 from calabash.sharing.brokered import MODE as BROKERED
 
 GIVEN_BACK_S = 20.0  # the kubelet waits 45 s, and calls again
-_LOOK_AGAIN_S = 0.01
+_POLL_S = 0.01
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NAME_MAX = 128
 
@@ -49,11 +49,11 @@ _NAME_MAX = 128
 class ClaimEdits(Protocol):
     """CDI edits for containers; see ``edits.NodeEdits``."""
 
-    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+    def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
         """Return the edits for a container that uses these devices of a grant."""
         ...
 
-    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+    def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
         """Return the edits for a container that observes these devices."""
         ...
 
@@ -92,11 +92,11 @@ class ClaimPreparer:
         self._changed = changed
         self._pause = pause
         self._leaving = 0  # number of claims that are being unprepared; read without a lock as a hint
-        self._patience = Patience(clock=clock, leaving=self._somebody_leaves, pause=pause)
+        self._patience = Patience(clock=clock, leaving=self._any_allocation_leaves, pause=pause)
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Grant the allocation of a claim and write its CDI spec. Raises CalabashError; the kubelet calls again."""
-        with self._desk.turns.work(claim.uid):
+        with self._desk.locks.work(claim.uid):
             found = self._claim(claim)
             answer = self._prepared(claim, found)
         self._changed(found)
@@ -107,10 +107,10 @@ class ClaimPreparer:
         known = known_claim(found)
         pods = [pod for uid in known.pods if (pod := self._pods.known(uid)) is not None]
         self._require_alone(found, pods)
-        note = self._desk.notes.keep(claim)
-        self._desk.book.saw(known)
+        note = self._desk.notes.ensure(claim)
+        self._desk.store.update(known)
         if plan.admin_access:
-            devices = {note.device(n): self._edits.of_observer(_cards(r)) for n, r in enumerate(plan.requests)}
+            devices = {note.device(n): self._edits.for_observer(_cards(r)) for n, r in enumerate(plan.requests)}
         else:
             grant = self._patience.until_there_is_room(lambda: self._grant(plan, pods))
             devices = {
@@ -127,7 +127,7 @@ class ClaimPreparer:
         Raises:
             CalabashError: CONFLICT if processes still use the claim after ``GIVEN_BACK_S`` seconds.
         """
-        with self._desk.turns.work(claim.uid):
+        with self._desk.locks.work(claim.uid):
             self._leaving += 1
             try:
                 why = "its claim was unprepared"
@@ -146,9 +146,9 @@ class ClaimPreparer:
                     reason=Reason.CONFLICT,
                     hint="its processes were sent SIGTERM; the kubelet tries again",
                 )
-            self._pause(_LOOK_AGAIN_S)
+            self._pause(_POLL_S)
 
-    def _somebody_leaves(self) -> bool:
+    def _any_allocation_leaves(self) -> bool:
         return self._leaving > 0 or self._pods.any_leaves(record.id for record in self._agent.records())
 
     def _claim(self, ref: ClaimRef) -> ResourceClaim:
@@ -213,7 +213,7 @@ class ClaimPreparer:
         )
 
     def _request_edits(self, grant: Grant, plan: ClaimPlan, *, number: int, request: ClaimRequest) -> ContainerEdits:
-        edits = self._edits.of(grant, _cards(request))
+        edits = self._edits.for_grant(grant, _cards(request))
         # CUDA_VISIBLE_DEVICES of the whole claim would also list devices of other requests.
         env = edits.env if len(plan.requests) == 1 else tuple(e for e in edits.env if e[0] != _VISIBLE)
         return replace(edits, env=(*env, *request_environment(plan, number)))

@@ -36,7 +36,6 @@ class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def ref(self) -> ClaimRef:
         """The claim as the kubelet identifies it."""
-        """As the kubelet names it."""
         return ClaimRef(namespace=self.namespace, uid=self.uid, name=self.name)
 
     def device(self, request: int) -> str:
@@ -54,7 +53,7 @@ class ClaimNotes:
         self._directory = directory
         self._settled: set[str] = set()
 
-    def keep(self, claim: ClaimRef) -> ClaimNote:
+    def ensure(self, claim: ClaimRef) -> ClaimNote:
         """Return the note of a claim; write it if there is none. Raises CalabashError."""
         path = self._path(claim.uid)
         known = _read(path)
@@ -81,11 +80,11 @@ class ClaimNotes:
             raise _unwritten(claim, path, error) from error
         self._settled.add(claim.uid)
 
-    def of(self, uid: str) -> ClaimNote | None:
+    def find(self, uid: str) -> ClaimNote | None:
         """Return the note of a claim, None if there is none."""
         return _read(self._path(uid)) if _UID.fullmatch(uid) else None
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Delete the note of a claim."""
         self._settled.discard(uid)
         if _UID.fullmatch(uid):

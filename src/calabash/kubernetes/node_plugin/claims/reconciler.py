@@ -1,7 +1,7 @@
 """Reconcile prepared claims: detect claims that were deleted or deallocated, and report device status in the others.
 
 A driver is not notified when a claim is deleted, and claims cannot be watched by node. So each prepared claim is read when
-the health of a device changes, and otherwise every ``LOOK_S`` seconds. A claim that was just prepared is reported from the
+the health of a device changes, and otherwise every ``POLL_S`` seconds. A claim that was just prepared is reported from the
 object that was read for that. The kubelet unprepares the claims that it knows; this removes those that it has forgotten.
 """
 
@@ -25,13 +25,13 @@ from calabash.model.mentions import redacted
 from calabash.node.agent import NodeAgent
 from calabash.node.membership.container import claim_allocation
 
-LOOK_S = 15.0
+POLL_S = 15.0
 MANAGER = "calabash-agent"
 
 log = structlog.get_logger(__name__)
 
 
-class ClaimCare:
+class ClaimReconciler:
     """Thread that reconciles prepared claims. The API server may take long to answer."""
 
     def __init__(self, client: KubeClient, agent: NodeAgent, desk: ClaimDesk) -> None:
@@ -77,7 +77,7 @@ class ClaimCare:
     def _run(self) -> None:
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._stopping or bool(self._due), LOOK_S)
+                self._news.wait_for(lambda: self._stopping or bool(self._due), POLL_S)
                 if self._stopping:
                     return
                 due, self._due = self._due, {}
@@ -92,40 +92,40 @@ class ClaimCare:
                 try:
                     found = due[note.uid] if due else None
                     if found is not None:
-                        self._tell(found)
+                        self._write_status(found)
                     else:
-                        self._look(note)
+                        self._reconcile(note)
                     self._told = ""
                 except CalabashError as error:  # a repeated error is logged once
                     if error.message != self._told:
                         log.warning("cannot reconcile a claim", claim=note.uid, error=error.message)
                     self._told = error.message
 
-    def _look(self, note: ClaimNote) -> None:
-        with self._desk.turns.look(note.uid) as done:
+    def _reconcile(self, note: ClaimNote) -> None:
+        with self._desk.locks.observe(note.uid) as done:
             claim = self._client.get(RESOURCE_CLAIM, note.name, note.namespace)
             with done() as still:
-                over = self._heard(note, claim) if still else True
+                over = self._update_store(note, claim) if still else True
         if claim is not None and not over:
-            self._tell(claim)
+            self._write_status(claim)
 
-    def _heard(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
+    def _update_store(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
         """Update the store from the claim object; return True if the claim is deleted or deallocated.
 
         If such a claim has no allocation any more, its note and its spec are deleted.
         """
         if claim is None or claim.metadata.uid != note.uid:
-            self._desk.book.ended(note.uid)
+            self._desk.store.mark_ended(note.uid)
             over = True
         else:
             known = known_claim(claim)
-            self._desk.book.saw(known)
+            self._desk.store.update(known)
             over = known.over
         if over and self._agent.record(claim_allocation(note.uid)) is None:
             self._desk.clear(note.uid)
         return over
 
-    def _tell(self, claim: ResourceClaim) -> None:
+    def _write_status(self, claim: ResourceClaim) -> None:
         """Write the status of the claim's devices, unless the claim is still being prepared or its status is current."""
         states = self._agent.devices()
         plan = claim_plan(claim, self._agent.node, [state.device for state in states])

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from calabash.adapters.cdi import list_specs, remove_spec, sweep_leftovers
-from calabash.kubernetes.node_plugin.claims.locks import ClaimTurns
+from calabash.kubernetes.node_plugin.claims.locks import ClaimLocks
 from calabash.kubernetes.node_plugin.claims.prepared_files import ClaimNotes
-from calabash.kubernetes.node_plugin.claims.store import ClaimBook
+from calabash.kubernetes.node_plugin.claims.store import ClaimStore
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
 from calabash.node.membership.container import claim_allocation, is_of_claim
@@ -28,20 +28,20 @@ class ClaimDesk:
 
     Args:
         specs: directory of dynamic CDI specs.
-        turns: locks of the claims.
+        locks: one lock for each claim.
     """
 
     notes: ClaimNotes
-    book: ClaimBook
+    store: ClaimStore
     specs: Path
-    turns: ClaimTurns = field(default_factory=ClaimTurns)
+    locks: ClaimLocks = field(default_factory=ClaimLocks)
 
     def clear(self, uid: str) -> None:
         """Delete the spec, the note and the stored state of a claim, under its lock. Raises CalabashError."""
-        if self.notes.of(uid) is not None:
+        if self.notes.find(uid) is not None:
             remove_spec(self.specs, CLAIM_PREFIX + uid)
-        self.notes.forget(uid)
-        self.book.forget(uid)
+        self.notes.remove(uid)
+        self.store.remove(uid)
 
     def begin(self, held: Collection[AllocationId]) -> list[AllocationId]:
         """Remove partial state that killed agents left; call it before the kubelet is served.

@@ -7,7 +7,7 @@ read since the agent started is kept, and any pod may be using it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from calabash.adapters.kube.objects.claims import ResourceClaim
@@ -26,9 +26,6 @@ class KnownClaim:
         pods: UID and name of the pods that may use it.
         over: True if it is deleted, or nothing of this driver is allocated to it any more.
     """
-
-    """A claim as it was last seen. ``pods``: UID -> name of those that may use it. ``over``: it is gone, or nothing of ours is
-    allocated to it any more."""
 
     namespace: str
     name: str
@@ -50,47 +47,41 @@ def known_claim(claim: ResourceClaim) -> KnownClaim:
     )
 
 
-class ClaimBook:
+class ClaimStore:
     """Prepared claims of one node, by their allocations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[AllocationId, KnownClaim] = {}
 
-    def saw(self, claim: KnownClaim) -> None:
+    def update(self, claim: KnownClaim) -> None:
         """Insert or update a claim that was prepared or read."""
         with self._lock:
             self._known[claim_allocation(claim.uid)] = claim
 
-    def ended(self, uid: str) -> None:
+    def mark_ended(self, uid: str) -> None:
         """Mark a claim as deleted or replaced by another object of its name."""
         with self._lock:
             name = claim_allocation(uid)
             known = self._known.get(name) or KnownClaim(namespace="", name="", uid=uid)
             self._known[name] = KnownClaim(namespace=known.namespace, name=known.name, uid=uid, over=True)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Delete a claim."""
         with self._lock:
             self._known.pop(claim_allocation(uid), None)
 
-    def of(self, allocation: AllocationId) -> KnownClaim | None:
+    def find(self, allocation: AllocationId) -> KnownClaim | None:
         """Return the claim of an allocation, None if it is not known."""
         with self._lock:
             return self._known.get(allocation)
 
     def users(self, allocation: AllocationId) -> Collection[str] | None:
         """Return the UIDs of the pods that may use an allocation; None if unknown, or if the claim is over."""
-        known = self.of(allocation)
+        known = self.find(allocation)
         return None if known is None or known.over else known.pods.keys()
 
     def holds(self, allocation: AllocationId) -> bool:
         """Return True if the allocation is kept: its claim is not known to be over."""
-        known = self.of(allocation)
+        known = self.find(allocation)
         return known is None or not known.over
-
-    def only(self, allocations: Iterable[AllocationId]) -> None:
-        """Delete all claims but those of these allocations."""
-        kept = set(allocations)
-        with self._lock:
-            self._known = {name: claim for name, claim in self._known.items() if name in kept}

@@ -35,14 +35,6 @@ class Claimant:
         names: CDI device names with which Allocate was answered.
     """
 
-    """A container that holds certain tokens.
-
-    Args:
-        pod_uid: "" where only the name of the pod is known.
-        pod: ``namespace/name``, "" where only the UID is known.
-        names: CDI device names that it was answered with.
-    """
-
     pod_uid: str = ""
     pod: str = ""
     container: str
@@ -79,7 +71,7 @@ class Owners:
             while len(self._answers) > ANSWERS_KEPT_MAX:
                 self._answers.popitem(last=False)
 
-    def of(self, tokens: Sequence[str]) -> tuple[Claimant, ...]:
+    def claimants(self, tokens: Sequence[str]) -> tuple[Claimant, ...]:
         """Return all containers with exactly these device IDs, unordered: init containers pass theirs on to later ones."""
         key = frozenset(tokens)
         try:

@@ -53,7 +53,7 @@ class EditsMaker:
         self._forwarding = forwarding
         write_preload(preload)
 
-    def of(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
+    def for_grant(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
         """Return the edits for using a grant; ``nodes`` are the device nodes of its devices."""
         if grant.edits.worker_socket:
             return self._to_worker(grant.edits)
@@ -85,7 +85,7 @@ class EditsMaker:
             mounts += mount
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
-    def of_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
+    def for_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
         """Return the edits for observing devices: NVML, without CUDA and without a slice.
 
         Nodes are mounted for writing even so: the driver requires it, and so does the state of a simulated node.
@@ -122,8 +122,9 @@ class EditsMaker:
         ]
 
     def _node(self, path: str) -> tuple[list[DeviceNode], list[MountEdit]]:
-        """Return the node or mount of a device file; on a simulated machine it is below the machine's root and may be a plain
-        file.
+        """Return the node or mount of a device file.
+
+        On a simulated machine, the file is below the machine's root and may be a plain file.
         """
         if self._driver.state is None:
             return [DeviceNode(path=path)], []
@@ -144,15 +145,15 @@ class NodeEdits:
     def __init__(self, maker: EditsMaker, host: Path, devices: Callable[[], Sequence[Device]]) -> None:
         self._maker, self._host, self._devices = maker, host, devices
 
-    def of(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
+    def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
         """Return the edits for using these devices of a grant; None: all of its devices."""
         if wanted is None:
             wanted = [s.device for s in grant.record.placement.slices]
-        return self._maker.of(grant, self._nodes(wanted))
+        return self._maker.for_grant(grant, self._nodes(wanted))
 
-    def of_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
+    def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
         """Return the edits for observing these devices."""
-        return self._maker.of_observer(self._nodes(wanted))
+        return self._maker.for_observer(self._nodes(wanted))
 
     def _nodes(self, wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
         return device_nodes(self._host, self._devices(), wanted)

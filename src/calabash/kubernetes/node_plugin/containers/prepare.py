@@ -100,7 +100,7 @@ class Preparer:
         """
         for name in filter(None, map(device_name, answered)):
             self._owners.answered(device_ids, name)
-        claimants = self._owners.of(device_ids)
+        claimants = self._owners.claimants(device_ids)
         if not claimants:
             raise CalabashError(
                 f"the kubelet lists no container with these device IDs ({len(device_ids)} of {self._owners.resource})",
@@ -159,7 +159,7 @@ class Preparer:
         others = {container_allocation(uid, other) for other in never_together(pod, container)}
         if self._agent.record(container_allocation(uid, container)) is None:
             self._refuse()
-        planned = self._placing.of(pod, container, tokens, others)
+        planned = self._placing.slices_for(pod, container, tokens, others)
         placement, now_s = planned.placement(self._agent.node), self._clock.now_s()
         asker = self._asker(planned, uid)
         record = AllocationRecord(

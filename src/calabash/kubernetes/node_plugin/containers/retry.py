@@ -11,7 +11,7 @@ from calabash.adapters.clock import Clock
 from calabash.model.errors import CalabashError, Reason
 
 LEAVING_S = 6.0  # the kubelet waits 30 s for an answer, and at least 10 s before it calls again
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 _TAKEN = frozenset((Reason.NO_CAPACITY, Reason.NO_MEMORY, Reason.NO_CORES, Reason.MODE_CONFLICT))
 R = TypeVar("R")
 
@@ -43,4 +43,4 @@ class Patience:
             except CalabashError as error:
                 if error.reason not in _TAKEN or not self.leaving() or self.clock.monotonic_ns() >= until_ns:
                     raise
-            self.pause(_LOOK_AGAIN_S)
+            self.pause(_POLL_S)

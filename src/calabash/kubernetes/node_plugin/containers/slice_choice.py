@@ -21,7 +21,9 @@ class Placing(Protocol):
         """Return the pod of a container that is about to be created; may wait for it. Raises CalabashError(NOT_FOUND)."""
         ...
 
-    def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
+    def slices_for(
+        self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]
+    ) -> PlannedContainer:
         """Return the slices of a container.
 
         Args:
@@ -44,7 +46,15 @@ class ByPlan:
     def pod(self, claimant: Claimant) -> Pod:
         return self._pods.find_planned(uid=claimant.pod_uid, name=claimant.pod)
 
-    def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
+    def slices_for(
+        self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]
+    ) -> PlannedContainer:
+        """Return the slices of the plan.
+
+        Raises:
+            CalabashError: NO_CAPACITY or BAD_REQUEST if the pod has no plan; CONFLICT if the plan is for another pod or node,
+                or has another number of devices.
+        """
         del instead_of  # the plan already shares these devices
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         text = pod.metadata.annotations.get(PLAN)

@@ -20,7 +20,7 @@ from calabash.kubernetes.node_plugin.containers.device_ids import SPEC_PREFIX, d
 from calabash.kubernetes.objects.names import CDI_KIND
 from calabash.model.errors import CalabashError
 
-LOOK_S = 5.0
+POLL_S = 5.0
 
 
 class SlotSpecs:
@@ -43,7 +43,7 @@ class SlotSpecs:
         self._now_s = now_s
         self._next_s = -math.inf
         self._lock = threading.Lock()
-        self._suspects: set[str] = set()  # files without a name in use at the last read
+        self._unused_before: set[str] = set()  # files without a name in use at the last read
         with suppress(OSError):
             sweep_leftovers(directory, SPEC_PREFIX)  # of an agent that was killed while writing
 
@@ -52,25 +52,25 @@ class SlotSpecs:
         name = spec_name(tokens)
         with self._lock:
             write_spec(self._directory, name, CDI_KIND, devices)
-            self._suspects.discard(name)
+            self._unused_before.discard(name)
 
     def sweep(self) -> list[str]:
-        """Remove unused specs, at most every ``LOOK_S`` seconds; return the names of the removed files."""
+        """Remove unused specs, at most every ``POLL_S`` seconds; return the names of the removed files."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []
-        self._next_s = now_s + LOOK_S
+        self._next_s = now_s + POLL_S
         try:
             unused = self._unused()
         except CalabashError:
             unused = set()
         removed = []
         with self._lock:
-            for name in sorted(unused & self._suspects):
+            for name in sorted(unused & self._unused_before):
                 with suppress(CalabashError):
                     remove_spec(self._directory, name)
                     removed.append(name)
-            self._suspects = unused.difference(removed)
+            self._unused_before = unused.difference(removed)
         return removed
 
     def _unused(self) -> set[str]:

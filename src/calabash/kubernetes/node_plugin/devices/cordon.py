@@ -17,7 +17,7 @@ class Cordon:
         """Take over a change that the mirror received."""
         self._closed = change.after is not None and change.after.spec.unschedulable
 
-    def why(self) -> str:
+    def closed_reason(self) -> str:
         """Return why devices are not given to pods, "" if they are."""
         if not self.synced:
             return "the GpuNode of this node has not been read yet"

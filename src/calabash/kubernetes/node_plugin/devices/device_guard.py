@@ -85,7 +85,7 @@ class DeviceGuard:
         self._closed: set[Path] = set()
         self._failed: set[Path] = set()
 
-    def tend(self) -> int:
+    def reconcile(self) -> int:
         """Deny ungranted devices to all current pods; return the number of killed processes."""
         majors = self._majors()
         if not majors:

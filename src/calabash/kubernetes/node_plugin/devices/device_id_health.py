@@ -33,12 +33,12 @@ class HeldTokens:
 
     Args:
         devices: its devices in the order of the sorted IDs; empty until the container has started.
-        ill: indices of the devices whose partition is unhealthy.
+        unhealthy: indices of the devices whose partition is unhealthy.
     """
 
     tokens: tuple[str, ...]
     devices: tuple[DeviceUuid, ...] = ()
-    ill: frozenset[int] = frozenset()
+    unhealthy: frozenset[int] = frozenset()
 
 
 def held_tokens(
@@ -56,12 +56,12 @@ def held_tokens(
         name = container_allocation(entry.pod_uid, entry.container)
         granted = record(name)
         devices = tuple(s.device for s in granted.placement.slices) if granted is not None else ()
-        ill = frozenset((parts or {}).get(name, ()))
-        found.append(HeldTokens(tokens=entry.device_ids, devices=devices, ill=ill))
+        unhealthy = frozenset((parts or {}).get(name, ()))
+        found.append(HeldTokens(tokens=entry.device_ids, devices=devices, unhealthy=unhealthy))
     return found
 
 
-def any_ill(devices: Iterable[Device]) -> bool:
+def any_out_of_service(devices: Iterable[Device]) -> bool:
     """Return True if a device is out of service, so that the health of IDs depends on the container that has them."""
     return any(device.health in OUT_OF_SERVICE for device in devices)
 
@@ -77,15 +77,15 @@ def token_health(
         gives: True if the node grants new allocations.
         apart: devices that are not offered by device IDs, as those that claims have.
     """
-    ill = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
+    unhealthy = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
     taken: set[str] = set()
     sick: set[str] = set()
     for one in held:
         tokens = sorted(one.tokens)
         taken.update(tokens)
         having = enumerate(zip(tokens, one.devices, strict=False))
-        sick.update(token for place, (token, device) in having if device in ill or place in one.ill)
-    borne = (len(devices) - len(ill.union(apart))) * SLICES_MAX
+        sick.update(token for place, (token, device) in having if device in unhealthy or place in one.unhealthy)
+    borne = (len(devices) - len(unhealthy.union(apart))) * SLICES_MAX
     room = borne - len(taken - sick) + len(sick) if gives and borne else 0
     answer = []
     for name in token_ids(len(devices)):

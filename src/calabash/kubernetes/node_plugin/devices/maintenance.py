@@ -32,13 +32,13 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.node.devices.probe import ProbeResult
 from calabash.node.health.store import CardEntry
 
-LOOK_EVERY_S = 5.0
+POLL_S = 5.0
 _TEXT_MAX = 1024
 
 log = structlog.get_logger(__name__)
 
 
-class CaredFor(Protocol):
+class DeviceOperations(Protocol):
     """Administration of devices, as ``node.administration.devices`` provides it."""
 
     def entry(self, device: Device) -> CardEntry: ...
@@ -52,20 +52,25 @@ class CaredFor(Protocol):
     def reset(self, device: Device) -> None: ...
 
 
-class CardCare:
+class DeviceMaintenance:
     """Apply drains and carry out orders for the devices of one node.
 
     Args:
-        care: administration of devices.
+        operations: administration of devices.
         devices: return the devices of the node.
         file: JSON file with the outcomes of orders.
         told: called when there is an outcome to report.
     """
 
     def __init__(
-        self, care: CaredFor, devices: Callable[[], Sequence[Device]], file: Path, *, told: Callable[[], None]
+        self,
+        operations: DeviceOperations,
+        devices: Callable[[], Sequence[Device]],
+        file: Path,
+        *,
+        told: Callable[[], None],
     ) -> None:
-        self._care = care
+        self._operations = operations
         self._devices = devices
         self._file = file
         self._told = told
@@ -109,7 +114,7 @@ class CardCare:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._news.wait(LOOK_EVERY_S)
+            self._news.wait(POLL_S)
             self._news.clear()
             try:
                 self.follow()
@@ -119,38 +124,39 @@ class CardCare:
                 log.exception("cannot carry out the maintenance of a device")
 
     def _drain(self, device: Device, wanted: GpuNodeDeviceSpec) -> None:
-        entry = self._care.entry(device)
+        entry = self._operations.entry(device)
         if wanted.drained and (not entry.condition.drained or entry.drained_why != wanted.reason):
-            self._care.drain(device, why=wanted.reason, evict_after_s=None)
+            self._operations.drain(device, why=wanted.reason, evict_after_s=None)
         elif not wanted.drained and entry.condition.drained:
-            self._care.undrain(device)
+            self._operations.undrain(device)
 
     def _carry_out(self, device: Device, order: GpuNodeOrder) -> None:
-        self._tell(device, order, BEGUN, "")
+        self._write_outcome(device, order, BEGUN, "")
         try:
             state, said = self._done(device, order.what)
         except CalabashError as error:
             state, said = FAILED, str(error)
-        self._tell(device, order, state, said)
+        self._write_outcome(device, order, state, said)
 
     def _done(self, device: Device, what: str) -> tuple[str, str]:
         match what:
             case "undrain":
-                self._care.undrain(device)
+                self._operations.undrain(device)
                 return DONE, "the device is undrained; it is used again when it passes a test"
             case "reset":
-                self._care.reset(device)
+                self._operations.reset(device)
                 return DONE, "the device was reset"
             case "test":
-                found = self._care.test(device)
+                found = self._operations.test(device)
                 figures = ", ".join(f"{name} {value:.0f} us" for name, value in sorted(found.figures.items()))
                 said = f"passed: {figures}" if found.passed else f"the test failed: {found.why}"
                 return DONE if found.passed else FAILED, said
         raise CalabashError(f"order {what[:32]!r} is not known", reason=Reason.BAD_REQUEST)
 
-    def _tell(self, device: Device, order: GpuNodeOrder, state: str, said: str) -> None:
-        """Write the outcome of an order to disk. Raises CalabashError if it cannot be written; the order is then not carried
-        out.
+    def _write_outcome(self, device: Device, order: GpuNodeOrder, state: str, said: str) -> None:
+        """Write the outcome of an order to disk. Raises CalabashError if it cannot be written.
+
+        Without a written outcome the order is not carried out.
         """
         outcome = GpuNodeOutcome(id=order.id, what=order.what, state=state, message=said[:_TEXT_MAX])
         outcomes = {**self._outcomes, device.uuid: outcome}

@@ -47,7 +47,7 @@ class NvidiaNames:
         self._plugin: DevicePluginServer | None = None
         self._disputed = False
 
-    def tend(self, states: Sequence[DeviceSnapshot], *, gives: bool, disputed: bool) -> None:
+    def reconcile(self, states: Sequence[DeviceSnapshot], *, gives: bool, disputed: bool) -> None:
         """Update the plug-in; called at every iteration of the main loop.
 
         Args:
@@ -85,12 +85,12 @@ def card_tokens(states: Sequence[DeviceSnapshot], held: Iterable[HeldTokens], sp
         held: device IDs in use.
         spare: number of devices that may be given.
     """
-    ill = {state.device.uuid for state in states if state.device.health in OUT_OF_SERVICE}
+    unhealthy = {state.device.uuid for state in states if state.device.health in OUT_OF_SERVICE}
     taken: dict[str, DeviceUuid | None] = {}
     for one in held:
         for token, device in itertools.zip_longest(sorted(one.tokens), one.devices[: len(one.tokens)]):
             taken[token] = device or taken.get(token)  # init containers pass device IDs on
-    sick = {token for token, device in taken.items() if device in ill}
+    sick = {token for token, device in taken.items() if device in unhealthy}
     coming = sum(device is None for device in taken.values())
     room = max(0, spare - coming)
     room += len(sick) if room else 0

@@ -10,7 +10,7 @@ from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.node_plugin.devices.device_id_health import (
     HeldTokens,
     Parts,
-    any_ill,
+    any_out_of_service,
     held_tokens,
     token_health,
 )
@@ -23,7 +23,7 @@ from calabash.model.request import AllocationId
 log = structlog.get_logger(__name__)
 
 
-class Giving:
+class GrantGate:
     """Decision whether the node grants new allocations. Polled twice a second; read when a container starts.
 
     Args:
@@ -53,11 +53,11 @@ class Giving:
         self._full = full
         self._apart = apart
         self._refusal: CalabashError | None = None
-        self._told = 0  # number of devices whose device IDs were all reported healthy
+        self._reported = 0  # number of devices whose device IDs were all reported healthy
 
-    def look(self, now_s: float) -> CalabashError | None:
+    def poll(self, now_s: float) -> CalabashError | None:
         """Return the error that refuses new allocations, None if they are granted; ``now_s`` is monotonic time."""
-        before, self._refusal = self._refusal, self._foreign.look(now_s) or self._full()
+        before, self._refusal = self._refusal, self._foreign.poll(now_s) or self._full()
         if self._refusal is not None and before is None:
             log.error("new allocations are refused", error=self._refusal.message, hint=self._refusal.hint)
         elif self._refusal is None and before is not None:
@@ -72,18 +72,21 @@ class Giving:
     def tokens(self, devices: Sequence[Device]) -> list[PluginDevice]:
         """Return all device IDs with their health. IDs in use have the health of their device in any case."""
         gives, parts, apart = self._refusal is None, self._unhealthy_partitions(), self._apart()
-        all_alike = gives and not parts and not apart and not any_ill(devices)
+        all_alike = gives and not parts and not apart and not any_out_of_service(devices)
         return token_health(devices, () if all_alike else self._held(parts), gives=gives, apart=apart)
 
-    def tell(self, devices: Sequence[Device], tell: Callable[[list[PluginDevice]], None]) -> None:
-        """Pass all device IDs to ``tell``, unless all devices are healthy and were reported so before."""
+    def report(self, devices: Sequence[Device], report: Callable[[list[PluginDevice]], None]) -> None:
+        """Pass all device IDs to ``report``, unless all devices are healthy and were reported so before."""
         alike = (
-            self._refusal is None and not any_ill(devices) and not self._unhealthy_partitions() and not self._apart()
+            self._refusal is None
+            and not any_out_of_service(devices)
+            and not self._unhealthy_partitions()
+            and not self._apart()
         )
-        well = len(devices) if alike else 0
-        if not well or well != self._told:
-            tell(self.tokens(devices))
-        self._told = well
+        reported = len(devices) if alike else 0
+        if not reported or reported != self._reported:
+            report(self.tokens(devices))
+        self._reported = reported
 
     def _held(self, parts: Parts) -> list[HeldTokens]:
         try:

@@ -45,7 +45,7 @@ class ForeignPlugins:
         self._found: dict[str, int] = {}
         self._seen_s = 0.0
 
-    def look(self, now_s: float) -> CalabashError | None:
+    def poll(self, now_s: float) -> CalabashError | None:
         """Return the error that refuses new allocations, None if no other plug-in offers the devices.
 
         While the kubelet does not answer, the last result stays.
@@ -54,7 +54,7 @@ class ForeignPlugins:
             now_s: monotonic time.
         """
         try:
-            found = self._there()
+            found = self._find_others()
         except CalabashError as error:
             log.debug("cannot ask the kubelet for other device plug-ins", error=error.message)
             found = self._found
@@ -65,14 +65,14 @@ class ForeignPlugins:
         return foreign_plugin(self._found) if self._found else None
 
     def offer(self, resource: str) -> bool:
-        """Return True if another plug-in offers this resource, as of the last ``look``."""
+        """Return True if another plug-in offers this resource, as of the last ``poll``."""
         return resource in self._found
 
-    def _there(self) -> dict[str, int]:
-        return _theirs(self._offered()) if _theirs(self._registered()) else {}
+    def _find_others(self) -> dict[str, int]:
+        return _offered_by_others(self._offered()) if _offered_by_others(self._registered()) else {}
 
 
-def _theirs(offer: Offer) -> dict[str, int]:
+def _offered_by_others(offer: Offer) -> dict[str, int]:
     """Return the number of devices that other plug-ins offer, by resource."""
     counted = {name: sum(not is_card_id(one) for one in offer[name]) for name in sorted(offer) if gives_cards(name)}
     return {name: count for name, count in counted.items() if count}

@@ -11,8 +11,8 @@ from calabash.adapters.clock import SystemClock
 from calabash.adapters.kube import KubeClient
 from calabash.adapters.kubelet import Checkpoint, DevicePluginServer, PodResources
 from calabash.kubernetes.dialects.nvidia import GPU
-from calabash.kubernetes.node_plugin.allocation_api import Doorway
-from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
+from calabash.kubernetes.node_plugin.allocation_api import AllocationApiWatch
+from calabash.kubernetes.node_plugin.claims.driver import ClaimDriver
 from calabash.kubernetes.node_plugin.claims.resources import ClaimDesk
 from calabash.kubernetes.node_plugin.containers.device_id_owners import Owners
 from calabash.kubernetes.node_plugin.containers.edits import NodeEdits
@@ -21,12 +21,12 @@ from calabash.kubernetes.node_plugin.containers.slice_choice import ByPlan, Plac
 from calabash.kubernetes.node_plugin.containers.specs import SlotSpecs
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, held_tokens
 from calabash.kubernetes.node_plugin.devices.nvidia_plugin import NvidiaNames
-from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.offering import GrantGate
 from calabash.kubernetes.node_plugin.devices.other_plugins import ForeignPlugins
 from calabash.kubernetes.node_plugin.devices.whole_devices import WholeCards
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.settings import AgentSettings
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import GPUS
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -74,7 +74,7 @@ class Plugins:
             settings.specs, lambda: [e for e in self._checkpoint.read(*served) if pods.may_start(e.pod_uid)]
         )
         self._foreign = ForeignPlugins(self._checkpoint.registered, self._resources.offered)
-        self._giving = Giving(
+        self._gate = GrantGate(
             self._foreign,
             lambda: self._checkpoint.read(GPUS),
             agent.record,
@@ -82,16 +82,16 @@ class Plugins:
             full,
             apart=self._apart,
         )
-        self._doorway = Doorway(client, settings.node, settings.door)
-        self._claims = ClaimDoor(
+        self._api_watch = AllocationApiWatch(client, settings.node, settings.allocation_api)
+        self._claims = ClaimDriver(
             settings,
             client,
             agent,
             pods,
             desk,
-            doorway=self._doorway,
+            api_watch=self._api_watch,
             edits=edits,
-            refuse=self._giving.require,
+            refuse=self._gate.require,
             closed=closed,
         )
         by_plan = ByPlan(pods, agent.node)
@@ -105,9 +105,9 @@ class Plugins:
             )
 
     def start(self) -> None:
-        self._doorway.look(time.monotonic())
-        self._giving.look(time.monotonic())
-        self._giving.tell([state.device for state in self._agent.devices()], self._plugin.set_devices)
+        self._api_watch.poll(time.monotonic())
+        self._gate.poll(time.monotonic())
+        self._gate.report([state.device for state in self._agent.devices()], self._plugin.set_devices)
         self._plugin.start()
         self._claims.start()
 
@@ -122,7 +122,7 @@ class Plugins:
     @property
     def registered(self) -> bool:
         """Return True if a kubelet has registered the devices by the node's allocation API."""
-        return self._claims.registered if self._doorway.claims else self._plugin.registered
+        return self._claims.registered if self._api_watch.claims else self._plugin.registered
 
     @property
     def followed(self) -> bool:
@@ -134,16 +134,16 @@ class Plugins:
         return self._plugin.registrations + self._claims.registrations
 
     @property
-    def door(self) -> NodeDoor:
+    def allocation_api(self) -> AllocationApi:
         """The allocation API of the node."""
-        return self._doorway.door
+        return self._api_watch.allocation_api
 
     @property
     def claims_degraded(self) -> str | None:
-        """Devices that cannot be published to claims; see ``ClaimDoor.degraded``."""
+        """Devices that cannot be published to claims; see ``ClaimDriver.degraded``."""
         return self._claims.degraded
 
-    def tend(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
+    def reconcile(self, snapshot: NodeSnapshot, driver: str) -> CalabashError | None:
         """Update all interfaces from the state of the node; called at every iteration of the main loop.
 
         Args:
@@ -152,14 +152,14 @@ class Plugins:
         Returns:
             The error that refuses new allocations, None if they are granted.
         """
-        self._doorway.look(time.monotonic())
-        refusal = self._giving.look(time.monotonic())
-        self._giving.tell([state.device for state in snapshot.devices], self._plugin.set_devices)
+        self._api_watch.poll(time.monotonic())
+        refusal = self._gate.poll(time.monotonic())
+        self._gate.report([state.device for state in snapshot.devices], self._plugin.set_devices)
         if self._nvidia is not None and self._pods.synced:
-            gives = refusal is None and not self._doorway.claims
-            self._nvidia.tend(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
+            gives = refusal is None and not self._api_watch.claims
+            self._nvidia.reconcile(snapshot.devices, gives=gives, disputed=self._foreign.offer(GPU))
         self._specs.sweep()
-        self._claims.tend(snapshot, refusal=refusal, driver=driver)
+        self._claims.reconcile(snapshot, refusal=refusal, driver=driver)
         self._followed |= self.registered
         return refusal
 
@@ -174,7 +174,7 @@ class Plugins:
             owners,
             SystemClock(),
             placing=placing,
-            edits=self._edits.of,
+            edits=self._edits.for_grant,
             specs=self._specs,
             since_s=self._membership.sandbox_since_s,
             sandbox=self._membership.sandbox,
@@ -188,8 +188,8 @@ class Plugins:
 
     def _refuse(self) -> None:
         """Raise the CalabashError that refuses new allocations by device IDs, if there is one."""
-        self._giving.require()
-        if self._doorway.claims:
+        self._gate.require()
+        if self._api_watch.claims:
             raise CalabashError(
                 "the devices of this node are offered to claims, not by device plug-ins",
                 reason=Reason.CONFLICT,
@@ -200,7 +200,7 @@ class Plugins:
     def _apart(self) -> frozenset[DeviceUuid]:
         """Return the devices that are not offered by device IDs."""
         states = self._agent.devices()
-        claims = self._doorway.claims
+        claims = self._api_watch.claims
         return frozenset(s.device.uuid for s in states if claims or any(map(is_of_claim, s.allocations)))
 
     def _held(self, resource: str) -> list[HeldTokens]:

@@ -112,9 +112,11 @@ class WholeCards:
         found = self._pods.find(uid=claimant.pod_uid, name=claimant.pod)
         return self._planned.pod(claimant) if _is_ours(found) else found
 
-    def of(self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]) -> PlannedContainer:
+    def slices_for(
+        self, pod: Pod, container: str, tokens: int, instead_of: Collection[AllocationId]
+    ) -> PlannedContainer:
         if _is_ours(pod):
-            return self._planned.of(pod, container, tokens, instead_of)
+            return self._planned.slices_for(pod, container, tokens, instead_of)
         _require_one_language(pod, container)
         held = self._agent.record(container_allocation(pod.metadata.uid, container))
         if held is not None:

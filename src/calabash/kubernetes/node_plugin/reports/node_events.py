@@ -23,7 +23,7 @@ class _Told:
     count: int = 1
 
 
-class NodeHappenings:
+class NodeEvents:
     """Events of one node."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
@@ -32,19 +32,19 @@ class NodeHappenings:
         self._told: dict[str, _Told] = {}
         self._failing = ""
 
-    def fares(self, error: CalabashError | None) -> None:
+    def report_state(self, error: CalabashError | None) -> None:
         """Report a failure of the agent once per reason, and its recovery."""
         reason = "" if error is None else "".join(word.capitalize() for word in error.reason.value.split("_"))
         if reason == self._failing:
             return
         if error is not None:
             hint = f"; hint: {error.hint}" if error.hint else ""
-            self.tell(reason, f"new allocations are refused: {error.message}{hint}", warning=True)
+            self.report_event(reason, f"new allocations are refused: {error.message}{hint}", warning=True)
         else:
-            self.tell("Serving", "the agent grants allocations again", warning=False)
+            self.report_event("Serving", "the agent grants allocations again", warning=False)
         self._failing = reason
 
-    def tell(self, reason: str, message: str, *, warning: bool) -> None:
+    def report_event(self, reason: str, message: str, *, warning: bool) -> None:
         """Create an event, or increment the count of the last one if it is the same. Raises KubeError."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         known = self._told.get(reason)

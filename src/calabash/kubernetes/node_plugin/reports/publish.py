@@ -25,8 +25,8 @@ from calabash.adapters.kube.objects.resources import (
     GpuNodeSummary,
 )
 from calabash.kubernetes.node_plugin.pods import NodePods, allocations_of
-from calabash.kubernetes.node_plugin.reports.usage import NO_USE, Uses, UseTelling, read_uses
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.node_plugin.reports.usage import NO_USE, UseReportLimit, Uses, read_uses
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import GROUP, VERSION
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, Health
@@ -57,17 +57,17 @@ class NodeFacts:
     reason: str
     message: str
     orders: Mapping[str, GpuNodeOutcome] = field(default_factory=dict)
-    door: NodeDoor = NodeDoor.TOKENS
+    allocation_api: AllocationApi = AllocationApi.TOKENS
     claims: str | None = None
 
 
 class Publisher:
     """Write the ``GpuNode`` of one node by server-side apply."""
 
-    def __init__(self, client: KubeClient, node: str, telling: UseTelling | None = None) -> None:
+    def __init__(self, client: KubeClient, node: str, report_limit: UseReportLimit | None = None) -> None:
         self._client = client
         self._node = node
-        self._telling = telling or UseTelling()
+        self._report_limit = report_limit or UseReportLimit()
         self._written: dict[str, Any] | None = None
         self._since: dict[str, tuple[str, str]] = {}  # status and transition time of each condition
         self._observed = ""
@@ -77,17 +77,17 @@ class Publisher:
         status = _status(snapshot, pods, facts, {})
         uses = read_uses(snapshot)
         changed = status != self._written
-        if not changed and not self._telling.due(uses):
+        if not changed and not self._report_limit.due(uses):
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if changed:
             self._observed = now
         body = {**status, "conditions": self._timed(status["conditions"], now), "observedAt": self._observed}
-        if self._telling.tells:
+        if self._report_limit.enabled:
             body |= {"devices": _status(snapshot, pods, facts, uses)["devices"], "usedAt": now}
         self._apply({"status": body})
         self._written = status
-        self._telling.told(uses)
+        self._report_limit.reported(uses)
         return True
 
     def _timed(self, conditions: Sequence[Mapping[str, Any]], now: str) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ def _status(snapshot: NodeSnapshot, pods: NodePods, facts: NodeFacts, uses: Uses
     return {
         "agentVersion": facts.agent_version,
         "driverVersion": facts.driver_version,
-        "door": facts.door.value,
+        "door": facts.allocation_api.value,
         "conditions": [msgspec.to_builtins(one) for one in (ready, *_claims(facts))],
         "summary": msgspec.to_builtins(_summary(devices)),
         "devices": [msgspec.to_builtins(device) for device in devices],
@@ -192,7 +192,7 @@ def _slices(record: AllocationRecord, state: DeviceSnapshot, pod: Pod | None, us
 
 def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, facts: NodeFacts) -> GpuNodeDevice:
     """Return a device of the status. All are unhealthy while the node grants nothing, so that nothing is placed there."""
-    device, refusal = state.device, _other_door(state, facts.door) if facts.ready else facts.message
+    device, refusal = state.device, _other_api_message(state, facts.allocation_api) if facts.ready else facts.message
     use = uses.get(("", device.uuid), NO_USE)
     healthy = device.health is Health.HEALTHY and state.takes_work and not refusal
     return GpuNodeDevice(
@@ -229,12 +229,12 @@ def _device(state: DeviceSnapshot, slices: Sequence[GpuNodeSlice], uses: Uses, f
     )
 
 
-def _other_door(state: DeviceSnapshot, door: NodeDoor) -> str:
+def _other_api_message(state: DeviceSnapshot, api: AllocationApi) -> str:
     """Return why nothing new is placed on a device with allocations of the other allocation API; "" if it has none."""
-    count = sum(is_of_claim(name) is not (door is NodeDoor.CLAIMS) for name in state.allocations)
-    other = "tokens" if door is NodeDoor.CLAIMS else "claims"
+    count = sum(is_of_claim(name) is not (api is AllocationApi.CLAIMS) for name in state.allocations)
+    other = "tokens" if api is AllocationApi.CLAIMS else "claims"
     return (
-        f"{count} allocations by {other} are still on the device, and the node now offers devices by {door}"
+        f"{count} allocations by {other} are still on the device, and the node now offers devices by {api}"
         if count
         else ""
     )

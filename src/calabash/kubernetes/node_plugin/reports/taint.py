@@ -24,7 +24,7 @@ class StartupTaint:
         self._registrations = -1
         self._next_s = 0.0
 
-    def tend(self, registrations: int, now_s: float) -> None:
+    def reconcile(self, registrations: int, now_s: float) -> None:
         """Remove the taint if it is time to check; called at every iteration of the main loop while the agent serves.
 
         Args:

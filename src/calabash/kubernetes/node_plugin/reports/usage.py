@@ -62,7 +62,7 @@ def read_uses(snapshot: NodeSnapshot) -> dict[tuple[str, str], SeenUse]:
     return found
 
 
-class UseTelling:
+class UseReportLimit:
     """Decide when used amounts are reported.
 
     Args:
@@ -76,15 +76,14 @@ class UseTelling:
         self._told_at_s = float("-inf")
 
     @property
-    def tells(self) -> bool:
+    def enabled(self) -> bool:
         """Return True if used amounts are reported at all."""
-        """Whether it is ever told."""
         return self._every_s > 0
 
     def due(self, uses: Uses) -> bool:
         """Return True if the used amounts should be reported now although nothing else has changed."""
         rested_s = self._now_s() - self._told_at_s
-        if not self.tells or rested_s < self._every_s:
+        if not self.enabled or rested_s < self._every_s:
             return False
         if rested_s >= REST_S:
             return uses != self._told
@@ -92,6 +91,6 @@ class UseTelling:
             return True
         return any(use.is_far_from(self._told[key]) for key, use in uses.items())
 
-    def told(self, uses: Uses) -> None:
+    def reported(self, uses: Uses) -> None:
         """Record that these amounts were reported."""
         self._told, self._told_at_s = uses, self._now_s()

@@ -49,13 +49,6 @@ class UsageServer:
         every_s: interval of sending.
     """
 
-    """Where usage is sent.
-
-    Args:
-        url: ``https://HOST:PORT``; ``http`` for tests. every_s: how often.
-        authority: PEM file of who signs the server's certificate. token: file of what the node shows. Both are read each time.
-    """
-
     url: str
     authority: Path
     token: Path

@@ -69,7 +69,9 @@ class Decisions:
             elif isinstance(decision, Wait):
                 note = self._pods.requests.budgets.protected_victims_note(store, entry)
                 store.set_reason(
-                    entry, decision.reason, _told(store, entry, decision.explanation) + _unready(store) + note
+                    entry,
+                    decision.reason,
+                    _shown_explanation(store, entry, decision.explanation) + _unready(store) + note,
                 )
         self._release_broken_gangs()
 
@@ -335,14 +337,14 @@ def plan_of(entry: PodEntry, start: StartBundle, plan_id: str) -> PodPlan:
                 name=part.name,
                 mode=placement.mode,
                 policy=part.request.policy,
-                slices=tuple(PlannedSlice.of(part) for part in placement.slices),
+                slices=tuple(PlannedSlice.from_slice(part) for part in placement.slices),
             )
             for part, placement in zip(entry.bundle.parts, start.placements, strict=True)
         ),
     )
 
 
-def _told(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
+def _shown_explanation(store: PodStore, entry: PodEntry, explanation: Explanation) -> str:
     """Return the explanation for users: device kinds are shown as models, and names of pods and queues are marked."""
     assert entry.bundle is not None
     text = text_of(explanation, chose_models=bool(entry.bundle.request.selector.models))

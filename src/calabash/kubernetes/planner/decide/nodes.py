@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from calabash.binder.cluster.device_kinds import NodeDevice
 from calabash.binder.cluster.nodes import ClusterNode, same_devices
-from calabash.kubernetes.objects.allocation_api import NodeDoor, door_named
+from calabash.kubernetes.objects.allocation_api import AllocationApi, allocation_api_named
 from calabash.kubernetes.planner.decide.pods import Pods, displace, pods_on_node
 from calabash.kubernetes.planner.decide.relocations import Relocations
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
@@ -88,8 +88,8 @@ class Nodes:
         if node is None or devices is None or not devices.devices:
             self._store.unready.discard(name)
             return None
-        allocation_api = door_named(node.allocation_api, devices.allocation_api)
-        offers = (node.offers_device_ids and not self._all_in_use(node)) or allocation_api is NodeDoor.CLAIMS
+        allocation_api = allocation_api_named(node.allocation_api, devices.allocation_api)
+        offers = (node.offers_device_ids and not self._all_in_use(node)) or allocation_api is AllocationApi.CLAIMS
         if offers:
             self._store.unready.discard(name)
         else:  # the kubelet would fail a pod that was bound to the node now

@@ -1,4 +1,4 @@
-"""Configuration of the unmodified kube-scheduler that serves our pods.
+"""Configuration of the unmodified kube-scheduler for pods that the planner plans.
 
 There are several entries for one extender: the time-out of filter is short, that of bind long, because a gang is held
 there. No entry is ignorable: where the planner does not answer, our pods wait.

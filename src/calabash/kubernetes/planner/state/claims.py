@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
 from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts
 from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, PodRequest
@@ -107,7 +107,7 @@ class Claims:
         """
         self.pods[facts.uid] = facts
         used, missing = self._used(facts)
-        asks = facts.request is not None and facts.request.door is NodeDoor.CLAIMS
+        asks = facts.request is not None and facts.request.allocation_api is AllocationApi.CLAIMS
         if not (asks or used):
             return facts if facts.request is not None or facts.fault else None
         if not asks and not facts.node and not facts.uses_our_scheduler:
@@ -226,7 +226,7 @@ def _joined(facts: PodFacts, parts: list[_Used]) -> PodRequest:
     )
     if said is not None:
         return replace(said, containers=containers)
-    return PodRequest(dialect="claims", containers=containers, door=NodeDoor.CLAIMS)
+    return PodRequest(dialect="claims", containers=containers, allocation_api=AllocationApi.CLAIMS)
 
 
 def _allocated(facts: PodFacts, parts: list[_Used]) -> PodPlan | None:

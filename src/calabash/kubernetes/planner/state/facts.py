@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.plan import PlannedContainer, PodPlan
 from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.pod_request import PodRequest
@@ -129,7 +129,7 @@ class PodFacts:
     @property
     def by_claims(self) -> bool:
         """Return True if the pod names claims, or requests by one that kube-scheduler creates when it places the pod."""
-        return bool(self.claims) or (self.request is not None and self.request.door is NodeDoor.CLAIMS)
+        return bool(self.claims) or (self.request is not None and self.request.allocation_api is AllocationApi.CLAIMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ from calabash.adapters.kube.objects.resources import GpuNode, GpuNodeMigInstance
 from calabash.binder.cluster.device_kinds import NodeDevice, PlacementConstraints
 from calabash.kubernetes.dialects.pod import AskingPod
 from calabash.kubernetes.dialects.translate import translate
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import (
-    DOOR,
+    ALLOCATION_API,
     GPUS,
     ISOLATION,
     PLAN,
@@ -84,7 +84,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
     claims = pod_claims(pod)
     if request is None and not (fault or claims):
         return None
-    by_claims = request.door is NodeDoor.CLAIMS if request is not None else bool(claims)
+    by_claims = request.allocation_api is AllocationApi.CLAIMS if request is not None else bool(claims)
     gates = {gate.name for gate in spec.scheduling_gates}
     scheduled = next((c for c in status.conditions if c.type == "PodScheduled"), None)
     return PodFacts(
@@ -94,7 +94,7 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
         created_at_s=seconds(meta.creation_timestamp),
         request=request,
         fault=fault,
-        constraints=constraints_of(pod, NodeDoor.CLAIMS if by_claims else NodeDoor.TOKENS),
+        constraints=constraints_of(pod, AllocationApi.CLAIMS if by_claims else AllocationApi.TOKENS),
         priority=spec.priority or 0,
         node=spec.node_name,
         bound_at_s=_since(scheduled) if spec.node_name else 0.0,
@@ -195,7 +195,7 @@ def _request(pod: Pod) -> PodRequest | None:
 # ---- where a pod may go -------------------------------------------------------------------------------------------
 
 
-def constraints_of(pod: Pod, allocation_api: NodeDoor = NodeDoor.TOKENS) -> PlacementConstraints:
+def constraints_of(pod: Pod, allocation_api: AllocationApi = AllocationApi.TOKENS) -> PlacementConstraints:
     """Return which nodes the pod's spec accepts, as far as it can be expressed here; kube-scheduler checks the rest.
 
     ``allocation_api``: the one that the nodes must offer.
@@ -211,8 +211,8 @@ def constraints_of(pod: Pod, allocation_api: NodeDoor = NodeDoor.TOKENS) -> Plac
     return (_cached_constraints if small else _new_constraints)(tuple(wanted), tolerated, allocation_api)
 
 
-def _new_constraints(selector: tuple[str, ...], tolerations: frozenset[str], api: NodeDoor) -> PlacementConstraints:
-    return PlacementConstraints(selector=selector, tolerations=tolerations, allocation_api=api)
+def _new_constraints(selector: tuple[str, ...], tolerated: frozenset[str], api: AllocationApi) -> PlacementConstraints:
+    return PlacementConstraints(selector=selector, tolerations=tolerated, allocation_api=api)
 
 
 _cached_constraints = lru_cache(maxsize=4096)(_new_constraints)  # pods of one job have equal ones
@@ -252,7 +252,7 @@ def node_facts(node: Node) -> NodeFacts:
         schedulable=not node.spec.unschedulable,
         offers_device_ids=tokens != "0",
         device_ids=int(tokens) if len(tokens) <= _DIGITS_MAX and tokens.isdecimal() else None,
-        allocation_api=node.metadata.labels.get(DOOR, ""),
+        allocation_api=node.metadata.labels.get(ALLOCATION_API, ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""The door for claims of a node, over a kubelet's real sockets: when it is open, and what is served when it is not any more."""
+"""Tests of the DRA driver of a node over a kubelet's real sockets: when claims are offered, and what is served afterwards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, REF, Desk, E
 from calabash.adapters.kube.objects.claims import RESOURCE_CLAIM, RESOURCE_SLICE
 from calabash.adapters.kube.objects.core import NODE as NODES
 from calabash.kubernetes.claims.device_names import CORDONED, card_names
-from calabash.kubernetes.node_plugin.allocation_api import Doorway
-from calabash.kubernetes.node_plugin.claims.driver import ClaimDoor
+from calabash.kubernetes.node_plugin.allocation_api import AllocationApiWatch
+from calabash.kubernetes.node_plugin.claims.driver import ClaimDriver
 from calabash.kubernetes.node_plugin.settings import AgentSettings
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.membership.container import claim_allocation
 from calabash_testing.api_server.client import MemoryKube
@@ -29,7 +29,7 @@ CLAIM = ("ml", CLAIM_UID, "c")
 
 
 class Api(MemoryKube):
-    """Has the claims of a desk, as a scheduler allocated them."""
+    """API server with the allocated claims of a desk."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Api(MemoryKube):
 
 
 class World:
-    """A node of one card, whose claim ``c`` is allocated."""
+    """A node of one device with an allocated claim ``c``."""
 
     def __init__(self, home: Path) -> None:
         self.node = Desk(home, CARD)
@@ -50,16 +50,16 @@ class World:
         self.kube = Api(self.node)
         self.kube.create(NODES, {"metadata": {"name": NODE}})
         self.kubelet = FakeDraKubelet(home / "kubelet")
-        self.doorway = Doorway(cast("Any", self.kube), NODE, NodeDoor.TOKENS)
+        self.api_watch = AllocationApiWatch(cast("Any", self.kube), NODE, AllocationApi.TOKENS)
         self.closed = ""
         self.refusal: CalabashError | None = None
-        self.door = ClaimDoor(
+        self.driver = ClaimDriver(
             AgentSettings(node=NODE, home=home, kubelet=home / "kubelet", specs=home / "cdi", host=home),
             cast("Any", self.kube),
             cast("Any", self.node.agent),
             self.node.pods,
             self.node.desk,
-            doorway=self.doorway,
+            api_watch=self.api_watch,
             edits=Edits(),
             refuse=self._refuse,
             closed=lambda: self.closed,
@@ -69,34 +69,34 @@ class World:
         if self.refusal is not None:
             raise self.refusal
 
-    def turn(self, door: NodeDoor) -> None:
-        self.doorway.door = door
-        self.tend()
+    def set_api(self, api: AllocationApi) -> None:
+        self.api_watch.allocation_api = api
+        self.reconcile()
 
-    def tend(self) -> None:
-        self.door.tend(snapshot(CARD), refusal=self.refusal, driver="570.86.10")
+    def reconcile(self) -> None:
+        self.driver.reconcile(snapshot(CARD), refusal=self.refusal, driver="570.86.10")
 
     def register(self) -> None:
-        """The kubelet finds the driver."""
+        """Register the driver with the kubelet."""
         self.kubelet.wait_for()
-        until(lambda: self.door.registered)
+        until(lambda: self.driver.registered)
 
     def offered(self) -> dict[str, tuple[str, ...]]:
-        """The devices in the node's slices, each with its taints."""
+        """Return the taints of the devices in the node's slices, by device."""
         slices = self.kube.list(RESOURCE_SLICE, field_selector=f"spec.nodeName={NODE}").items
         return {device.name: tuple(t.key for t in device.taints) for one in slices for device in one.spec.devices or ()}
 
     def becomes(self, *taints: str) -> None:
-        """Until a software slice is offered with these taints."""
+        """Wait until a software slice is offered with these taints."""
 
         def told() -> bool:
-            self.tend()
+            self.reconcile()
             return self.offered().get(VGPU) == taints
 
         until(told)
 
     def prepare(self) -> str:
-        """The error that the kubelet is told; "" for none."""
+        """Prepare the claim as the kubelet does; return the error, "" if there is none."""
         return str(self.kubelet.prepare(CLAIM).claims[CLAIM_UID].error)
 
 
@@ -104,44 +104,44 @@ class World:
 def world() -> Iterator[World]:
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as home:  # a socket's path is short
         made = World(Path(home))
-        made.door.start()
+        made.driver.start()
         yield made
-        made.door.stop()
+        made.driver.stop()
 
 
 def test_a_node_of_tokens_serves_no_driver_and_offers_nothing(world: World) -> None:
-    world.tend()
+    world.reconcile()
     assert world.kubelet.poll_registry() == []
-    assert not world.door.registered
-    assert world.door.degraded is None
+    assert not world.driver.registered
+    assert world.driver.degraded is None
     assert world.offered() == {}
 
 
-def test_slices_come_when_a_kubelet_has_the_driver_and_go_with_the_door(world: World) -> None:
-    world.turn(NodeDoor.CLAIMS)
+def test_slices_come_when_a_kubelet_has_the_driver_and_go_with_the_allocation_api(world: World) -> None:
+    world.set_api(AllocationApi.CLAIMS)
     assert world.offered() == {}, "no kubelet could prepare what is allocated of it"
     world.register()
     world.becomes()
-    assert world.door.degraded == ""
-    world.turn(NodeDoor.TOKENS)
+    assert world.driver.degraded == ""
+    world.set_api(AllocationApi.TOKENS)
     assert world.offered() == {}
-    assert world.door.degraded is None
+    assert world.driver.degraded is None
     assert world.kubelet.poll_registry() == [], "nothing was prepared by it"
 
 
-def test_what_was_prepared_is_served_after_the_door_was_changed_and_nothing_new(world: World) -> None:
-    world.turn(NodeDoor.CLAIMS)
+def test_prepared_claims_are_served_after_the_allocation_api_was_changed_and_no_new_ones(world: World) -> None:
+    world.set_api(AllocationApi.CLAIMS)
     world.register()
     assert world.prepare() == ""
     assert world.node.agent.grants == 1
-    world.turn(NodeDoor.TOKENS)
+    world.set_api(AllocationApi.TOKENS)
     assert world.prepare() == "", "its containers may be started again"
     world.node.agent.held.clear()
     assert "are offered by device plug-ins, not to claims" in world.prepare()
     world.node.agent.held.clear()
     assert world.kubelet.unprepare(CLAIM).claims[CLAIM_UID].error == ""
     assert world.node.specs() == {}
-    world.tend()
+    world.reconcile()
     assert world.kubelet.poll_registry() == []
 
 
@@ -153,7 +153,7 @@ def why_refused() -> CalabashError:
     "how", [lambda w: setattr(w, "refusal", why_refused()), lambda w: setattr(w, "closed", "full")]
 )
 def test_nothing_new_is_allocated_on_a_node_that_gives_out_nothing(world: World, how: Callable[[World], None]) -> None:
-    world.turn(NodeDoor.CLAIMS)
+    world.set_api(AllocationApi.CLAIMS)
     world.register()
     world.becomes()
     how(world)
@@ -163,10 +163,10 @@ def test_nothing_new_is_allocated_on_a_node_that_gives_out_nothing(world: World,
         assert world.node.agent.grants == 0
 
 
-def test_what_an_agent_holds_for_no_claim_that_is_noted_is_ended_when_the_door_begins(tmp_path: Path) -> None:
+def test_allocation_of_a_claim_without_a_note_is_ended_when_the_driver_starts(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.node.preparer.prepare(REF)
-    world.node.desk.notes.forget(CLAIM_UID)
-    world.door.start()
-    world.door.stop()
+    world.node.desk.notes.remove(CLAIM_UID)
+    world.driver.start()
+    world.driver.stop()
     assert list(world.node.agent.ending) == [claim_allocation(CLAIM_UID)]

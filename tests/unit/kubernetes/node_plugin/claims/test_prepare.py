@@ -1,4 +1,4 @@
-"""A claim gets what was allocated to it, once, whoever asks and however often."""
+"""Tests of preparing claims: a claim gets its allocation once, also if several pods use it and calls are repeated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from tests.unit.kubernetes.claims.claims_world import card, config, result, said, share
+from tests.unit.kubernetes.claims.claims_world import card, config, result, share, slice_config
 from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, POD_UID, REF, Desk, pod_with
 from tests.unit.kubernetes.node_plugin.node_world import OTHER
 
@@ -51,7 +51,7 @@ def test_a_claim_is_granted_what_was_allocated_and_its_container_finds_it(desk: 
 
 def test_whose_it_is_says_the_pod_that_uses_it(desk: Desk) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"))
-    desk.see(pod_with({"main": [{"name": "gpu"}]}, gpu="c"))
+    desk.observe(pod_with({"main": [{"name": "gpu"}]}, gpu="c"))
     desk.preparer.prepare(REF)
     assert desk.held.user == "ml/p0"
     found = desk.pods.of_allocation(desk.held.id)
@@ -86,20 +86,20 @@ def test_what_was_given_back_has_another_name_the_next_time(desk: Desk) -> None:
     desk.preparer.unprepare(REF)
     assert desk.held is None
     assert desk.specs() == {}
-    assert desk.book.of(claim_allocation(CLAIM_UID)) is None
+    assert desk.store.find(claim_allocation(CLAIM_UID)) is None
     assert desk.preparer.prepare(REF)[0].cdi_names != first[0].cdi_names
 
 
 def test_giving_back_waits_until_it_is_free_and_says_so_when_it_does_not_become_so(desk: Desk) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"))
     desk.preparer.prepare(REF)
-    desk.agent.looks_to_end = 10**9
+    desk.agent.polls_to_end = 10**9
     with pytest.raises(CalabashError, match="ml/c is still used after 20 s") as caught:
         desk.preparer.unprepare(REF)
     assert caught.value.reason is Reason.CONFLICT
     assert desk.specs(), "a container that is started again still finds it"
     desk.agent.ending.clear()
-    desk.agent.looks_to_end = 1
+    desk.agent.polls_to_end = 1
     desk.preparer.unprepare(REF)
     assert desk.specs() == {}
 
@@ -147,7 +147,14 @@ def test_an_allocation_that_no_scheduler_wrote_is_refused_and_nothing_is_held(
 
 @pytest.mark.parametrize(
     "parameters",
-    [said(policy="fixed", more=1), said(spill="-1Gi"), {"kind": "x" * 11_000}, ["a"], said(isolation="wall"), None],
+    [
+        slice_config(policy="fixed", more=1),
+        slice_config(spill="-1Gi"),
+        {"kind": "x" * 11_000},
+        ["a"],
+        slice_config(isolation="wall"),
+        None,
+    ],
 )
 def test_forged_parameters_are_refused(desk: Desk, parameters: object) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"), configs=(config(parameters),))
@@ -160,20 +167,20 @@ def test_a_uid_that_is_none_makes_no_file(tmp_path: Path) -> None:
     notes = ClaimNotes(tmp_path / "claims")
     for uid in ("../x", "", "a/b", "A" * 70, ".", "x\0y"):
         with pytest.raises(CalabashError):
-            notes.keep(ClaimRef(namespace="ml", uid=uid, name="c"))
-        assert notes.of(uid) is None
+            notes.ensure(ClaimRef(namespace="ml", uid=uid, name="c"))
+        assert notes.find(uid) is None
     assert not (tmp_path / "claims").exists()
 
 
 def test_a_note_is_for_us_alone_and_a_damaged_one_is_written_anew(tmp_path: Path) -> None:
     notes = ClaimNotes(tmp_path / "claims")
-    first = notes.keep(REF)
+    first = notes.ensure(REF)
     path = tmp_path / "claims" / CLAIM_UID
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert notes.all() == [first]
     path.write_bytes(b"\xff{")
     assert notes.all() == []
-    assert notes.keep(REF).nonce != first.nonce
+    assert notes.ensure(REF).nonce != first.nonce
 
 
 def test_each_request_has_a_device_of_its_own_and_they_share_a_slot(desk: Desk) -> None:
@@ -211,7 +218,7 @@ def test_an_administrators_look_holds_nothing(desk: Desk) -> None:
 def test_two_claims_of_ours_in_one_container_are_refused(desk: Desk) -> None:
     desk.allocate(share(f"{SECOND}-vgpu"), name="d", uid="22222222-2222-3333-4444-555555555555")
     desk.allocate(share(f"{FIRST}-vgpu"))
-    desk.see(pod_with({"main": [{"name": "one"}, {"name": "two"}]}, one="c", two="d"))
+    desk.observe(pod_with({"main": [{"name": "one"}, {"name": "two"}]}, one="c", two="d"))
     with pytest.raises(CalabashError, match="container main of pod ml/p0 uses claims c and d") as caught:
         desk.preparer.prepare(REF)
     assert "one claim" in caught.value.hint
@@ -223,7 +230,7 @@ def test_claims_of_another_driver_or_in_another_container_are_no_matter(desk: De
     desk.allocate(share(f"{SECOND}-vgpu"), name="e", uid="33333333-2222-3333-4444-555555555555")
     desk.allocate(share(f"{FIRST}-vgpu"))
     main, other = [{"name": "one", "request": "gpu"}, {"name": "two"}], [{"name": "three"}]
-    desk.see(pod_with({"main": main, "other": other}, one="c", two="d", three="e"))
+    desk.observe(pod_with({"main": main, "other": other}, one="c", two="d", three="e"))
     assert desk.preparer.prepare(REF)
 
 
@@ -266,7 +273,7 @@ def test_a_claim_that_was_allocated_anew_takes_the_place_of_what_it_had(desk: De
 
 
 def test_a_brokered_claim_stands_until_it_is_given_back_and_has_one_request(desk: Desk) -> None:
-    brokered = (config(said(isolation="brokered")),)
+    brokered = (config(slice_config(isolation="brokered")),)
     desk.allocate(share(f"{FIRST}-vgpu"), configs=brokered)
     desk.preparer.prepare(REF)
     assert desk.held.placement.mode == "brokered"
@@ -280,29 +287,29 @@ def test_a_brokered_claim_stands_until_it_is_given_back_and_has_one_request(desk
 def test_a_claim_is_kept_whatever_its_pods_do_until_nothing_is_allocated_to_it(desk: Desk) -> None:
     claim = desk.allocate(share(f"{FIRST}-vgpu"), uses=(POD_UID, OTHER))
     desk.preparer.prepare(REF)
-    tenure, name = ClaimTenure(desk.book), claim_allocation(CLAIM_UID)
-    assert desk.book.users(name) == {POD_UID, OTHER}
+    tenure, name = ClaimTenure(desk.store), claim_allocation(CLAIM_UID)
+    assert desk.store.users(name) == {POD_UID, OTHER}
     assert tenure.retains(desk.held, 10**12)
     for uid in (POD_UID, OTHER):
-        desk.see(pod_with(uid=uid))
+        desk.observe(pod_with(uid=uid))
     assert not desk.pods.any_leaves([name])
-    desk.see(structs.replace(ended := pod_with(uid=OTHER), status=structs.replace(ended.status, phase="Succeeded")))
+    desk.observe(structs.replace(ended := pod_with(uid=OTHER), status=structs.replace(ended.status, phase="Succeeded")))
     assert not desk.pods.any_leaves([name]), "one of two is left"
     desk.go(pod_with())
     assert desk.pods.any_leaves([name]), "the kubelet is about to give it back"
     free = structs.replace(claim, status=structs.replace(claim.status, allocation=None))
-    desk.book.saw(known_claim(free))
+    desk.store.update(known_claim(free))
     assert not tenure.retains(desk.held, 10**12)
     assert tenure.is_abandoned(desk.held)
-    assert desk.book.users(name) is None, "anybody may still use it"
+    assert desk.store.users(name) is None, "anybody may still use it"
 
 
 def test_before_anything_is_known_of_a_claim_it_is_kept(desk: Desk) -> None:
     desk.allocate(share(f"{FIRST}-vgpu"))
     desk.preparer.prepare(REF)
     desk.start()
-    assert ClaimTenure(desk.book).retains(desk.held, 10**12)
-    assert desk.book.users(desk.held.id) is None
+    assert ClaimTenure(desk.store).retains(desk.held, 10**12)
+    assert desk.store.users(desk.held.id) is None
 
 
 def test_what_a_claim_has_is_named_after_it_alone() -> None:

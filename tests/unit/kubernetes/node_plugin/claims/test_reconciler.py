@@ -1,4 +1,4 @@
-"""What becomes of claims after they were prepared, and which door a node has: by what the API server says, when it says it."""
+"""Tests of the reconciler of prepared claims, and of the watch of the node's allocation API."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.unit.kubernetes.node_plugin.claim_desk import CLAIM_UID, REF, Desk
 from calabash.adapters.kube.objects.claims import ResourceClaim
 from calabash.adapters.kube.objects.core import NODE as NODES
 from calabash.kubernetes.claims.device_names import card_names
-from calabash.kubernetes.node_plugin.allocation_api import LOOK_S, Doorway
-from calabash.kubernetes.node_plugin.claims.locks import ClaimTurns
-from calabash.kubernetes.node_plugin.claims.reconciler import ClaimCare
-from calabash.kubernetes.objects.allocation_api import NodeDoor
-from calabash.kubernetes.objects.names import DOOR
+from calabash.kubernetes.node_plugin.allocation_api import POLL_S, AllocationApiWatch
+from calabash.kubernetes.node_plugin.claims.locks import ClaimLocks
+from calabash.kubernetes.node_plugin.claims.reconciler import ClaimReconciler
+from calabash.kubernetes.objects.allocation_api import AllocationApi
+from calabash.kubernetes.objects.names import ALLOCATION_API
 from calabash.model.errors import CalabashError, Reason
 from calabash.node.membership.container import claim_allocation
 from calabash_testing.api_server.client import MemoryKube
@@ -28,7 +28,7 @@ VGPU = f"{card_names([card(0)])[card(0).uuid]}-vgpu"
 
 
 class Api:
-    """Claims of a desk, as an API server has them; ``meanwhile`` happens between an answer and its arrival."""
+    """API server with the claims of a desk; ``meanwhile`` is called before an answer arrives."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -51,7 +51,7 @@ class World:
     def __init__(self, home: Path) -> None:
         self.desk = Desk(home)
         self.api = Api(self.desk)
-        self.care = ClaimCare(cast("Any", self.api), cast("Any", self.desk.agent), self.desk.desk)
+        self.reconciler = ClaimReconciler(cast("Any", self.api), cast("Any", self.desk.agent), self.desk.desk)
         self.claim = self.desk.allocate(share(VGPU))
 
     def deallocate(self) -> None:
@@ -62,7 +62,7 @@ class World:
         return len(self.desk.desk.notes.all()), len(self.desk.specs())
 
     def kept(self) -> bool:
-        return self.desk.book.holds(claim_allocation(CLAIM_UID))
+        return self.desk.store.holds(claim_allocation(CLAIM_UID))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_what_was_given_is_told_in_the_claims_status(world: World) -> None:
-    world.care.round({CLAIM_UID: None})
+    world.reconciler.round({CLAIM_UID: None})
     (told,) = world.api.told
     assert [(c["type"], c["status"]) for c in told["conditions"]] == [("Ready", "True")]
     assert (told["device"], told["data"]["mode"]) == (VGPU, "vgpu")
@@ -82,7 +82,7 @@ def test_what_was_given_is_told_in_the_claims_status(world: World) -> None:
 def test_what_was_just_prepared_is_told_as_it_was_fetched_without_asking_again(world: World) -> None:
     (prepared,) = world.desk.prepared
     world.api.meanwhile = lambda: pytest.fail("it was asked for")
-    world.care.round({CLAIM_UID: prepared})
+    world.reconciler.round({CLAIM_UID: prepared})
     assert [one["device"] for one in world.api.told] == [VGPU]
 
 
@@ -94,11 +94,11 @@ def test_a_claim_that_lost_its_devices_by_force_leaves_neither_note_nor_spec_onc
         world.deallocate()
     else:
         world.desk.claims.clear()
-    world.care.round()
+    world.reconciler.round()
     assert not world.kept(), "the agent may release it now"
     assert world.left() == (1, 1), "its containers run on until then"
     world.desk.agent.held.clear()
-    world.care.round()
+    world.reconciler.round()
     assert world.left() == (0, 0)
 
 
@@ -108,23 +108,23 @@ def test_what_was_heard_before_the_claim_was_prepared_again_does_not_count(world
         world.desk.claims.update({("ml", "c"): world.claim}),
         world.desk.preparer.prepare(REF),
     )
-    world.care.round()
+    world.reconciler.round()
     assert world.kept()
     assert world.left() == (1, 1)
 
 
 def test_a_claim_that_is_being_worked_on_is_left_alone(world: World) -> None:
     world.desk.claims.clear()
-    with world.desk.desk.turns.work(CLAIM_UID):
-        world.care.round()
+    with world.desk.desk.locks.work(CLAIM_UID):
+        world.reconciler.round()
     assert world.kept()
-    world.care.round()
+    world.reconciler.round()
     assert not world.kept()
 
 
 def test_an_api_server_that_is_away_takes_nothing_from_anybody(world: World) -> None:
     world.api.down = True
-    world.care.round()
+    world.reconciler.round()
     assert world.kept()
     assert world.left() == (1, 1)
 
@@ -132,28 +132,28 @@ def test_an_api_server_that_is_away_takes_nothing_from_anybody(world: World) -> 
 def test_a_change_of_a_cards_health_has_every_claim_looked_at(world: World) -> None:
     looked = threading.Event()
     world.api.meanwhile = looked.set
-    well = {card(0).uuid: card(0).health}
-    world.care.follow(well)
-    world.care.start()
+    healthy = {card(0).uuid: card(0).health}
+    world.reconciler.follow(healthy)
+    world.reconciler.start()
     try:
-        world.care.follow({})
+        world.reconciler.follow({})
         assert looked.wait(60)
     finally:
-        world.care.stop()
+        world.reconciler.stop()
 
 
-def test_whoever_works_on_a_claim_is_waited_for_and_other_claims_are_not() -> None:
-    turns, order, second = ClaimTurns(), [], threading.Event()
+def test_lock_of_a_claim_waits_for_its_holder_and_not_for_other_claims() -> None:
+    locks, order, second = ClaimLocks(), [], threading.Event()
 
     def work() -> None:
-        with turns.work("a"):
+        with locks.work("a"):
             order.append("second")
         second.set()
 
-    with turns.work("a"):
+    with locks.work("a"):
         thread = threading.Thread(target=work)
         thread.start()
-        with turns.work("b"):
+        with locks.work("b"):
             order.append("first")
         assert not second.is_set()
     assert second.wait(60)
@@ -161,16 +161,16 @@ def test_whoever_works_on_a_claim_is_waited_for_and_other_claims_are_not() -> No
     assert order == ["first", "second"]
 
 
-def test_the_nodes_label_is_its_door_and_what_names_none_or_cannot_be_read_changes_nothing() -> None:
+def test_label_of_the_node_selects_its_allocation_api_and_an_unreadable_node_changes_nothing() -> None:
     kube = MemoryKube()
-    doorway, now_s = Doorway(kube, "n", NodeDoor.TOKENS), 0.0
-    assert doorway.look(now_s) is NodeDoor.TOKENS
-    kube.create(NODES, {"metadata": {"name": "n", "labels": {DOOR: "claims"}}})
-    assert doorway.look(now_s + LOOK_S / 2) is NodeDoor.TOKENS, "it is asked for now and then"
-    assert doorway.look(now_s := now_s + LOOK_S) is NodeDoor.CLAIMS
+    api_watch, now_s = AllocationApiWatch(kube, "n", AllocationApi.TOKENS), 0.0
+    assert api_watch.poll(now_s) is AllocationApi.TOKENS
+    kube.create(NODES, {"metadata": {"name": "n", "labels": {ALLOCATION_API: "claims"}}})
+    assert api_watch.poll(now_s + POLL_S / 2) is AllocationApi.TOKENS, "it is asked for now and then"
+    assert api_watch.poll(now_s := now_s + POLL_S) is AllocationApi.CLAIMS
     kube.faults.down = True
-    assert doorway.look(now_s := now_s + LOOK_S) is NodeDoor.CLAIMS
+    assert api_watch.poll(now_s := now_s + POLL_S) is AllocationApi.CLAIMS
     kube.faults.down = False
-    kube.patch(NODES, "n", body={"metadata": {"labels": {DOOR: "window"}}})
-    assert doorway.look(now_s + LOOK_S) is NodeDoor.TOKENS
-    assert not doorway.claims
+    kube.patch(NODES, "n", body={"metadata": {"labels": {ALLOCATION_API: "window"}}})
+    assert api_watch.poll(now_s + POLL_S) is AllocationApi.TOKENS
+    assert not api_watch.claims

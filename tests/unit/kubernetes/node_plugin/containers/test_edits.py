@@ -1,4 +1,4 @@
-"""What goes into a container: files where loaders look by themselves, and the slot so that only its usage can be written."""
+"""Tests of CDI edits: libraries where the loader searches, and a slot of which only the usage page is writable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _edits(
         forwarding=[Path("/opt/forwarding") / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")],
     )
     mode = mode_named(name).container_edits(slices, library="/opt/libcalabash.so", slot=record.slot)
-    return maker.of(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
+    return maker.for_grant(Grant(record=record, edits=mode.joined(more or ModeEdits())), nodes)
 
 
 def _at(edits: ContainerEdits, path: str) -> MountEdit:

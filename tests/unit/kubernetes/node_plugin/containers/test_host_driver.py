@@ -1,4 +1,4 @@
-"""A node's driver as the agent finds it: where the host has it, or a clear word that it is not there; nothing ends by that."""
+"""Tests of finding the driver's files on the host, and of the error if there is none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_driver_that_answers_and_has_no_files_for_containers_is_told(tmp_path:
 
 
 def test_nvml_of_the_host_serves_a_process_whose_own_loader_has_none(tmp_path: Path) -> None:
-    """In a process of its own. The simulated NVML stands for the host's."""
+    """Load NVML in a separate process. The simulated NVML stands for the host's."""
     library = tmp_path / "host/usr/lib64/libnvidia-ml.so.1"
     library.parent.mkdir(parents=True)
     shutil.copy(simulated_library_dir() / "libnvidia-ml.so.1", library)
@@ -91,7 +91,7 @@ print(len(driver.devices()))
 
 
 def _host_with_service(host: Path, root: str = "") -> Path:
-    """A host as distributions make them: what is in /usr/bin is a link, and the program says how it was run."""
+    """Return a host whose programs in /usr/bin are links; the program prints how it was run."""
     base = host / root
     for directory in ("usr/bin", "usr/lib64", "etc/alternatives", "opt/driver"):
         (base / directory).mkdir(parents=True)
@@ -167,7 +167,7 @@ def test_a_node_without_the_program_cannot_serve_the_mode_and_says_so(
 
 @contextmanager
 def agent(client: MemoryKube, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
-    """An agent on a node whose host has nothing."""
+    """Return an agent on a node whose host has no driver."""
     patch.setattr(node_service, "load_client", lambda _: client)
     patch.setattr(node_service, "open_present", lambda _: ())
     patch.setattr(node_service, "RETRY_S", 0.01)

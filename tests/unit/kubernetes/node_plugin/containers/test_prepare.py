@@ -1,4 +1,4 @@
-"""A container gets its own plan and nobody else's, whatever the kubelet does with tokens."""
+"""Tests of preparing containers: each gets the slices of its own plan, whatever device IDs the kubelet gives it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from calabash.node.membership.container import container_allocation
 
 
 class Kubelet:
-    """Hands out tokens and remembers the answers, as the real one does."""
+    """Kubelet that gives out device IDs and records the answers."""
 
     def __init__(self, specs: Path) -> None:
         self.entries: list[CheckpointEntry] = []
@@ -82,7 +82,7 @@ class Kubelet:
         self.pods.changed(MirrorChange(before=None, after=added))
 
     def admit(self, uid: str, container: str, *tokens: str) -> str:
-        """The name that the runtime will ask for."""
+        """Call Allocate; return the CDI name that the runtime will use."""
         answer = self.preparer.allocate(tokens)
         entry = CheckpointEntry(
             pod_uid=uid, container=container, resource=GPUS, device_ids=tokens, cdi_names=answer.cdi_names
@@ -93,7 +93,7 @@ class Kubelet:
         return name
 
     def injected(self, name: str) -> str | None:
-        """The slot that a runtime finds under a name now; None: it cannot be resolved."""
+        """Return the slot that a runtime finds under a CDI name now; None if the name cannot be resolved."""
         found = []
         for file in self.specs.glob("*.json"):
             for device in json.loads(file.read_text())["devices"]:
@@ -328,7 +328,7 @@ def test_no_room_is_said_and_asked_again(kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize("going", ["gone", "ended", "being deleted"])
 def test_who_comes_while_another_leaves_waits_for_that_one(kubelet: Kubelet, going: str) -> None:
-    """The kubelet would try again ten seconds later at the soonest."""
+    """The kubelet would call again after ten seconds at the earliest."""
     leaving = pod(planned("main"), uid=OTHER, name="p0")
     kubelet.add(leaving)
     kubelet.admit(OTHER, "main", "slot-0001")
@@ -368,7 +368,7 @@ def test_who_stays_is_not_waited_for(kubelet: Kubelet) -> None:
 
 
 def test_a_pod_is_admitted_while_nothing_is_given_out_and_its_start_says_why_until_it_can(kubelet: Kubelet) -> None:
-    """A refusal of Allocate would end the pod for good; one of its start is tried again."""
+    """An error of Allocate would fail the pod for good; an error of PreStartContainer is retried."""
     name = kubelet.admit(UID, "main", "slot-0001")
     with pytest.raises(CalabashError, match="is not known to the agent of this node") as refused:
         kubelet.preparer.pre_start(("slot-0001",))

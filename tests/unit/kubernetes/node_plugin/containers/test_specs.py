@@ -1,4 +1,4 @@
-"""Spec files live as long as their names are in force, and no file of others is touched."""
+"""Tests of CDI specs: they exist as long as their names are in use, and files of other programs stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.adapters.cdi import ContainerEdits, list_specs, write_spec
 from calabash.adapters.kubelet.protocol import CheckpointEntry
 from calabash.kubernetes.node_plugin.containers.device_ids import device_name, new_name, qualified, spec_name, token_ids
 from calabash.kubernetes.node_plugin.containers.installed_files import install
-from calabash.kubernetes.node_plugin.containers.specs import LOOK_S, SlotSpecs
+from calabash.kubernetes.node_plugin.containers.specs import POLL_S, SlotSpecs
 from calabash.kubernetes.objects.names import CDI_KIND, GPUS
 from calabash.model.errors import CalabashError
 
@@ -22,7 +22,7 @@ def entry(*names: str) -> CheckpointEntry:
 
 
 class Specs:
-    """The files of a directory, a checkpoint, and a clock that is moved by hand."""
+    """Spec files in a directory, a checkpoint, and a clock that the test moves."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,8 +38,8 @@ class Specs:
             raise CalabashError("version 9")
         return self.in_force
 
-    def look(self) -> list[str]:
-        self.now_s += LOOK_S
+    def sweep(self) -> list[str]:
+        self.now_s += POLL_S
         return self.specs.sweep()
 
     def names(self) -> set[str]:
@@ -56,29 +56,29 @@ def test_what_is_out_of_force_at_two_looks_goes_and_what_is_in_force_or_of_other
         specs.specs.write([token], {f"{token}-aa": EDITS})
     write_spec(specs.directory, "nvidia", "nvidia.com/gpu", {"0": EDITS})
     specs.in_force = [entry(qualified("slot-0001-aa"))]
-    assert specs.look() == []
-    assert specs.look() == [spec_name(["slot-0002"])]
+    assert specs.sweep() == []
+    assert specs.sweep() == [spec_name(["slot-0002"])]
     assert specs.names() == {spec_name(["slot-0001"]), "nvidia"}
 
 
 def test_a_file_that_was_written_anew_since_the_last_look_stays(specs: Specs) -> None:
     specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
-    specs.look()
+    specs.sweep()
 
     def written_while_it_is_looked_at() -> list[CheckpointEntry]:
         specs.specs.write(["slot-0001"], {"slot-0001-bb": EDITS})
         return []
 
     specs.specs._checkpoint = written_while_it_is_looked_at
-    assert specs.look() == []
+    assert specs.sweep() == []
     assert specs.names() == {spec_name(["slot-0001"])}
 
 
 def test_the_checkpoint_is_read_seldom_and_only_when_there_is_a_file(specs: Specs) -> None:
-    specs.look()
+    specs.sweep()
     assert specs.reads == 0
     specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
-    specs.look()
+    specs.sweep()
     for _ in range(20):
         specs.specs.sweep()
     assert specs.reads == 1
@@ -86,12 +86,12 @@ def test_the_checkpoint_is_read_seldom_and_only_when_there_is_a_file(specs: Spec
 
 def test_nothing_is_removed_while_the_kubelet_cannot_be_asked(specs: Specs) -> None:
     specs.specs.write(["slot-0001"], {"slot-0001-aa": EDITS})
-    specs.look()
+    specs.sweep()
     specs.unreadable = True
-    assert specs.look() == []
+    assert specs.sweep() == []
     specs.unreadable = False
-    assert specs.look() == []  # what was seen before counts no more
-    assert specs.look() == [spec_name(["slot-0001"])]
+    assert specs.sweep() == []  # what was seen before counts no more
+    assert specs.sweep() == [spec_name(["slot-0001"])]
 
 
 def test_what_an_agent_left_that_was_killed_while_it_wrote_is_gone_after_the_next_start(tmp_path: Path) -> None:

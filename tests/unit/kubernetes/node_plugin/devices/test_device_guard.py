@@ -1,4 +1,4 @@
-"""The guard of device access with real control groups and devices that do no harm in place of cards."""
+"""Tests of the guard of device access, with real control groups and harmless devices in place of GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.stdin.read()
 
 
 def pod_of(name: str, *, namespace: str = "team", **spec: Any) -> Pod:
-    """A pod whose containers are main and side; ``asks`` names those that ask for a device."""
+    """Return a pod with the containers main and side; ``asks`` names those that request a device."""
     asks, annotations = spec.pop("asks", ()), spec.pop("annotations", {})
     containers = [
         {"name": one, "resources": {"limits": {GPUS: "1"} if one in asks else {}}} for one in ("main", "side")
@@ -84,8 +84,8 @@ class Node:
             majors=lambda: {"nvidia": MAJOR},
         )
 
-    def add(self, pod: Pod, *, holding: tuple[str, ...] = (), known: bool = True) -> Path:
-        """Make the groups of a pod; ``holding``: containers that were granted a slice."""
+    def add(self, pod: Pod, *, granted: tuple[str, ...] = (), known: bool = True) -> Path:
+        """Create the control groups of a pod; ``granted``: containers with a slice."""
         digits = pod_digits(pod.metadata.uid)
         group = self.root / f"pod{pod.metadata.uid}"
         for container in ("main", "side"):
@@ -93,11 +93,11 @@ class Node:
         if known:
             self.pods[digits] = pod
         self.groups[digits] = group
-        self.held |= {container_allocation(pod.metadata.uid, name) for name in holding}
+        self.held |= {container_allocation(pod.metadata.uid, name) for name in granted}
         return group
 
     def opened(self, group: Path, container: str) -> set[str]:
-        """The devices that a process of the container can open; the process stays."""
+        """Return the devices that a process of the container can open; the process keeps running."""
         (directory,) = (path for path in group.iterdir() if path.name.endswith(f"-{container}"))
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", OPEN, str(directory / "cgroup.procs"), ZERO, FULL],
@@ -134,19 +134,19 @@ def node() -> Iterator[Node]:
 
 def test_pod_that_asks_for_no_devices_can_open_none(node: Node) -> None:
     group = node.add(pod_of("plain"))
-    node.guard.tend()
+    node.guard.reconcile()
     assert node.opened(group, "main") == set()
 
 
 def test_container_opens_what_it_was_granted_and_its_siblings_nothing(node: Node) -> None:
-    group = node.add(pod_of("holds", asks=("main",)), holding=("main",))
-    node.guard.tend()
+    group = node.add(pod_of("holds", asks=("main",)), granted=("main",))
+    node.guard.reconcile()
     assert node.opened(group, "main") == {ZERO}
     assert node.opened(group, "side") == set()
 
 
 def test_control_devices_stay_open_to_a_container_that_holds_a_slice(node: Node) -> None:
-    group = node.add(pod_of("control", asks=("main",)), holding=("main",))
+    group = node.add(pod_of("control", asks=("main",)), granted=("main",))
     (_, rule), *_ = node.guard._rules(next(iter(node.pods.values())), group, {"nvidia": MAJOR, "nvidia-uvm": 510})
     assert rule == {MAJOR: CONTROL_MINORS | {GRANTED}}, "the memory manager's device is every holder's"
 
@@ -161,24 +161,24 @@ def test_control_devices_stay_open_to_a_container_that_holds_a_slice(node: Node)
 )
 def test_pods_of_exempt_namespaces_and_with_claims_are_left_alone(node: Node, pod: Pod) -> None:
     group = node.add(pod)
-    node.guard.tend()
+    node.guard.reconcile()
     assert node.opened(group, "main") == {ZERO, FULL}
 
 
 def test_pod_that_the_api_server_has_not_told_of_is_left_alone_until_it_has(node: Node) -> None:
     pod = pod_of("late")
     group = node.add(pod, known=False)
-    node.guard.tend()
+    node.guard.reconcile()
     assert node.opened(group, "main") == {ZERO, FULL}
     node.pods[pod_digits(pod.metadata.uid)] = pod
-    assert node.guard.tend() == 1, "the process that has the devices open is ended"
+    assert node.guard.reconcile() == 1, "the process that has the devices open is ended"
     assert node.processes[0].wait(60) == -9
     assert node.opened(group, "main") == set()
-    assert node.guard.tend() == 0
+    assert node.guard.reconcile() == 0
 
 
 def test_process_with_a_granted_device_open_is_not_ended(node: Node) -> None:
-    group = node.add(pod_of("lives", asks=("main",)), holding=("main",))
+    group = node.add(pod_of("lives", asks=("main",)), granted=("main",))
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", OPEN, str(group / "lives-main" / "cgroup.procs"), ZERO],
         stdin=subprocess.PIPE,
@@ -188,21 +188,21 @@ def test_process_with_a_granted_device_open_is_not_ended(node: Node) -> None:
     node.processes.append(process)
     assert process.stdout is not None
     assert process.stdout.readline() == f"{ZERO}\n"
-    assert node.guard.tend() == 0
+    assert node.guard.reconcile() == 0
     assert process.poll() is None
 
 
 def test_planned_pod_whose_container_was_not_granted_yet_is_left_alone(node: Node) -> None:
     group = node.add(pod_of("planned", asks=("main",), annotations={PLAN: "{}"}))
-    node.guard.tend()
+    node.guard.reconcile()
     assert node.opened(group, "main") == {ZERO, FULL}
     node.held.add(container_allocation(next(iter(node.pods.values())).metadata.uid, "main"))
-    assert node.guard.tend() == 1, "it had a device open that it was not granted"
+    assert node.guard.reconcile() == 1, "it had a device open that it was not granted"
     assert node.opened(group, "main") == {ZERO}
 
 
 def test_nothing_is_denied_without_a_driver(node: Node) -> None:
     group = node.add(pod_of("no-driver"))
     node.guard._majors = dict
-    assert node.guard.tend() == 0
+    assert node.guard.reconcile() == 0
     assert node.opened(group, "main") == {ZERO, FULL}

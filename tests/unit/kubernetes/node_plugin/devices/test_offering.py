@@ -1,4 +1,4 @@
-"""What the kubelet is told of tokens: as ill as the device that they stand for, and as many as the healthy cards bear."""
+"""Tests of reported device IDs: their health is that of their device, their number that which healthy devices bear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.kubernetes.node_plugin.node_world import OTHER, UID
 from calabash.adapters.kubelet.protocol import CheckpointEntry, PluginDevice
 from calabash.kubernetes.node_plugin.containers.device_ids import card_ids, token_ids
 from calabash.kubernetes.node_plugin.devices.device_id_health import HeldTokens, token_health
-from calabash.kubernetes.node_plugin.devices.offering import Giving
+from calabash.kubernetes.node_plugin.devices.offering import GrantGate
 from calabash.kubernetes.node_plugin.devices.other_plugins import QUIET_S, ForeignPlugins, gives_cards
 from calabash.kubernetes.objects.names import GPUS
 from calabash.model.allocation import AllocationRecord, AllocationState
@@ -40,7 +40,7 @@ def healthy(tokens: list[PluginDevice]) -> set[str]:
 
 
 class Kubelet:
-    """What a kubelet knows, and an agent that has granted what its checkpoint says."""
+    """State of a kubelet, and an agent that has granted the devices of its checkpoint."""
 
     def __init__(self) -> None:
         self.registered: dict[str, tuple[str, ...]] = {GPUS: ("slot-0000",)}
@@ -50,7 +50,7 @@ class Kubelet:
         self.down = False
         self.parts: dict[AllocationId, frozenset[int]] = {}
         foreign = ForeignPlugins(lambda: self.registered, self.answer)
-        self.giving = Giving(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
+        self.gate = GrantGate(foreign, lambda: self.entries, self.records.get, lambda: self.parts)
 
     def answer(self) -> dict[str, tuple[str, ...]]:
         if self.down:
@@ -58,7 +58,7 @@ class Kubelet:
         return self.offered
 
     def run(self, uid: str, *tokens: str, devices: tuple[str, ...] = ()) -> None:
-        """A container of a pod holds tokens; with ``devices`` it has started."""
+        """Give device IDs to a container of a pod; with ``devices`` it has started."""
         self.entries.append(
             CheckpointEntry(pod_uid=uid, container="main", resource=GPUS, device_ids=tokens, cdi_names=())
         )
@@ -79,53 +79,53 @@ def test_while_all_cards_are_well_every_token_is() -> None:
     assert len(healthy(tokens)) == 3 * SLICES_MAX
 
 
-def test_a_token_in_use_is_as_ill_as_its_device_and_well_again_with_it() -> None:
+def test_a_token_in_use_is_as_unhealthy_as_its_device_and_recovers_with_it() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
     kubelet.run(OTHER, "slot-0002", devices=("GPU-1",))
-    told = healthy(kubelet.giving.tokens(cards(Health.LOST, Health.HEALTHY)))
+    told = healthy(kubelet.gate.tokens(cards(Health.LOST, Health.HEALTHY)))
     assert "slot-0001" not in told
     assert "slot-0002" in told
-    assert "slot-0001" in healthy(kubelet.giving.tokens(cards(Health.HEALTHY, Health.HEALTHY)))
+    assert "slot-0001" in healthy(kubelet.gate.tokens(cards(Health.HEALTHY, Health.HEALTHY)))
 
 
-def test_of_a_container_with_several_devices_the_tokens_of_the_ill_one_are_ill() -> None:
+def test_of_a_container_with_several_devices_the_tokens_of_the_unhealthy_one_are_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0007", "slot-0003", "slot-0005", devices=("GPU-0", "GPU-1", "GPU-2"))
-    told = healthy(kubelet.giving.tokens(cards(Health.HEALTHY, Health.DRAINING, Health.HEALTHY)))
+    told = healthy(kubelet.gate.tokens(cards(Health.HEALTHY, Health.DRAINING, Health.HEALTHY)))
     assert {"slot-0003", "slot-0007"} <= told
     assert "slot-0005" not in told
 
 
-def test_a_token_whose_container_has_not_started_is_not_ill() -> None:
+def test_a_token_whose_container_has_not_started_is_healthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0127")
-    assert "slot-0127" in healthy(kubelet.giving.tokens(cards(Health.LOST, Health.HEALTHY)))
+    assert "slot-0127" in healthy(kubelet.gate.tokens(cards(Health.LOST, Health.HEALTHY)))
 
 
-def test_one_question_that_was_missed_makes_no_token_ill() -> None:
+def test_one_missed_health_check_makes_no_token_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
-    assert len(healthy(kubelet.giving.tokens(cards(Health.SUSPECT, Health.HEALTHY)))) == 2 * SLICES_MAX
+    assert len(healthy(kubelet.gate.tokens(cards(Health.SUSPECT, Health.HEALTHY)))) == 2 * SLICES_MAX
 
 
-def test_nothing_is_offered_when_every_card_is_ill() -> None:
+def test_nothing_is_offered_when_every_card_is_unhealthy() -> None:
     kubelet = Kubelet()
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
-    assert healthy(kubelet.giving.tokens(cards(Health.LOST, Health.RECOVERING))) == set()
+    assert healthy(kubelet.gate.tokens(cards(Health.LOST, Health.RECOVERING))) == set()
 
 
 def test_the_kubelet_is_told_of_tokens_when_they_have_changed_and_not_otherwise() -> None:
     kubelet = Kubelet()
     told: list[list[PluginDevice]] = []
     for _ in range(3):
-        kubelet.giving.tell(CARDS[:2], told.append)
+        kubelet.gate.report(CARDS[:2], told.append)
     assert [(len(tokens), len(healthy(tokens))) for tokens in told] == [(128, 128)]
-    kubelet.giving.tell(cards(Health.LOST, Health.HEALTHY), told.append)
+    kubelet.gate.report(cards(Health.LOST, Health.HEALTHY), told.append)
     assert len(healthy(told[-1])) == 64
-    kubelet.giving.tell(CARDS[:2], told.append)
+    kubelet.gate.report(CARDS[:2], told.append)
     assert len(healthy(told[-1])) == 128
-    kubelet.giving.tell(CARDS, told.append)
+    kubelet.gate.report(CARDS, told.append)
     assert len(told[-1]) == 192
 
 
@@ -136,7 +136,7 @@ def test_the_kubelet_is_told_of_tokens_when_they_have_changed_and_not_otherwise(
 def test_schedulers_find_as_much_room_as_the_healthy_cards_have(
     health: list[Health], taken: list[tuple[int, int]]
 ) -> None:
-    """Schedulers subtract every pod of the node from the healthy tokens, those on ill cards as well."""
+    """Schedulers subtract every pod of the node from the healthy tokens, those on unhealthy cards as well."""
     devices = cards(*health)
     names = token_ids(len(devices))
     held = [
@@ -144,14 +144,14 @@ def test_schedulers_find_as_much_room_as_the_healthy_cards_have(
         for i, d in taken
         if i < len(names)
     ]
-    ill = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
-    on_ill = [one for one in held if ill.intersection(one.devices)]
+    unhealthy = {device.uuid for device in devices if device.health in OUT_OF_SERVICE}
+    on_unhealthy = [one for one in held if unhealthy.intersection(one.devices)]
     told = healthy(token_health(devices, held))
-    well = len(devices) - len(ill)
-    assert told.isdisjoint(token for one in on_ill for token in one.tokens)
-    assert {token for one in held if one not in on_ill for token in one.tokens} <= told
-    room = well * SLICES_MAX - (len(held) - len(on_ill)) if well else 0
-    assert len(told) - len(held) == (max(0, room) if well else -len(on_ill))
+    usable = len(devices) - len(unhealthy)
+    assert told.isdisjoint(token for one in on_unhealthy for token in one.tokens)
+    assert {token for one in held if one not in on_unhealthy for token in one.tokens} <= told
+    room = usable * SLICES_MAX - (len(held) - len(on_unhealthy)) if usable else 0
+    assert len(told) - len(held) == (max(0, room) if usable else -len(on_unhealthy))
 
 
 @pytest.mark.parametrize(
@@ -174,23 +174,23 @@ def test_beside_another_plug_in_nothing_is_given_out_and_what_runs_stays_well() 
     kubelet.run(UID, "slot-0001", devices=("GPU-0",))
     kubelet.registered |= THEIRS
     kubelet.offered = {**THEIRS, GPUS: tuple(token_ids(2))}
-    refusal = kubelet.giving.look(0.0)
+    refusal = kubelet.gate.poll(0.0)
     assert refusal is not None
     assert refusal.reason is Reason.FOREIGN_PLUGIN
     assert "2 of nvidia.com/gpu" in refusal.message
     assert refusal.hint
-    assert healthy(kubelet.giving.tokens(CARDS)) == {"slot-0001"}
+    assert healthy(kubelet.gate.tokens(CARDS)) == {"slot-0001"}
     with pytest.raises(CalabashError, match="another device plug-in"):
-        kubelet.giving.require()
+        kubelet.gate.require()
 
 
 def test_what_the_agent_itself_offers_under_nvidias_name_is_no_other_plug_in() -> None:
     kubelet = Kubelet()
     own = {GPUS: ("slot-0000",), "nvidia.com/gpu": tuple(itertools.islice(card_ids(), 2))}
     kubelet.registered = kubelet.offered = own
-    assert kubelet.giving.look(0.0) is None
+    assert kubelet.gate.poll(0.0) is None
     kubelet.registered = kubelet.offered = own | THEIRS
-    refusal = kubelet.giving.look(1.0)
+    refusal = kubelet.gate.poll(1.0)
     assert refusal is not None
     assert "2 of nvidia.com/gpu" in refusal.message
 
@@ -199,23 +199,23 @@ def test_when_the_other_plug_in_has_been_gone_for_a_while_all_is_given_out_again
     kubelet = Kubelet()
     kubelet.registered |= THEIRS
     kubelet.offered = THEIRS
-    assert kubelet.giving.look(0.0) is not None
+    assert kubelet.gate.poll(0.0) is not None
     kubelet.offered = {}  # its name stays in the checkpoint
-    assert kubelet.giving.look(QUIET_S - 1) is not None, "it may just be restarted"
-    assert kubelet.giving.look(QUIET_S + 1) is None
-    kubelet.giving.require()
-    assert len(healthy(kubelet.giving.tokens(CARDS))) == 3 * SLICES_MAX
+    assert kubelet.gate.poll(QUIET_S - 1) is not None, "it may just be restarted"
+    assert kubelet.gate.poll(QUIET_S + 1) is None
+    kubelet.gate.require()
+    assert len(healthy(kubelet.gate.tokens(CARDS))) == 3 * SLICES_MAX
 
 
 def test_while_the_kubelet_does_not_answer_it_stays_as_it_was() -> None:
     kubelet = Kubelet()
     kubelet.registered |= THEIRS
     kubelet.down = True
-    assert kubelet.giving.look(0.0) is None
+    assert kubelet.gate.poll(0.0) is None
     kubelet.down, kubelet.offered = False, THEIRS
-    assert kubelet.giving.look(1.0) is not None
+    assert kubelet.gate.poll(1.0) is not None
     kubelet.down = True
-    assert kubelet.giving.look(100.0) is not None
+    assert kubelet.gate.poll(100.0) is not None
 
 
 def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> None:
@@ -226,20 +226,20 @@ def test_the_kubelet_is_not_asked_while_its_checkpoint_names_nobody_else() -> No
         return {}
 
     plugins = ForeignPlugins(lambda: {GPUS: ("slot-0000",), "example.com/nic": ("0",)}, offered)
-    assert [plugins.look(float(i)) for i in range(5)] == [None] * 5
+    assert [plugins.poll(float(i)) for i in range(5)] == [None] * 5
     assert not asked
 
 
-def test_a_token_that_stands_for_an_ill_part_of_a_card_is_ill_though_the_card_and_other_parts_are_well() -> None:
+def test_token_of_an_unhealthy_partition_is_unhealthy_although_the_card_and_other_partitions_are_healthy() -> None:
     kubelet = Kubelet()
     for uid, token in ((UID, "slot-0000"), (OTHER, "slot-0001")):
         kubelet.run(uid, token, devices=("GPU-0",))
-    before = healthy(kubelet.giving.tokens(CARDS))
+    before = healthy(kubelet.gate.tokens(CARDS))
     kubelet.parts = {container_allocation(UID, "main"): frozenset({0})}
-    after = healthy(kubelet.giving.tokens(CARDS))
+    after = healthy(kubelet.gate.tokens(CARDS))
     assert before - after == {"slot-0000"}
     told: list[list[PluginDevice]] = []
     for parts in ({}, kubelet.parts, kubelet.parts, {}):
         kubelet.parts = parts
-        kubelet.giving.tell(CARDS, told.append)
+        kubelet.gate.report(CARDS, told.append)
     assert [len(healthy(tokens) ^ before) for tokens in told] == [0, 1, 1, 0], "it is told, and that it is over as well"

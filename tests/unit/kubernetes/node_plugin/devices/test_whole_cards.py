@@ -1,4 +1,4 @@
-"""Whole cards under NVIDIA's name: only what nobody has and nobody was promised, and as many offered as there are."""
+"""Tests of whole devices under NVIDIA's name: only devices without an allocation or a plan are given and offered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from calabash.node.processes.unmanaged import UnmanagedProcess
 
 
 class Node:
-    """A kubelet that counts cards, and an agent that gives them."""
+    """Kubelet that counts devices, and an agent that chooses them."""
 
     def __init__(self, specs: Path) -> None:
         self.entries: list[CheckpointEntry] = []
@@ -76,7 +76,7 @@ class Node:
         )
 
     def start(self, uid: str, container: str, *tokens: str) -> list[str]:
-        """The cards that it is given."""
+        """Start the container; return its devices."""
         self.admit(uid, container, *tokens)
         self.preparer.pre_start(tokens)
         return self.cards_of(uid, container)
@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def asking(*containers: str, uid: str = UID, init: tuple[str, ...] = (), scheduler: str = "default-scheduler") -> Pod:
-    """A pod that admission has not seen."""
+    """Return a pod that admission has not translated."""
     made = pod(*(planned(c) for c in (*init, *containers)), uid=uid, init=init, plan="")
     metadata = msgspec.structs.replace(made.metadata, annotations={})
     return msgspec.structs.replace(
@@ -162,9 +162,9 @@ def test_when_no_card_is_free_the_pods_events_say_of_each_why_and_it_is_tried_ag
     assert node.cards_of(UID, "main") == ["GPU-3"]
 
 
-def test_a_card_with_a_strangers_process_is_given_to_nobody_whole(node: Node) -> None:
+def test_a_card_with_an_unmanaged_process_is_not_given_whole(node: Node) -> None:
     for card in CARDS[:3]:
-        node.agent.strangers[card.uuid] = UnmanagedProcess(
+        node.agent.unmanaged[card.uuid] = UnmanagedProcess(
             device=card.uuid, process=Process(pid=7, start_time=1), command="xorg", uid=0, used_mib=1
         )
     assert [device.uuid for device in node.cards.spare()] == ["GPU-3"]
@@ -178,9 +178,9 @@ def test_a_cordoned_node_gives_no_card(node: Node) -> None:
     def seen(unschedulable: bool) -> None:
         made = GpuNode(metadata=ObjectMeta(name=NODE), spec=GpuNodeSpec(unschedulable=unschedulable))
         cordon.changed(MirrorChange(before=None, after=made))
-        node.closed = cordon.why()
+        node.closed = cordon.closed_reason()
 
-    node.closed = cordon.why()
+    node.closed = cordon.closed_reason()
     assert "has not been read yet" in node.closed
     cordon.synced = True
     seen(True)
@@ -278,7 +278,7 @@ def test_as_many_cards_are_offered_as_nobody_has() -> None:
     assert len(card_tokens(states, (), 1)) == 4
 
 
-def test_a_token_in_use_is_as_ill_as_its_card() -> None:
+def test_a_token_in_use_is_as_unhealthy_as_its_card() -> None:
     agent = Cards()
     agent.health["GPU-1"] = Health.DRAINING
     held = [
@@ -296,7 +296,7 @@ def test_a_token_in_use_is_as_ill_as_its_card() -> None:
     st.integers(0, 3),
 )
 def test_schedulers_find_as_many_cards_as_nobody_has(health: list[Health], taken: list[bool], coming: int) -> None:
-    """They subtract every pod that holds tokens from the healthy ones, those on ill cards as well."""
+    """Schedulers subtract every pod that holds tokens from the healthy ones, also those on unhealthy cards."""
     agent = Cards()
     agent.health = {card.uuid: h for card, h in zip(CARDS, health, strict=True)}
     on = [card for card, yes in zip(CARDS, taken, strict=True) if yes]
@@ -305,12 +305,12 @@ def test_schedulers_find_as_many_cards_as_nobody_has(health: list[Health], taken
     spare = sum(not yes and h is Health.HEALTHY for yes, h in zip(taken, health, strict=True))
     told = healthy(card_tokens(agent.devices(), held, spare))
     found = len(told) - len(held)
-    ill = sum(yes and h in OUT_OF_SERVICE for yes, h in zip(taken, health, strict=True))
-    assert found == (spare - coming if spare > coming else -ill)
+    unhealthy = sum(yes and h in OUT_OF_SERVICE for yes, h in zip(taken, health, strict=True))
+    assert found == (spare - coming if spare > coming else -unhealthy)
 
 
 class Plugin:
-    """What would be told to a kubelet."""
+    """Stands for a device plug-in; records what a kubelet would receive."""
 
     made: list[Plugin]
 
@@ -329,7 +329,7 @@ class Plugin:
 
 
 class Offered:
-    """The second plug-in with a kubelet that is told."""
+    """The device plug-in for NVIDIA's name, with a recording kubelet."""
 
     def __init__(self) -> None:
         self.made: list[Plugin] = []
@@ -346,15 +346,15 @@ class Offered:
             raise CalabashError("the checkpoint cannot be read")
         return []
 
-    def tend(self, *, gives: bool = True, disputed: bool = False) -> None:
-        self.names.tend(Cards().devices(), gives=gives, disputed=disputed)
+    def reconcile(self, *, gives: bool = True, disputed: bool = False) -> None:
+        self.names.reconcile(Cards().devices(), gives=gives, disputed=disputed)
 
 
 def test_while_another_plug_in_has_the_name_ours_is_not_begun() -> None:
     offered = Offered()
-    offered.tend(gives=False, disputed=True)
+    offered.reconcile(gives=False, disputed=True)
     assert offered.made == []
-    offered.tend()
+    offered.reconcile()
     (plugin,) = offered.made
     assert plugin.running
     assert len(healthy(plugin.told[-1])) == 4
@@ -362,13 +362,13 @@ def test_while_another_plug_in_has_the_name_ours_is_not_begun() -> None:
 
 def test_when_another_comes_ours_says_and_ends_nothing_and_is_begun_anew_when_the_other_has_gone() -> None:
     offered = Offered()
-    offered.tend()
+    offered.reconcile()
     (first,) = offered.made
     said = len(first.told)
-    offered.tend(gives=False, disputed=True)
+    offered.reconcile(gives=False, disputed=True)
     assert first.running, "its end would have the kubelet drop the other"
     assert len(first.told) == said
-    offered.tend()
+    offered.reconcile()
     assert not first.running
     assert offered.made[-1].running
     assert len(offered.made) == 2
@@ -376,15 +376,15 @@ def test_when_another_comes_ours_says_and_ends_nothing_and_is_begun_anew_when_th
 
 def test_beside_a_plug_in_of_another_name_for_the_same_cards_none_is_offered() -> None:
     offered = Offered()
-    offered.tend(gives=False)
+    offered.reconcile(gives=False)
     assert healthy(offered.made[-1].told[-1]) == []
 
 
 def test_what_is_not_known_is_not_told() -> None:
     offered = Offered()
-    offered.tend()
+    offered.reconcile()
     offered.unknown, offered.spare = True, 1
-    offered.tend()
+    offered.reconcile()
     assert len(healthy(offered.made[0].told[-1])) == 4
     offered.names.stop()
     assert not offered.made[0].running

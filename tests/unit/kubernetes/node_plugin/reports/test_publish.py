@@ -1,4 +1,4 @@
-"""A node's state is written when it has changed, and only then; its first writing makes the object."""
+"""Tests of the publication of a GpuNode: it is written only when it has changed, and created by the first write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from calabash.adapters.kube import KubeError, MirrorChange
 from calabash.adapters.kube.objects.resources import GPU_NODE, GpuNodeStatus
 from calabash.kubernetes.node_plugin.pods import NodePods
 from calabash.kubernetes.node_plugin.reports.publish import NodeFacts, Publisher
-from calabash.kubernetes.node_plugin.reports.usage import REST_S, UseTelling
+from calabash.kubernetes.node_plugin.reports.usage import REST_S, UseReportLimit
 from calabash.model.allocation import AllocationRecord, AllocationState
 from calabash.model.device import Device, DeviceReading, DeviceUuid, Health, NodeName
 from calabash.model.request import GpuRequest, ModeName, Placement, Slice
@@ -53,7 +53,7 @@ class World:
     def __init__(self) -> None:
         self.client = MemoryKube()
         self.now_s = 0.0
-        self.publisher = Publisher(self.client, "n1", UseTelling(15.0, now_s=lambda: self.now_s))
+        self.publisher = Publisher(self.client, "n1", UseReportLimit(15.0, now_s=lambda: self.now_s))
         self.pods = NodePods(lambda namespace, name: None)
         self.pods.changed(MirrorChange(before=None, after=pod(planned("main"))))
 
@@ -126,7 +126,7 @@ def test_what_is_used_is_told_with_everything_else_and_then_by_steps_and_seldom(
 
 def test_an_agent_that_is_to_be_quiet_tells_no_use() -> None:
     world = World()
-    world.publisher = Publisher(world.client, "n1", UseTelling(0.0, now_s=lambda: world.now_s))
+    world.publisher = Publisher(world.client, "n1", UseReportLimit(0.0, now_s=lambda: world.now_s))
     assert world.publish(used(512, 27.6))
     assert world.status.used_at is None
     assert world.status.devices[0].slices[0].memory_used_mib is None

@@ -92,7 +92,7 @@ class Planning:
     bindings: set[str] = field(default_factory=set)
 
     def has(self) -> set[str]:
-        """Nodes that it plans, or for which a binding of its is on its way."""
+        """Return the nodes that the planner plans, or for which it has a binding in progress."""
         return (self.view.open_nodes if self.leads else set()) | self.bindings
 
 
@@ -137,7 +137,7 @@ class Wandering:
         return found
 
     def wander(self) -> None:
-        """One thing happens."""
+        """Do one random operation."""
         happenings = {
             self.hand_over: 60,
             self.bind: 12,

@@ -29,7 +29,7 @@ A, B, REST = Shard(pool="a"), Shard(pool="b"), Shard()
 
 
 def put(world: World, node: str, pool: str | None) -> None:
-    """The node is in that pool from now on."""
+    """Move the node to that pool."""
     world.client.patch(NODE, node, body={"metadata": {"labels": {POOL: pool}}})
 
 
@@ -51,7 +51,7 @@ def has(world: World, service: PlannerService, *nodes: str) -> Callable[[], bool
 
 @pytest.fixture
 def parted(world: World) -> tuple[World, PlannerService, PlannerService]:
-    """A node in each of two pools, a planner and a queue for each."""
+    """Return a node in each of two pools, with a planner and a queue for each pool."""
     for pool in ("a", "b"):
         world.node(f"node-{pool}")
         put(world, f"node-{pool}", pool)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from calabash.adapters.kube.objects.core import Pod
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.planner.state.claims import Claims
 from calabash.kubernetes.planner.state.facts import ClaimFacts, PodClaimFacts, PodFacts
 from calabash.kubernetes.planner.watch.facts_from_objects import pod_facts
@@ -14,7 +14,7 @@ from calabash.kubernetes.pod_request import ContainerKind, ContainerRequest, Pod
 from calabash.model.request import GpuRequest
 
 PART = ContainerRequest(container="gpu", kind=ContainerKind.MAIN, request=GpuRequest())
-ASKED = PodRequest(dialect="claims", containers=(PART,), door=NodeDoor.CLAIMS)
+ASKED = PodRequest(dialect="claims", containers=(PART,), allocation_api=AllocationApi.CLAIMS)
 
 
 def pod(namespace: str, uid: str, *claims: PodClaimFacts) -> PodFacts:

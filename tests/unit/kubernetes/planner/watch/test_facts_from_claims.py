@@ -12,7 +12,7 @@ from calabash.adapters.kube.objects.claims import DEVICE_CLASS, RESOURCE_CLAIM
 from calabash.adapters.kube.objects.core import POD, Pod
 from calabash.adapters.kube.objects.resources import GPU_NODE
 from calabash.kubernetes.claims.device_names import EXTENDED, card_names
-from calabash.kubernetes.objects.allocation_api import NodeDoor
+from calabash.kubernetes.objects.allocation_api import AllocationApi
 from calabash.kubernetes.objects.names import PLAN_GATE, REQUEST, SCHEDULER
 from calabash.kubernetes.planner.state.facts import PodClaimFacts
 from calabash.kubernetes.planner.watch.facts_from_claims import pod_claims
@@ -127,7 +127,7 @@ def test_pod_with_a_claim_by_kube_scheduler_is_planned_on_claim_nodes_before_the
     pod = {"metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": {REQUEST: write_request(request)}}}
     facts = pod_facts(msgspec.convert(pod, Pod))
     assert facts is not None
-    assert (facts.claims, facts.by_claims, facts.constraints.allocation_api) == ((), True, NodeDoor.CLAIMS)
+    assert (facts.claims, facts.by_claims, facts.constraints.allocation_api) == ((), True, AllocationApi.CLAIMS)
     assert facts.request == request
     cluster = ClaimCluster({"tokens": 2, "claims": 1}, allocation_apis={"claims": "claims"})
     first, second = (cluster.create(request, constraints=facts.constraints) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What the agent does to its Node: the startup taint goes once it serves, and people read in events how it fares."""
+"""Tests of the agent's changes of its Node: the startup taint and events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from calabash.adapters.kube.objects.core import EVENT, NODE, KubeEvent
-from calabash.kubernetes.node_plugin.reports.node_events import NAMESPACE, NodeHappenings
+from calabash.kubernetes.node_plugin.reports.node_events import NAMESPACE, NodeEvents
 from calabash.kubernetes.node_plugin.reports.taint import AGAIN_S, RETRY_S, StartupTaint
 from calabash.kubernetes.objects.names import STARTUP_TAINT
 from calabash.model.errors import CalabashError, Reason
@@ -55,17 +55,17 @@ def test_a_node_that_comes_back_tainted_is_freed_again() -> None:
     client = MemoryKube()
     node(client, OURS)
     taint = StartupTaint(client, "n1")
-    taint.tend(1, 0.0)
+    taint.reconcile(1, 0.0)
     assert taints(client) == []
     client.delete(NODE, "n1")
     node(client, OURS)
-    taint.tend(1, AGAIN_S - 1)
+    taint.reconcile(1, AGAIN_S - 1)
     assert taints(client) == [STARTUP_TAINT], "the API server is not asked all the time"
-    taint.tend(2, AGAIN_S - 1)
+    taint.reconcile(2, AGAIN_S - 1)
     assert taints(client) == [], "its kubelet has been registered with anew"
     client.delete(NODE, "n1")
     node(client, OURS)
-    taint.tend(2, 2 * AGAIN_S)
+    taint.reconcile(2, 2 * AGAIN_S)
     assert taints(client) == []
 
 
@@ -74,26 +74,26 @@ def test_what_failed_is_tried_again_soon() -> None:
     node(client, OURS)
     taint = StartupTaint(client, "n1")
     client.faults.down = True
-    taint.tend(1, 0.0)
+    taint.reconcile(1, 0.0)
     client.faults.down = False
-    taint.tend(1, RETRY_S / 2)
+    taint.reconcile(1, RETRY_S / 2)
     assert taints(client) == [STARTUP_TAINT]
-    taint.tend(1, RETRY_S)
+    taint.reconcile(1, RETRY_S)
     assert taints(client) == []
 
 
 def test_an_agent_that_cannot_serve_says_so_once_and_says_when_it_can_again() -> None:
     client = MemoryKube()
-    happenings = NodeHappenings(client, "n1")
-    happenings.fares(None)
+    node_events = NodeEvents(client, "n1")
+    node_events.report_state(None)
     assert events(client) == []
     for _ in range(3):
-        happenings.fares(FOREIGN)
+        node_events.report_state(FOREIGN)
     (warning,) = events(client)
     assert (warning.type, warning.reason, warning.count) == ("Warning", "ForeignPlugin", 1)
     assert "2 of nvidia.com/gpu; hint: keep it off" in warning.message
     assert (warning.involved_object.kind, warning.involved_object.name) == ("Node", "n1")
-    happenings.fares(None)
+    node_events.report_state(None)
     assert {(event.type, event.reason) for event in events(client)} == {
         ("Warning", "ForeignPlugin"),
         ("Normal", "Serving"),
@@ -102,24 +102,24 @@ def test_an_agent_that_cannot_serve_says_so_once_and_says_when_it_can_again() ->
 
 def test_the_same_again_is_counted_and_what_was_forgotten_is_told_anew() -> None:
     client = MemoryKube()
-    happenings = NodeHappenings(client, "n1")
+    node_events = NodeEvents(client, "n1")
     for error in (FOREIGN, None, FOREIGN):
-        happenings.fares(error)
+        node_events.report_state(error)
     counts = {event.reason: event.count for event in events(client)}
     assert counts == {"ForeignPlugin": 2, "Serving": 1}
     for event in events(client):
         client.delete(EVENT, event.metadata.name, NAMESPACE)
-    happenings.fares(None)
+    node_events.report_state(None)
     assert [(event.reason, event.count) for event in events(client)] == [("Serving", 1)]
 
 
 def test_what_could_not_be_told_is_told_at_the_next_look() -> None:
     client = MemoryKube()
-    happenings = NodeHappenings(client, "n1")
+    node_events = NodeEvents(client, "n1")
     client.faults.down = True
     with pytest.raises(CalabashError) as refused:
-        happenings.fares(FOREIGN)
+        node_events.report_state(FOREIGN)
     assert refused.value.reason is Reason.API_DOWN
     client.faults.down = False
-    happenings.fares(FOREIGN)
+    node_events.report_state(FOREIGN)
     assert [event.reason for event in events(client)] == ["ForeignPlugin"]
