@@ -135,8 +135,8 @@ class TokenTable:
         with self._database.transaction() as connection:
             return connection.execute(change).rowcount > 0
 
-    def forget(self, *, before_s: float) -> None:
-        """Drop those that expired before."""
+    def delete_expired(self, *, before_s: float) -> None:
+        """Delete the tokens that expired before this time, in seconds since 1970."""
         with self._database.transaction() as connection:
             connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.expires_at < before_s))
 

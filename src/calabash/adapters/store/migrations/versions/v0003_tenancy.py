@@ -1,4 +1,6 @@
-"""Tenants with amounts and bounds, projects, users, members and tokens. Whoever was listed for a tenant is a member of it.
+"""Add tenants with amounts and bounds, projects, users, members and tokens.
+
+The users that were listed for a tenant become its members.
 
 Frozen: a later change of the tables is a later revision.
 """
