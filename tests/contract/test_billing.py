@@ -26,7 +26,7 @@ from calabash.adapters.clock import VirtualClock
 from calabash.adapters.documents.invoice_csv import items_csv
 from calabash.adapters.store import Retention, Store, open_store, tables
 from calabash.adapters.store.audit import AuditTable
-from calabash.adapters.store.billing.documents import BillFilter
+from calabash.adapters.store.billing.documents import InvoiceFilter
 from calabash.adapters.store.billing.store import note_guarantee
 from calabash.adapters.store.database import Database
 from calabash.adapters.store.renaming import earlier_name
@@ -55,7 +55,7 @@ TARIFF = billing.TariffSettings(
     tax=billing.TaxSettings(name="VAT", percent=Decimal(19)),
     seller=["GPU Centre", "Main Street 1"],
 )
-ALL = BillFilter()
+ALL = InvoiceFilter()
 
 
 @pytest.fixture(params=DATABASES)
@@ -211,7 +211,7 @@ def test_empty_draft_or_draft_without_a_tariff_cannot_be_issued(store: Store, in
     drafted(store)
     with pytest.raises(CalabashError, match="has no tariff, so no currency"):
         invoicing.issue("draft-2026-11-vision", by="root")
-    assert store.billing.bills(ALL) == []
+    assert store.billing.invoices(ALL) == []
 
 
 def test_tariffs_of_two_currencies_fail_the_draft_of_their_tenant_alone(store: Store, invoicing: Billing) -> None:
@@ -277,7 +277,7 @@ def test_numbers_run_without_gaps_however_many_issue_at_once_and_fail(store: Sto
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.number for one in store.billing.bills(ALL)] == [f"2026-{i:06}" for i in range(1, 13)]
+    assert [one.number for one in store.billing.invoices(ALL)] == [f"2026-{i:06}" for i in range(1, 13)]
     assert set(failures) <= {Reason.NOT_FOUND, Reason.CONFLICT}
     assert len(failures) == 6
 
@@ -286,7 +286,7 @@ def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store,
     store.add_usage([used("a", "vision", 0, 10)])
     drafted(store)
     number = invoicing.issue("draft-2026-11-vision", by="root").number
-    before = store.billing.bill(number)
+    before = store.billing.invoice(number)
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     for statement in (
         "UPDATE invoices SET net = '0.01'",
@@ -306,7 +306,7 @@ def test_no_statement_changes_or_deletes_what_was_issued(url: str, store: Store,
         with pytest.raises(DBAPIError), engine.begin() as connection:
             connection.execute(sa.text(statement))
     engine.dispose()
-    assert store.billing.bill(number) == before
+    assert store.billing.invoice(number) == before
     assert verify(store, number).sound
 
 
@@ -458,7 +458,7 @@ def test_digest_without_an_estimated_end_is_that_of_versions_without_the_mark(st
     (rows,) = store.usage_reader.pages(from_s=0.0, to_s=1e11, tenant="vision")
     inside = [row[:16] for row in rows if row[6] > BEGIN_S and row[5] < BEGIN_S + 720 * 3600]
     digest = hashlib.sha256("".join(f"{row[11]} {row!r}" for row in inside).encode()).hexdigest()
-    sealed = store.billing.bill(issued)
+    sealed = store.billing.invoice(issued)
     assert sealed is not None
     assert sealed.document["evidence"]["usage"]["sha256"] == digest
 
@@ -675,7 +675,7 @@ def test_credits_and_issues_at_once_use_each_credit_once(store: Store, invoicing
         thread.start()
     for thread in threads:
         thread.join()
-    everything = store.billing.bills_of("vision")
+    everything = store.billing.invoices_of("vision")
     notes = [one for one in everything if one.kind == "credit"]
     assert sorted(note.number for note in notes) == [f"C2027-{i:06}" for i in range(1, 10)]
     settled = sum(Decimal(part["amount"]) for one in everything for part in one.document.get("settled", ()))

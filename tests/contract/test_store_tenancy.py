@@ -90,9 +90,9 @@ def test_one_of_two_revocations_of_a_token_succeeds(store: Store) -> None:
     tables.put(TOKEN)
     assert [tables.revoke("abc", at=5.0), tables.revoke("abc", at=6.0)] == [True, False]
     assert tables.everything()[0].revoked_at == 5.0
-    tables.forget(before_s=100.0)
+    tables.delete_expired(before_s=100.0)
     assert len(tables.everything()) == 1
-    tables.forget(before_s=101.0)
+    tables.delete_expired(before_s=101.0)
     assert tables.everything() == []
 
 

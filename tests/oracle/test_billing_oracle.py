@@ -25,7 +25,7 @@ from tests.oracle.invoices import COINS, Account, Line, LineName, Month, Use, ex
 
 from calabash.adapters.clock import VirtualClock
 from calabash.adapters.store import open_store
-from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.adapters.store.billing.tables import guarantees
 from calabash.adapters.store.database import Database
 from calabash.api import billing
@@ -53,9 +53,9 @@ class IssuedDocuments:
     """Invoices and credit notes that were issued to a tenant, in memory, in the form of the store."""
 
     def __init__(self) -> None:
-        self.records: list[BillRecord] = []
+        self.records: list[InvoiceRecord] = []
 
-    def add(self, record: BillRecord, number: str) -> BillRecord:
+    def add(self, record: InvoiceRecord, number: str) -> InvoiceRecord:
         """Issue a record under a number."""
         found = replace(
             record, number=number, document={**record.document, "number": number}, at=float(len(self.records))
@@ -64,7 +64,7 @@ class IssuedDocuments:
         self.records.append(found)
         return found
 
-    def record(self, number: str) -> BillRecord:
+    def record(self, number: str) -> InvoiceRecord:
         return next(record for record in self.records if record.number == number)
 
 

@@ -108,7 +108,7 @@ class NodeAgent:
             entered = parts.store.allocations()
             parts.allocations.learn_names(entered)
             progress(f"usage of {len(entered)} allocations")
-            written = parts.store.usage_book.all_so_far(entered)
+            written = parts.store.usage_sums.all_so_far(entered)
             for record in entered:
                 parts.usage_tracker.restore(record, written.get(record.id))
             progress(f"processes of {len(entered)} allocations")

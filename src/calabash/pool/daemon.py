@@ -54,7 +54,7 @@ from calabash.platform.networks.wiring import networking
 from calabash.platform.notifications.rules import NotificationRules
 from calabash.platform.tenancy.store import TenancyStore
 from calabash.pool.handlers.application import application
-from calabash.pool.handlers.asked import Context
+from calabash.pool.handlers.context import Context
 from calabash.pool.jobs.service import Jobs
 from calabash.pool.networks.listening_ports import PlaceJournal, ServerPlaces
 from calabash.pool.networks.ports import TenantPorts

@@ -50,8 +50,10 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Range of uids that workers of isolation ``brokered`` run as in a pool of root, a different one for each allocation.
-    Uids that have a name on this machine are skipped."""
+    """Range of uids of workers with isolation ``brokered`` in a pool of root; each allocation has another uid.
+
+    Uids that have a name on this machine are skipped.
+    """
 
     first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
     last_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 65_533
@@ -61,10 +63,13 @@ class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Commands that the pool runs for users who ask for it (``calabash job``, the console).
+    """Jobs: commands that the pool runs for users (``calabash job``, the console).
 
-    ``enabled``: whether it does. ``least_user``: accounts with smaller numbers, which are the system's, are nobody's to run as;
-    root never is. ``per_user``: how many of one user wait and run at a time; ``kept``: how many that are over are remembered.
+    Args:
+        enabled: jobs are accepted.
+        least_user: smallest uid whose jobs are run; smaller ones are accounts of the system. Root's are never run.
+        per_user: largest number of waiting and running jobs of one user.
+        kept: number of ended jobs that are kept.
     """
 
     enabled: bool = True
@@ -74,21 +79,29 @@ class JobSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Fabrics for RDMA (``fabric.toml`` names them). ``hold``: a card is granted only when it was seen to have left the
-    partitions of all other tenants; until ``calabash net fabric run`` has told so, it waits. ``run``: the pool keeps that
-    program running itself while ``fabric.toml`` is in its home."""
+    """Fabrics for RDMA, which ``fabric.toml`` names.
+
+    Args:
+        hold: grant a card only after ``calabash net fabric run`` has reported that it left the partitions of all other
+            tenants.
+        run: keep that program running while ``fabric.toml`` is in the pool's home.
+    """
 
     hold: bool = False
     run: bool = False
 
 
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Consequence of an exceeded budget or limit, or of an idle slice: ``off``, ``tell``, ``hold`` (no new slices), ``lower``
-    (and its shares are best-effort meanwhile) or ``return`` (and slices are taken back after ``notice_minutes``).
+    """Consequences of an exceeded budget or limit, and of an idle slice.
 
-    ``budget``: when the tenant's budget of the month is spent; from ``budget_warn_percent`` of it on it is told.
-    ``limit``: when more is held than the tenant's limit, which was lowered meanwhile; the newest slices go back.
-    ``idle``: when a slice has had no GPU time for ``idle_minutes``.
+    A consequence is ``off``, ``tell`` (report it), ``hold`` (also no new slices), ``lower`` (also best-effort shares meanwhile)
+    or ``return`` (also slices are taken back after ``notice_minutes``).
+
+    Args:
+        budget: consequence of a spent budget of the month.
+        budget_warn_percent: percent of the budget from which on its use is reported.
+        limit: consequence if a tenant holds more than its limit, which was lowered meanwhile; the newest slices are ended.
+        idle: consequence if a slice has had no GPU time for ``idle_minutes``.
     """
 
     budget: Literal["off", "tell", "hold", "lower", "return"] = "hold"
@@ -110,8 +123,11 @@ class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The whole file: sections ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``,
-    ``[notifications]``, ``[fabric]`` and ``[over_use]``; ``[tenants.NAME]`` instead of the last for one tenant."""
+    """Contents of the settings file.
+
+    Its sections are ``[user]``, ``[journal]``, ``[devices]``, ``[workers]``, ``[console]``, ``[jobs]``, ``[notifications]``,
+    ``[fabric]`` and ``[over_use]``; ``[tenants.NAME]`` replaces ``[over_use]`` for one tenant.
+    """
 
     user: Limits = Limits()
     journal: Kept = Kept()

@@ -22,8 +22,11 @@ _IPV6_PREFIX = 64  # a machine has all addresses of one such network
 
 
 class Activity(StrEnum):
-    """Activity of a connection. OPENING: its handshake or first byte has not come. IDLE: between two requests. ASKING: its
-    request has begun. BUSY: its request is complete and is being answered."""
+    """Activity of a connection.
+
+    OPENING: its handshake or first byte has not come. IDLE: between two requests. ASKING: its request has begun. BUSY: its
+    request is complete and is being answered.
+    """
 
     OPENING = "opening"
     IDLE = "idle"
@@ -142,8 +145,10 @@ class Connections:
         return False
 
     def _largest(self, taker: str, count: int) -> Connection | None:
-        """Return the connection that is closed so that ``taker`` may hold so many bytes more. A peer that holds no more than
-        its equal part of all bytes loses none."""
+        """Return the connection to close so that ``taker`` may hold ``count`` more bytes; None if there is none.
+
+        A peer that holds fewer bytes than ``taker`` would hold then does not lose a connection.
+        """
         held = {peer: sum(c.held_bytes for c in there) for peer, there in self._by_peer.items()}
         held[taker] = held.get(taker, 0) + count
         for peer in sorted(held, key=lambda one: (-held[one], one != taker)):

@@ -1,12 +1,9 @@
 """Small HTTP/1.1 server for kube-scheduler: POST with a JSON body, GET for probes.
 
 It runs in its own event loop and thread, so that it answers while the planner is busy. A client may disconnect while it
-waits;
-the handler is then cancelled. Clients are not authenticated; the server therefore listens on the loopback of the pod
-that it
-shares with kube-scheduler. Closing it while the planner is unhealthy makes kube-scheduler fail at once instead of
-waiting for
-time-outs.
+waits; the handler is then cancelled. Clients are not authenticated; the server therefore listens on the loopback of the pod
+that it shares with kube-scheduler. Closing it while the planner is unhealthy makes kube-scheduler fail at once instead of
+waiting for time-outs.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class SmallServer:
     """HTTP server in its own thread, which listens only while it is healthy.
 
     Args:
-        well: called every ``every_s`` seconds; the server does not listen while it returns False.
+        healthy: called every ``every_s`` seconds; the server does not listen while it returns False.
     """
 
     def __init__(
@@ -57,13 +54,13 @@ class SmallServer:
         *,
         host: str,
         port: int,
-        well: Callable[[], bool] = lambda: True,
+        healthy: Callable[[], bool] = lambda: True,
         every_s: float = 1.0,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._handler = handler
         self._host, self._port = host, port
-        self._well = well
+        self._healthy = healthy
         self._every_s = every_s
         self._bounds = bounds
         self._loop = asyncio.new_event_loop()
@@ -116,10 +113,10 @@ class SmallServer:
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), self._every_s)
-            well = self._well()
-            if not well and self._server is not None:
+            healthy = self._healthy()
+            if not healthy and self._server is not None:
                 await self._hang_up()
-            elif well and self._server is None and not self._stop.is_set():
+            elif healthy and self._server is None and not self._stop.is_set():
                 try:
                     await self._listen()
                 except OSError as error:
@@ -181,7 +178,7 @@ class SmallServer:
         table.release(connection)
         if reply is None:
             return False
-        keep = keep and reply.status != HTTPStatus.SERVICE_UNAVAILABLE  # another connection may lead to who leads
+        keep = keep and reply.status != HTTPStatus.SERVICE_UNAVAILABLE  # a new connection may reach the leader
         await write_reply(writer, reply, bounds, keep=keep)
         return keep
 

@@ -308,7 +308,7 @@ class MeteredDay:
             boot="boot",
         )
         for record in self._store.allocations():
-            self._usage_tracker.restore(record, self._store.usage_book.so_far(record))
+            self._usage_tracker.restore(record, self._store.usage_sums.so_far(record))
         self._allocations.recover()
         self._usage_tracker.meters.note_living(self._allocations.lives)
 

@@ -1,4 +1,4 @@
-"""What the front page adds up."""
+"""Sums on the front page of the console."""
 
 from __future__ import annotations
 

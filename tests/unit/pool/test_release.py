@@ -1,4 +1,4 @@
-"""What a release costs a pool that holds many other allocations."""
+"""Cost of a release in a pool that holds many other allocations."""
 
 from __future__ import annotations
 

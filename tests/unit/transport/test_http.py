@@ -22,7 +22,7 @@ class Handler:
     def __init__(self) -> None:
         self.held = threading.Event()
         self.hung_up = threading.Event()
-        self.well = True
+        self.healthy = True
 
     async def __call__(self, question: HttpQuestion) -> HttpReply:
         if question.path == "/fail":
@@ -41,7 +41,9 @@ class Handler:
 
 @contextmanager
 def serving(handler: Handler, bounds: Bounds = BOUNDS) -> Iterator[SmallServer]:
-    server = SmallServer(handler, host="127.0.0.1", port=0, well=lambda: handler.well, every_s=0.01, bounds=bounds)
+    server = SmallServer(
+        handler, host="127.0.0.1", port=0, healthy=lambda: handler.healthy, every_s=0.01, bounds=bounds
+    )
     server.start()
     try:
         yield server
@@ -85,7 +87,7 @@ def test_who_hangs_up_is_noticed_while_the_answer_is_held() -> None:
 
 
 def raw(server: SmallServer, sent: bytes) -> bytes:
-    """Everything that is answered until the server hangs up."""
+    """Send the bytes; return all bytes of the answer until the server closes the connection."""
     with socket.create_connection(server.address, timeout=60) as line:
         line.sendall(sent)
         rest = b""
@@ -136,11 +138,11 @@ def test_nothing_listens_while_the_planner_is_unwell() -> None:
     handler = Handler()
     with serving(handler) as server:
         line = socket.create_connection(server.address, timeout=60)
-        handler.well = False
+        handler.healthy = False
         assert line.recv(1) == b""  # open connections end too
         with pytest.raises(OSError, match="refused"):
             ask(server, "/a")
-        handler.well = True
+        handler.healthy = True
         for _ in range(6000):
             try:
                 assert ask(server, "/a")[0] == 200

@@ -41,7 +41,8 @@ class Enclosure:
         return [*words, "--", *program]
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of the launcher, which passes the program's variables on; a command line is
-        world-readable.
+        """Return the environment of the launcher, which passes the program's variables on.
+
+        They are not on the command line, because all users can read that.
         """
         return {_HANDED_ON + name: value for name, value in self.environment.items()}

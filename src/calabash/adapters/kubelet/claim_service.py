@@ -169,9 +169,7 @@ class ClaimService:
     async def _watch(
         self, _request: health_pb.NodeWatchResourcesRequest, _context: _Context
     ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
-        """Yield all devices when one has changed, and every HEALTH_AGAIN_S seconds, because the kubelet lets reports
-        expire.
-        """
+        """Yield all devices when one has changed, and every HEALTH_AGAIN_S seconds, because reports expire."""
         async with aclosing(self.health.follow(again_s=HEALTH_AGAIN_S)) as following:
             async for health in following:
                 told = health_pb.NodeWatchResourcesResponse()

@@ -156,8 +156,7 @@ class _RelayedPlugin(PluginHandler):
         await asyncio.to_thread(self._server.stop)
 
     async def poll(self, now_s: float) -> None:
-        """Follow the agent's list while the kubelet follows the relay's; mark the devices unhealthy if the agent stays
-        away.
+        """Follow the agent's list while the kubelet follows the relay's; mark devices unhealthy if the agent is away.
 
         Args:
             now_s: monotonic time.

@@ -30,9 +30,7 @@ def lengthen(pid: int, queue_bytes: int = QUEUE_BYTES) -> int:
 
 
 def lengthen_at(remote: str) -> int:
-    """Lengthen the queues of the switch whose database is at ``unix:/…/db.sock``; its pid file is in the same
-    directory.
-    """
+    """Lengthen the queues of the switch whose database is at ``unix:/…/db.sock``, with its pid file beside it."""
     if not remote.startswith("unix:"):
         return 0
     try:

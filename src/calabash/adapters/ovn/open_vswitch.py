@@ -59,9 +59,7 @@ class LocalSwitch:
         self.session.close()
 
     def settings(self) -> dict[str, str]:
-        """Return the switch's ``external_ids``: ``system-id``, ``ovn-remote``, ``ovn-encap-ip``,
-        ``ovn-bridge-mappings``.
-        """
+        """Return the switch's ``external_ids``, for example ``system-id`` and ``ovn-remote``."""
         self.session.wait_ready(self._timeout_s)
         with self.session.reading() as replica:
             return dict(_whole(replica)[1]["external_ids"])

@@ -34,8 +34,11 @@ class Cardinality(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """Type of a column: ``key`` and ``value`` are OVSDB's basic types; ``refers`` is the table that its references
-    point to.
+    """Type of a column.
+
+    Args:
+        key, value: basic types of OVSDB.
+        refers: table that the column's references point to.
     """
 
     shape: Cardinality

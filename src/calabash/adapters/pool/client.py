@@ -74,9 +74,7 @@ class ApiClient:
     def post_watched(
         self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
-        """Post as ``post`` does; call ``on_wait`` while the answer is not there, after ``first_s`` and then every
-        ``every_s``.
-        """
+        """Post like ``post``; until the answer is there, call ``on_wait`` after ``first_s`` and then every ``every_s``."""
         del first_s, every_s, on_wait  # a client that cannot interrupt its wait does not call it
         return self.post(path, body, timeout_s=timeout_s)
 

@@ -52,10 +52,10 @@ def require_loadable(granted: Mapping[str, str]) -> None:
 
 
 def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process without the variables of its slice, for a program on devices of another
-    machine.
+    """Return the environment of a process without the variables of its slice.
 
-    Those devices have other UUIDs, and the slice does not limit them. Devices that the user chose by number are kept.
+    The environment is for a program on devices of another machine. Those devices have other UUIDs, and the slice does not
+    limit them. Devices that the user chose by number are kept.
     """
     environment = dict(before)
     if not any(name in before for name in (*_OF_A_SLICE, "CALABASH_REMOTE")):

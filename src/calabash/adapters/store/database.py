@@ -27,7 +27,7 @@ _READS = "calabash_reads"
 
 
 class Database:
-    """Engine and its transactions. Safe for threads."""
+    """Connection pool of one database, and its transactions. Safe to use from several threads."""
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
+        """Context of a transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing was written."""
         self._require_sound()
         try:
             with self.engine.begin() as connection:
@@ -67,7 +67,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Read-only transaction, which never blocks writers."""
+        """Context of a read-only transaction, which never blocks writers."""
         self._require_sound()
         try:
             with self.engine.connect() as connection:
@@ -79,7 +79,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """Read-only transaction with a consistent view of one moment."""
+        """Context of a read-only transaction with a consistent view of one moment."""
         wanted = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {_READS: True}
         self._require_sound()
         try:
@@ -159,7 +159,7 @@ class Database:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL with the path of a SQLite file made absolute; any other URL, and what is no URL, unchanged."""
+    """Return the URL with the path of a SQLite file made absolute; any other URL, and text that is no URL, unchanged."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

@@ -11,8 +11,9 @@ from calabash.adapters.store import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationsSeen:
-    """Visible allocations: those of these tenants, and those of this user by ``uid``, or by name if an allocation has
-    none.
+    """Filter of allocations: those of these tenants and of this user.
+
+    Allocations without a uid are of the user with the name.
     """
 
     tenants: frozenset[str]

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 
 def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str) -> None:
-    """Have a new table made with its triggers; migrations write the same ones out.
+    """Create triggers with a new table that refuse the forbidden statements. Migrations contain the same triggers.
 
     Args:
-        forbidden: of ``UPDATE`` and ``DELETE``. Where a database knows ``TRUNCATE``, it is always forbidden.
-        function: the name of PostgreSQL's function that refuses.
-        why: what who tries is told; without quotes.
+        forbidden: ``UPDATE``, ``DELETE`` or both. In PostgreSQL ``TRUNCATE`` is always refused too.
+        function: name of PostgreSQL's function that refuses.
+        why: message of the error; without quotes.
     """
     for what in forbidden:
         trigger = f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name}"
@@ -33,7 +33,7 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
 
 
 def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
-    """Have a new table of SQLite refuse ``INSERT OR REPLACE`` of a row; migrations write the same trigger out.
+    """Create a trigger with a new table of SQLite that refuses ``INSERT OR REPLACE`` of an existing row.
 
     REPLACE removes the row that it replaces without a trigger for DELETE. PostgreSQL has no such statement.
     """
@@ -45,7 +45,7 @@ def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
 
 
 def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, function: str, why: str) -> None:
-    """Have a new table refuse rows beyond those that its owner was written with; migrations write the same trigger out.
+    """Create a trigger with a new table that refuses more rows than the row of the owner table announces.
 
     A row of ``table`` has the number of its owner and a place, from 1 to the owner's ``count``. Once all places are taken, no
     row can be added or replaced.
@@ -75,12 +75,12 @@ def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, funct
 def guard_rows(
     table: sa.Table, name: str, *, before: str, sqlite: str, postgresql: str, function: str, why: str
 ) -> None:
-    """Have a new table refuse to delete or to change some of its rows; migrations write the same trigger out.
+    """Create a trigger with a new table that refuses to delete or to change some of its rows.
 
     Args:
         name: the name of the trigger.
         before: ``DELETE``, or ``UPDATE OF`` some columns.
-        sqlite, postgresql: the condition in either dialect under which a row, ``OLD``, is kept as it is.
+        sqlite, postgresql: the condition in either dialect under which the statement is refused for a row, ``OLD``.
         function: the name of PostgreSQL's function that refuses; triggers with the same condition may share it.
         why: the message of the error; without quotes.
     """

@@ -1,8 +1,7 @@
 """Rename journal entries of an allocation name that is granted again.
 
 Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier grant
-are kept
-under a new name, so that the numbers of usage records begin again.
+are kept under a new name, so that the numbers of usage records begin again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _KEPT_CHARACTERS = 50
 _HASH_DIGITS = 12
 
 
-def make_way(connection: sa.Connection, record: AllocationRecord) -> None:
+def rename_earlier_grant(connection: sa.Connection, record: AllocationRecord) -> None:
     """Rename the released allocation with the name of this grant, if it is an earlier grant."""
     journal, usage = tables.allocations, tables.usage
     before = sa.select(journal.c.granted_at).where(

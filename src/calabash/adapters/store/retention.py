@@ -1,8 +1,7 @@
 """Retention: bounds of the history by age and count, and removal beyond them.
 
 Rows are removed in small batches, oldest first, each in its own transaction, so that a grant never waits long. Rows of
-held
-allocations are never removed.
+held allocations are never removed.
 """
 
 from __future__ import annotations
@@ -27,8 +26,11 @@ INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Bounds: at most so many rows, and none older than so many days. Usage that may not be invoiced yet is not counted away,
-    however much it is: beyond the bound it is told by quarters of an hour (``quarters``)."""
+    """Bounds of each table: largest number of rows, and largest age in days.
+
+    Usage that may not be invoiced yet is not removed for its number: beyond the bound its records are merged
+    (``usage.merging``).
+    """
 
     allocations: int = 100_000
     allocation_days: float = 90.0

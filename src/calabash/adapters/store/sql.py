@@ -21,12 +21,12 @@ from calabash.adapters.store.database import Database
 from calabash.adapters.store.event_filter import AllocationsSeen, EventsSeen, held_by, seen_by
 from calabash.adapters.store.networks import NetworkTables
 from calabash.adapters.store.notices import NoticeTables
-from calabash.adapters.store.renaming import make_way
+from calabash.adapters.store.renaming import rename_earlier_grant
 from calabash.adapters.store.retention import Retention, trim
 from calabash.adapters.store.tenancy import TenancyTables, TokenTable
 from calabash.adapters.store.usage.collected import CollectedUsage
 from calabash.adapters.store.usage.outbox import UsageOutbox
-from calabash.adapters.store.usage.queries import UsageBook
+from calabash.adapters.store.usage.queries import UsageSums
 from calabash.adapters.store.usage.reader import UsageReader
 from calabash.adapters.store.usage.removed_usage import RemovedUsage, removed_usage
 from calabash.model.allocation import AllocationRecord, AllocationState, EventRecord, UsageRecord
@@ -54,15 +54,18 @@ def open_store(url: str) -> Store:
 
 
 class Store:
-    """The journal and its companions. Safe to use from several threads. Every method may raise CalabashError with
-    STORE_UNAVAILABLE or DISK_FULL; then nothing of that call was written."""
+    """The journal of allocations, usage and events, with the other tables of the database as attributes.
+
+    Safe to use from several threads. Every method may raise CalabashError with STORE_UNAVAILABLE or DISK_FULL; then nothing
+    of that call was written.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.administration = Administration(database)
         self.tenancy = TenancyTables(database)
         self.tokens = TokenTable(database)
-        self.usage_book = UsageBook(database)
+        self.usage_sums = UsageSums(database)
         self.audit = AuditTable(database)
         self.notices = NoticeTables(database)
         self.networks = NetworkTables(database)
@@ -83,29 +86,35 @@ class Store:
         self._database.check_writable()
 
     def trim(self, kept: Retention, *, now_s: float) -> int:
-        """Remove one small batch of the past; how many rows went. See ``retention``."""
+        """Remove one batch of rows beyond the bounds of retention; return the number of rows."""
         return trim(self._database, kept, now_s=now_s)
 
     # -- allocations -------------------------------------------------------------------------------------------
 
     def grant(self, record: AllocationRecord) -> None:
-        """Journal a grant; repeating it changes nothing. A later grant of the same name (a container that is made anew) takes
-        the place of one that was released."""
+        """Insert a granted allocation; repeating the call changes nothing.
+
+        A released allocation with the same name and an earlier grant (of a container that was created anew) is renamed.
+        """
         values = _allocation_values(record)
         with self._database.transaction() as connection:
-            make_way(connection, record)
+            rename_earlier_grant(connection, record)
             connection.execute(self._database.insert_or_ignore(tables.allocations, ["id"]).values(values))
 
     def start(self, allocation: AllocationId, *, at: float) -> None:
-        """GRANTED -> RUNNING; nothing when it is already further."""
+        """Set a granted allocation RUNNING; do nothing if it is RUNNING or RELEASED."""
         with self._database.transaction() as connection:
             connection.execute(self._advance(allocation, AllocationState.RUNNING).values(started_at=at))
 
     def note(
         self, allocation: AllocationId, *, program: tuple[int, int] | None = None, end: tuple[str, str] | None = None
     ) -> None:
-        """Remember of a held allocation its program (pid, start time), or why it is being ended (reason, explanation), which
-        its release says again."""
+        """Store the program of a held allocation, or the cause of its end. Released allocations are not changed.
+
+        Args:
+            program: pid and start time.
+            end: reason and explanation.
+        """
         table, values = tables.allocations, dict[str, object]()
         if program is not None:
             values |= {"program_pid": program[0], "program_start_time": program[1]}
@@ -118,7 +127,7 @@ class Store:
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Sequence[UsageRecord] = ()
     ) -> None:
-        """-> RELEASED together with its usage records; nothing when it is released already."""
+        """Insert the usage records, and set the allocation RELEASED unless it is already."""
         with self._database.transaction() as connection:
             self._put_usage(connection, usage)
             connection.execute(
@@ -130,8 +139,12 @@ class Store:
     def allocations(
         self, *, ended: bool = False, limit: int = 10_000, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Held allocations in order of creation; with ``ended`` the released ones as well, newest ``limit``; with ``seen`` of
-        those that may be."""
+        """Return allocations in the order of creation, of more than ``limit`` the newest.
+
+        Args:
+            ended: also return released allocations.
+            seen: return only allocations that this filter permits.
+        """
         table = tables.allocations
         query = sa.select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
         if not ended:
@@ -145,8 +158,11 @@ class Store:
     def ended_before(
         self, allocation: AllocationId, *, limit: int, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Released ones, newest first: those that ended before that one, or the newest when it is not known; with ``seen``
-        of those that may be."""
+        """Return released allocations that ended before this one, newest first; the newest of all if it is unknown.
+
+        Args:
+            seen: return only allocations that this filter permits.
+        """
         table = tables.allocations
         query = sa.select(table).where(table.c.state == AllocationState.RELEASED.value)
         if seen is not None:
@@ -159,7 +175,7 @@ class Store:
             return [_allocation_record(dict(row)) for row in connection.execute(query).mappings()]
 
     def allocation(self, allocation: AllocationId) -> AllocationRecord | None:
-        """One entry of the journal."""
+        """Return the allocation, held or released; None if it is unknown."""
         table = tables.allocations
         with self._database.reading() as connection:
             row = connection.execute(sa.select(table).where(table.c.id == allocation)).mappings().one_or_none()
@@ -173,18 +189,18 @@ class Store:
     # -- usage -------------------------------------------------------------------------------------------------
 
     def add_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Write intervals; one whose number is there already is left alone."""
+        """Insert usage records; a record whose allocation, device and sequence number exist is skipped."""
         if records:
             with self._database.transaction() as connection:
                 self._put_usage(connection, records)
 
     def removed_usage(self) -> RemovedUsage:
-        """The usage records that retention has removed or merged."""
+        """Return the usage records that retention has removed or merged."""
         with self._database.reading() as connection:
             return removed_usage(connection)
 
     def usage(self, allocation: AllocationId | None = None) -> list[UsageRecord]:
-        """Intervals in order of writing, of one allocation or of all."""
+        """Return usage records in the order of insertion, of one allocation or of all."""
         table = tables.usage
         query = sa.select(*(c for c in table.c if c.name != "id")).order_by(table.c.id)
         if allocation is not None:
@@ -200,7 +216,7 @@ class Store:
     # -- events ------------------------------------------------------------------------------------------------
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Tell what happened, in one transaction; how many are kept is ``trim``'s.
+        """Insert events in one transaction; ``trim`` bounds their number.
 
         Args:
             events: ``at`` and ``kind`` of each, and as far as they apply ``reason``, ``allocation``, ``device``, ``message``.
@@ -212,7 +228,7 @@ class Store:
                 connection.execute(sa.insert(tables.events), rows)
 
     def events(self, *, after: int = 0, limit: int = 1000, seen: EventsSeen | None = None) -> list[EventRecord]:
-        """Events younger than ``after``, oldest first; with ``seen`` those that may be."""
+        """Return events with numbers above ``after``, oldest first; with ``seen`` only those that it permits."""
         table = tables.events
         query = sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
         if seen is not None:

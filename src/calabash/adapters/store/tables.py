@@ -1,4 +1,4 @@
-"""The tables as the newest migration leaves them; tests compare the two."""
+"""Definitions of the tables, equal to the result of all migrations; tests compare the two."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ usage = sa.Table(
     sa.Column("user", sa.String(128), nullable=False, server_default=""),
     sa.Column("idle_s", sa.Float(53), nullable=False, server_default="0"),
     sa.Column("uncertain_s", sa.Float(53), nullable=False, server_default="0"),
-    # One record per number: writing again after a crash must not bill it twice.
+    # One record per number: writing again after a crash must not invoice it twice.
     sa.UniqueConstraint("allocation", "device", "sequence", name="uq_usage_sequence"),
 )
 
@@ -83,7 +83,11 @@ USAGE_MEASURED = (
 
 
 def _invoiced(from_us: str, to_us: str) -> str:
-    """The condition on a usage record, ``OLD``, that an invoice rests on it and that retention is not at work."""
+    """Return the SQL condition that an invoice covers usage record ``OLD``, and that retention is not removing records.
+
+    Args:
+        from_us, to_us: SQL expressions of the invoice's period, in microseconds since 1970.
+    """
     return (
         f"NOT EXISTS (SELECT 1 FROM meta WHERE key = '{USAGE_REMOVING}') AND EXISTS (SELECT 1 FROM invoices"  # noqa: S608
         " WHERE invoices.tenant = OLD.tenant AND invoices.kind = 'invoice'"
@@ -305,9 +309,9 @@ network_certificates = sa.Table(
 
 
 def create(connection: sa.Connection) -> None:
-    """All of them in an empty database, with the marks of the newest version: what all migrations together leave.
+    """Create all tables in an empty database, and write the newest version of the schema.
 
-    Loading Alembic takes longer than everything else that a new database needs.
+    The result equals that of all migrations. Alembic is not used, because loading it takes longer than all the rest.
     """
     metadata.create_all(connection, checkfirst=False)
     revision = sa.Column("version_num", sa.String(32), nullable=False)

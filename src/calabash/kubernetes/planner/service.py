@@ -140,7 +140,7 @@ class PlannerService(TermCore):
         self._queues = QueueStatusThread(client, self._lock, self.mirrors, every_s=settings.status_every_s)
         self._executor = Executor(self._writes, self, workers=settings.workers)
         self.extender = Extender(self, hold_s=settings.hold_s, writers=settings.workers)
-        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, well=self.is_healthy)
+        self.server = SmallServer(self.extender.handle, host=settings.host, port=settings.port, healthy=self.is_healthy)
         self._status: SmallServer | None = None
         if settings.status_port >= 0:
             status = PlannerStatus(self, lambda: leases.is_held(settings.shard.lease))

@@ -195,7 +195,7 @@ class Tokens:
         if now_s - self._forgotten_s < 3600.0:
             return
         self._forgotten_s = now_s
-        self._stored.forget(before_s=now_s - KEPT_S)
+        self._stored.delete_expired(before_s=now_s - KEPT_S)
         self._tokens = {i: t for i, t in self._tokens.items() if t.expires_at >= now_s - KEPT_S}
 
 

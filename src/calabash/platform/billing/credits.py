@@ -8,61 +8,61 @@ from decimal import Decimal
 
 import msgspec
 
-from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.ledger import InvoiceKind, OpenCredit, credit_note, settle_with_credits
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.billing.documents import invoice_of, record_of
 
 
-def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]:
+def open_credits(invoices: Sequence[InvoiceRecord], currency: str) -> list[OpenCredit]:
     """Return the credit notes of a tenant that have an amount left, oldest first.
 
     Args:
-        bills: everything that was issued to the tenant.
+        invoices: all invoices, credit notes and reversals that were issued to the tenant.
     """
-    used = _used(bills)
+    used = _used(invoices)
     found = [
         OpenCredit(
             number=note.number,
             reason=note.document["reason"],
             amount=-Decimal(note.total) - used.get(note.number, Decimal(0)),
         )
-        for note in bills
+        for note in invoices
         if note.kind == InvoiceKind.CREDIT and not note.reversed_by and note.currency == currency
     ]
     return [credit for credit in found if credit.amount > 0]
 
 
-def settled(draft: BillRecord, bills: Sequence[BillRecord]) -> BillRecord:
+def settled(draft: InvoiceRecord, invoices: Sequence[InvoiceRecord]) -> InvoiceRecord:
     """Return the draft with the credit notes that will pay for it when it is issued."""
-    parts = settle_with_credits(Decimal(draft.total), open_credits(bills, draft.currency), draft.currency)
+    parts = settle_with_credits(Decimal(draft.total), open_credits(invoices, draft.currency), draft.currency)
     return replace(draft, document={**draft.document, "settled": msgspec.to_builtins(parts)})
 
 
-def noted(issued: BillRecord, bills: Sequence[BillRecord], *, amount: Decimal, reason: str) -> BillRecord:
+def noted(issued: InvoiceRecord, invoices: Sequence[InvoiceRecord], *, amount: Decimal, reason: str) -> InvoiceRecord:
     """Return a credit note for an invoice.
 
     Raises CONFLICT if the invoice was reversed, and CalabashError like ``credit_note``.
 
     Args:
         issued: the invoice with its lines.
-        bills: everything that was issued to its tenant.
+        invoices: all invoices, credit notes and reversals that were issued to its tenant.
     """
-    back = next((bill.reversed_by for bill in bills if bill.number == issued.number), "")
+    back = next((invoice.reversed_by for invoice in invoices if invoice.number == issued.number), "")
     if back:
         raise CalabashError(
             f"invoice {issued.number} was taken back by {back} and cannot be credited",
             reason=Reason.CONFLICT,
             hint="credit the invoice that was issued in its place",
         )
-    credited = sum((-Decimal(note.net) for note in _notes_for(issued.number, bills)), Decimal(0))
+    credited = sum((-Decimal(note.net) for note in _notes_for(issued.number, invoices)), Decimal(0))
     note = credit_note(invoice_of(issued), amount=amount, reason=reason, credited=credited)
     return record_of(note, seller=issued.document["seller"])
 
 
-def require_reversible(number: str, bills: Sequence[BillRecord]) -> None:
+def require_reversible(number: str, invoices: Sequence[InvoiceRecord]) -> None:
     """Raise CONFLICT for an invoice that has credit notes, and for a credit note that an invoice was paid with."""
-    notes = [note.number for note in _notes_for(number, bills)]
+    notes = [note.number for note in _notes_for(number, invoices)]
     if notes:
         raise CalabashError(
             f"invoice {number} has credit notes: {', '.join(notes[:5])}",
@@ -70,9 +70,9 @@ def require_reversible(number: str, bills: Sequence[BillRecord]) -> None:
             hint=f"take them back first: calabash invoice void {notes[0]}",
         )
     paid = [
-        bill.number
-        for bill in _standing(bills)
-        if any(part["number"] == number for part in bill.document.get("settled", ()))
+        invoice.number
+        for invoice in _standing(invoices)
+        if any(part["number"] == number for part in invoice.document.get("settled", ()))
     ]
     if paid:
         raise CalabashError(
@@ -82,22 +82,22 @@ def require_reversible(number: str, bills: Sequence[BillRecord]) -> None:
         )
 
 
-def _notes_for(number: str, bills: Sequence[BillRecord]) -> list[BillRecord]:
+def _notes_for(number: str, invoices: Sequence[InvoiceRecord]) -> list[InvoiceRecord]:
     return [
-        bill
-        for bill in bills
-        if bill.kind == InvoiceKind.CREDIT and not bill.reversed_by and bill.document["credits"] == number
+        invoice
+        for invoice in invoices
+        if invoice.kind == InvoiceKind.CREDIT and not invoice.reversed_by and invoice.document["credits"] == number
     ]
 
 
-def _standing(bills: Sequence[BillRecord]) -> list[BillRecord]:
-    return [bill for bill in bills if bill.kind == InvoiceKind.INVOICE and not bill.reversed_by]
+def _standing(invoices: Sequence[InvoiceRecord]) -> list[InvoiceRecord]:
+    return [invoice for invoice in invoices if invoice.kind == InvoiceKind.INVOICE and not invoice.reversed_by]
 
 
-def _used(bills: Sequence[BillRecord]) -> dict[str, Decimal]:
+def _used(invoices: Sequence[InvoiceRecord]) -> dict[str, Decimal]:
     """Return the amount of each credit note that invoices in force have used."""
     used: dict[str, Decimal] = {}
-    for bill in _standing(bills):
-        for part in bill.document.get("settled", ()):
+    for invoice in _standing(invoices):
+        for part in invoice.document.get("settled", ()):
             used[part["number"]] = used.get(part["number"], Decimal(0)) + Decimal(part["amount"])
     return used

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.adapters.store.billing.seals import SEAL
 from calabash.api import billing
 from calabash.ledger import (
@@ -75,13 +75,13 @@ def record_of(
     seller: Sequence[str] = (),
     at: float = 0.0,
     evidence: Mapping[str, msgspec.Struct] | None = None,
-) -> BillRecord:
+) -> InvoiceRecord:
     """Return the stored form of an invoice, with the evidence of its usage records and items."""
     document: dict[str, Any] = msgspec.to_builtins(invoice)
     lines = document.pop("lines")
     if evidence:
         document["evidence"] = msgspec.to_builtins(dict(evidence))
-    return BillRecord(
+    return InvoiceRecord(
         tenant=invoice.tenant,
         month=invoice.month,
         document=document | {"seller": list(seller)},
@@ -95,7 +95,7 @@ def record_of(
     )
 
 
-def invoice_of(record: BillRecord) -> Invoice:
+def invoice_of(record: InvoiceRecord) -> Invoice:
     """Return the ledger's invoice for a stored record."""
     document = {
         key: value
@@ -113,7 +113,7 @@ def invoice_of(record: BillRecord) -> Invoice:
     )
 
 
-def view_of(record: BillRecord) -> billing.InvoiceView:
+def view_of(record: InvoiceRecord) -> billing.InvoiceView:
     """Return the API's view of a stored invoice or draft."""
     document = record.document
     state = "draft" if not record.number else "void" if record.reversed_by else "issued"
@@ -145,12 +145,12 @@ def view_of(record: BillRecord) -> billing.InvoiceView:
     )
 
 
-def counted_to_s(record: BillRecord) -> float:
+def counted_to_s(record: InvoiceRecord) -> float:
     """Return the time in seconds up to which usage was complete at the rating; 0 if unknown, as for credit notes."""
     return float(record.document.get("evidence", {}).get("usage", {}).get("counted_to_s", 0.0))
 
 
-def _settled(record: BillRecord) -> tuple[Settlement, ...]:
+def _settled(record: InvoiceRecord) -> tuple[Settlement, ...]:
     return msgspec.convert(record.document.get("settled", ()), tuple[Settlement, ...])
 
 

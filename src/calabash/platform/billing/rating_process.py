@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from calabash.adapters.store import Store
-from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.ledger import (
     GuaranteeChange,
     Invoice,
@@ -102,7 +102,7 @@ def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) 
     guarantees = store.billing.guarantees()
     names = {order.tenant} if order.tenant else {name for name in used.tenants if name} | _committed(store, tariffs)
     invoices: list[Invoice] = []
-    drafts: list[BillRecord] = []
+    drafts: list[InvoiceRecord] = []
     failed: list[RatingFailure] = []
     for name in sorted(names):
         try:

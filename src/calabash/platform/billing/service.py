@@ -18,7 +18,7 @@ import structlog
 
 from calabash.adapters.clock import Clock
 from calabash.adapters.store import Store
-from calabash.adapters.store.billing.documents import BillFilter, BillRecord
+from calabash.adapters.store.billing.documents import InvoiceFilter, InvoiceRecord
 from calabash.adapters.store.usage.reader import DIMENSIONS
 from calabash.api import billing
 from calabash.ledger import InvoiceKind, reverse
@@ -165,8 +165,8 @@ class Billing:
         self, page: billing.InvoicePage, *, tenants: frozenset[str] | None, drafts: bool
     ) -> billing.InvoiceList:
         """Return a page of issued invoices without their lines; the first page begins with drafts if ``drafts`` is true."""
-        which = BillFilter(tenant=page.tenant, month=page.month, after=page.after, limit=page.limit, tenants=tenants)
-        issued = self._store.billing.bills(which)
+        which = InvoiceFilter(tenant=page.tenant, month=page.month, after=page.after, limit=page.limit, tenants=tenants)
+        issued = self._store.billing.invoices(which)
         first = self._store.billing.drafts(which) if drafts and not page.after else []
         full = len(issued) == page.limit
         return billing.InvoiceList(
@@ -174,38 +174,38 @@ class Billing:
             next=issued[-1].number if full else "",
         )
 
-    def invoice(self, number: str) -> BillRecord:
+    def invoice(self, number: str) -> InvoiceRecord:
         """Return an invoice or a draft, with its lines. Raises NOT_FOUND."""
         draft = read_draft_number(number)
-        record: BillRecord | None = None
+        record: InvoiceRecord | None = None
         if _NUMBER.fullmatch(number) is None:
             pass  # no invoice number: do not query the database
         elif draft is not None:
             tenant, month = draft
-            found = self._store.billing.drafts(BillFilter(tenant=tenant, month=month, limit=1))
+            found = self._store.billing.drafts(InvoiceFilter(tenant=tenant, month=month, limit=1))
             record = found[0] if found else None
         else:
-            record = self._store.billing.bill(number)
+            record = self._store.billing.invoice(number)
         if record is None:
             raise CalabashError(
                 f"there is no invoice {number[:80]!r}", reason=Reason.NOT_FOUND, hint="see `calabash invoice list`"
             )
         return record
 
-    def view(self, record: BillRecord) -> billing.InvoiceView:
+    def view(self, record: InvoiceRecord) -> billing.InvoiceView:
         """Return the API's view of an invoice, a credit note or a draft.
 
         A draft has the credit notes that it will be paid with; a credit note has its open amount.
         """
         if not record.number:
-            return view_of(settled(record, self._store.billing.bills_of(record.tenant)))
+            return view_of(settled(record, self._store.billing.invoices_of(record.tenant)))
         if record.kind != InvoiceKind.CREDIT:
             return view_of(record)
-        notes = open_credits(self._store.billing.bills_of(record.tenant), record.currency)
+        notes = open_credits(self._store.billing.invoices_of(record.tenant), record.currency)
         left = next((str(one.amount) for one in notes if one.number == record.number), "0")
         return msgspec.structs.replace(view_of(record), open=left)
 
-    def items(self, record: BillRecord, page: billing.ItemPage) -> billing.InvoiceItems:
+    def items(self, record: InvoiceRecord, page: billing.ItemPage) -> billing.InvoiceItems:
         """Return a page of the itemised usage of an invoice or a draft."""
         parts = self._store.billing.items(record, after=int(page.after or 0))
         items = [msgspec.convert(item, billing.InvoiceItem) for _, part in parts for item in part]
@@ -256,7 +256,7 @@ class Billing:
         """Issue a credit note for an invoice; the next invoices of the tenant are paid with it."""
         record = self.invoice(number)
 
-        def made(issued: Sequence[BillRecord]) -> BillRecord:
+        def made(issued: Sequence[InvoiceRecord]) -> InvoiceRecord:
             return noted(record, issued, amount=order.amount, reason=order.reason)
 
         series, now_s = f"C{self._series(record)}", self._clock.now_s()
@@ -335,7 +335,7 @@ class Billing:
         assert verdict is not None  # of an answer without an error
         return verdict
 
-    def _series(self, record: BillRecord) -> str:
+    def _series(self, record: InvoiceRecord) -> str:
         """Return the series of invoice numbers: the present year in the invoice's time zone."""
         now = datetime.fromtimestamp(self._clock.now_s(), zone_of(record.document["time_zone"]))
         return f"{now:%Y}"

@@ -9,7 +9,7 @@ from decimal import Decimal
 import msgspec
 
 from calabash.adapters.store import Store
-from calabash.adapters.store.billing.documents import BillRecord
+from calabash.adapters.store.billing.documents import InvoiceRecord
 from calabash.adapters.store.billing.seals import SEAL, canonical
 from calabash.api.billing import InvoiceCheck, InvoiceVerdict
 from calabash.ledger import Period
@@ -41,7 +41,7 @@ def main() -> int:
 
 def verify(store: Store, number: str) -> InvoiceVerdict:
     """Verify seal, items and usage records of an issued invoice. Raises NOT_FOUND."""
-    record = store.billing.bill(number)
+    record = store.billing.invoice(number)
     if record is None:
         raise CalabashError(
             f"there is no issued invoice {number[:80]!r}",
@@ -58,7 +58,7 @@ def verify(store: Store, number: str) -> InvoiceVerdict:
     return InvoiceVerdict(number=number, sound=sound, seal=record.document.get(SEAL, ""), items=checks)
 
 
-def _seal(record: BillRecord) -> tuple[str, str]:
+def _seal(record: InvoiceRecord) -> tuple[str, str]:
     sealed = record.document.get(SEAL, "")
     if not sealed:
         return ABSENT, "issued by a version that sealed no invoices"
@@ -67,7 +67,7 @@ def _seal(record: BillRecord) -> tuple[str, str]:
     return OK, f"{len(record.lines)} lines, net {record.net} {record.currency}"
 
 
-def _items(store: Store, record: BillRecord, sealed: ItemEvidence) -> tuple[str, str]:
+def _items(store: Store, record: InvoiceRecord, sealed: ItemEvidence) -> tuple[str, str]:
     digest, count, amount, part = hashlib.sha256(), 0, Decimal(0), 0
     while parts := store.billing.items(record, after=part, limit=_PARTS_AT_ONCE):
         for part, items in parts:  # noqa: B007 - the last number is where the next page begins
@@ -81,7 +81,7 @@ def _items(store: Store, record: BillRecord, sealed: ItemEvidence) -> tuple[str,
     return OK, f"{count} items, {amount} {record.currency}"
 
 
-def _usage(store: Store, record: BillRecord, sealed: UsageEvidence) -> tuple[str, str]:
+def _usage(store: Store, record: InvoiceRecord, sealed: UsageEvidence) -> tuple[str, str]:
     period = msgspec.convert(record.document["period"], Period)
     digests = UsageDigests(lambda _: period, last_id=sealed.last_id)
     for rows in month_pages(store, record.month, tenant=record.tenant):

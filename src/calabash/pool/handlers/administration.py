@@ -14,7 +14,7 @@ from calabash.platform.handlers.request import (
     visibility_of,
     work,
 )
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 
 
 @get("/v1/queues")

@@ -18,7 +18,7 @@ from calabash.node.agent import Grant
 from calabash.platform.access.caller import Caller
 from calabash.platform.access.permission import not_found
 from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
 from calabash.pool.queue_moves import move
@@ -47,7 +47,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
         pool.permission.require_process(caller.principal, "request a slice for a program")
     waiting = await work(request, pool.submit, wanted, caller)
     granted = await _granted(request, waiting, wanted.wait_s)
-    shown, door = granted.record.state, ""
+    shown, entry_socket = granted.record.state, ""
     if pool.ports is not None and granted.record.request.ports:
         try:
             await until_nothing_lacks(request, partial(pool.ports.lacks, granted))
@@ -56,7 +56,7 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
             raise
     if wanted.enter and pool.ports is not None and granted.record.request.ports:
         try:
-            door = await work(request, pool.ports.door, granted)
+            entry_socket = await work(request, pool.ports.entry_socket, granted)
         except BaseException:
             pool.give_back(waiting, why="the way to its ports could not be opened")
             raise
@@ -66,7 +66,9 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
-    return views_resources.granted(granted, state.context.simulation, visibility_of(request), state=shown, door=door)
+    return views_resources.granted(
+        granted, state.context.simulation, visibility_of(request), state=shown, entry_socket=entry_socket
+    )
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
@@ -134,7 +136,7 @@ async def started(request: Asked, allocation: str) -> replies.StateReply:
 
 
 @post("/v1/allocations/{allocation:str}/keep", status_code=200)
-async def keep(request: Asked, allocation: str) -> replies.KeptReply:
+async def renew(request: Asked, allocation: str) -> replies.KeptReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     requests.decode(await body_of(request), requests.Nothing)
     return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).renew, name, caller=caller))
@@ -185,11 +187,11 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
 
 
 @get("/v1/allocations/{allocation:str}/why")
-async def why(request: Asked, allocation: str) -> replies.WhyReply:
+async def explain(request: Asked, allocation: str) -> replies.WhyReply:
     visibility, name = visibility_of(request), AllocationId(requests.checked_id(allocation))
     if not await work(request, visibility.allocation, name):
         raise not_found(name)
     return await work(request, lambda: visibility.shown_why(pool_of(request).explanations.explain(name)))
 
 
-ALLOCATIONS = (list_allocations, allocate, started, keep, change_queue, release, environment, why)
+ALLOCATIONS = (list_allocations, allocate, started, renew, change_queue, release, environment, explain)

@@ -16,7 +16,7 @@ from calabash.platform.networks.store import NetworkStore
 from calabash.platform.notifications.rules import NotificationRules
 from calabash.pool.handlers.administration import ADMINISTRATION
 from calabash.pool.handlers.allocations import ALLOCATIONS
-from calabash.pool.handlers.asked import Context
+from calabash.pool.handlers.context import Context
 from calabash.pool.handlers.counters import COUNTERS
 from calabash.pool.handlers.devices import DEVICES
 from calabash.pool.handlers.fabric import FABRIC

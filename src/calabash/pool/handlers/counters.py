@@ -9,7 +9,7 @@ from calabash.binder.local.wait_times import BOUNDS_S
 from calabash.model.access import Action
 from calabash.node.metering.usage_totals import GpuTime, Key
 from calabash.platform.handlers.request import Asked, caller_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 
 

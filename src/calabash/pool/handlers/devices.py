@@ -12,7 +12,7 @@ from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.node.devices.settings import Wanted
 from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
 
@@ -34,8 +34,10 @@ async def drain(request: Asked, name: str) -> replies.DeviceDetail:
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        care = pool.agent.administration
-        care.drain(care.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None)
+        administration = pool.agent.administration
+        administration.drain(
+            administration.find(name), why=body.reason, evict_after_s=body.grace_s if body.evict else None
+        )
         return views_resources.device(pool.agent, name, visibility_of(request))
 
     detail: replies.DeviceDetail = await _changed(request, "drain devices", change)

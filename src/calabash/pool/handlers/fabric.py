@@ -12,7 +12,7 @@ from calabash.model.access import Action
 from calabash.model.device import DeviceUuid
 from calabash.model.fabric import FabricCondition
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.networks.fabric import FabricHolds
 
 

@@ -16,7 +16,7 @@ from calabash.model.allocation import AllocationState
 from calabash.platform.access.visibility import Visibility
 from calabash.platform.handlers.request import Asked, body_of, caller_of, principal_of, visibility_of, work
 from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
 

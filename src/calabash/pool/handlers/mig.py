@@ -9,7 +9,7 @@ from calabash.api import mig as mig_messages
 from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import mig as views_mig
 from calabash.pool.views import resources as views_resources

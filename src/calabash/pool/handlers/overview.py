@@ -15,7 +15,7 @@ from calabash.node.snapshot import DeviceSnapshot
 from calabash.platform.access.visibility import Visibility
 from calabash.platform.handlers.request import Asked, visibility_of, work
 from calabash.platform.overview import overview
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
 

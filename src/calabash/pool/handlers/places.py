@@ -10,7 +10,7 @@ from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
-from calabash.pool.handlers.asked import pool_of
+from calabash.pool.handlers.context import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.networks.listening_ports import OpenedPlace, ServerPlaces
 

@@ -10,7 +10,7 @@ from calabash.api import simulator as shapes
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
-from calabash.pool.handlers.asked import Context, pool_of
+from calabash.pool.handlers.context import Context, pool_of
 
 XIDS_SHOWN = 16
 

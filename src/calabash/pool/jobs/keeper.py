@@ -93,7 +93,7 @@ class JobKeeper:
         """Fork the job's process; return its pid, and the descriptors of its output and of its start report."""
         account = account_of(self._told.uid)
         output, speaks = os.pipe()
-        said, tells = os.pipe()
+        said, report_end = os.pipe()
         program = os.fork()
         if program == 0:
             signal.set_wakeup_fd(-1)
@@ -102,11 +102,11 @@ class JobKeeper:
             nothing = os.open(os.devnull, os.O_RDONLY)
             for new, old in enumerate((nothing, speaks, speaks)):
                 os.dup2(old, new)
-            tells = os.dup2(tells, 3, inheritable=False)
+            report_end = os.dup2(report_end, 3, inheritable=False)
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-            become_program(self._told.order, home=self._told.home, account=account, told=tells)
+            become_program(self._told.order, home=self._told.home, account=account, told=report_end)
         os.close(speaks)
-        os.close(tells)
+        os.close(report_end)
         os.set_blocking(output, False)
         os.set_blocking(said, False)
         return program, output, said

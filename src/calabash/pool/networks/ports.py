@@ -49,7 +49,7 @@ class TenantPorts:
         """Return a text that names what of an allocation's ports does not work yet; "" if all work. Raises CalabashError."""
         return self._network.lacks(granted.record)
 
-    def door(self, granted: Grant) -> str:
+    def entry_socket(self, granted: Grant) -> str:
         """Return the socket of the process that starts an allocation's program behind its ports. Raises CalabashError."""
         record = granted.record
         place = self._network.place(record)

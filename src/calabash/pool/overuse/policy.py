@@ -93,13 +93,13 @@ class OverUseVerdict:
     """Actions of one round.
 
     Args:
-        tell: new findings to report.
+        to_report: new findings to report.
         held_back: tenants that get no new slices, with the finding.
         lowered: allocations with best-effort shares, with the finding.
         take_back: allocations to end.
     """
 
-    tell: tuple[OverUseFinding, ...] = ()
+    to_report: tuple[OverUseFinding, ...] = ()
     held_back: Mapping[str, OverUseFinding] = field(default_factory=dict)
     lowered: Mapping[AllocationId, OverUseFinding] = field(default_factory=dict)
     take_back: tuple[OverUseFinding, ...] = ()
@@ -131,7 +131,7 @@ def judge_use(
             for allocation in _to_take(finding, limits.get(finding.tenant), held):
                 take_back.setdefault(allocation, finding)
     return OverUseState(since_s=since_s), OverUseVerdict(
-        tell=tuple(f for f in found if f.key not in state.since_s),
+        to_report=tuple(f for f in found if f.key not in state.since_s),
         held_back=held_back,
         lowered=lowered,
         take_back=tuple(replace(finding, allocation=allocation) for allocation, finding in take_back.items()),

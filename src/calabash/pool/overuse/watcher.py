@@ -62,9 +62,9 @@ class OverUseWatch:
         self._audit, self._clock, self._told = audit, clock, told
         self._state = OverUseState()
         self._held_back: Mapping[str, OverUseFinding] = {}
-        self._strangers: frozenset[UnmanagedProcess] = frozenset()
+        self._unmanaged: frozenset[UnmanagedProcess] = frozenset()
         self._taken: set[str] = set()
-        self._lowered: bool | None = None  # whether the last round lowered shares; None: before the first round
+        self._lowered: bool | None = None  # True if the last round lowered shares; None: before the first round
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="over-use", daemon=True)
 
@@ -96,7 +96,7 @@ class OverUseWatch:
         ]
         held = list(_held(self._agent.snapshot(only=frozenset(judged)))) if judged else []
         self._state, verdict = judge_use(self._state, policy_of, tenants, held, now_s=self._clock.monotonic_ns() / 1e9)
-        for finding in verdict.tell:
+        for finding in verdict.to_report:
             self._report("over_use", finding)
         self._held_back = dict(verdict.held_back)
         for waiting in self._binder.waiting() if self._held_back else ():
@@ -111,7 +111,7 @@ class OverUseWatch:
                 self._agent.end(AllocationId(finding.allocation), reason=finding.reason, explanation=finding.message)
                 self._report("taken_back", finding)
         self._taken = {finding.allocation for finding in verdict.take_back}
-        self._note_strangers(self._agent.devices())
+        self._audit_unmanaged(self._agent.devices())
 
     def _lower(self, lowered: Mapping[AllocationId, OverUseFinding]) -> None:
         """Lower the shares of these allocations to best-effort, restore all others, and report both."""
@@ -151,23 +151,23 @@ class OverUseWatch:
         )
         self._told(kind, finding)
 
-    def _note_strangers(self, devices: Iterable[DeviceSnapshot]) -> None:
+    def _audit_unmanaged(self, devices: Iterable[DeviceSnapshot]) -> None:
         """Write an audit line for each new unmanaged process; the agent has already applied its policy to it."""
-        present = frozenset(stranger for device in devices for stranger in device.unmanaged)
-        known = {(s.device, s.process) for s in self._strangers}
-        for stranger in present:
-            if (stranger.device, stranger.process) not in known:
+        present = frozenset(found for device in devices for found in device.unmanaged)
+        known = {(s.device, s.process) for s in self._unmanaged}
+        for found in present:
+            if (found.device, found.process) not in known:
                 self._audit.add(
                     AuditLine(
                         at=0.0,
                         user="pool",
-                        origin=f"uid {stranger.uid} pid {stranger.process.pid}",
+                        origin=f"uid {found.uid} pid {found.process.pid}",
                         action="stranger",
-                        target=stranger.device,
-                        reason=f"{Reason.STRANGER}: {stranger.command[:64]} without a slice, {stranger.used_mib} MiB",
+                        target=found.device,
+                        reason=f"{Reason.STRANGER}: {found.command[:64]} without a slice, {found.used_mib} MiB",
                     )
                 )
-        self._strangers = present
+        self._unmanaged = present
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):

@@ -67,14 +67,14 @@ class Explanations:
             f"{part.device}: {_memory(part)}, {part.core_percent}% in mode {record.placement.mode}"
             for part in record.placement.slices
         ]
-        ill, happened = self._of_devices(record)
+        unhealthy, happened = self._of_devices(record)
         return replies.WhyReply(
             id=allocation,
             state=record.state,
-            reason=record.reason or ("unhealthy" if ill else ""),
-            explanation=ill or record.explanation or f"{record.state} in mode {record.placement.mode}",
+            reason=record.reason or ("unhealthy" if unhealthy else ""),
+            explanation=unhealthy or record.explanation or f"{record.state} in mode {record.placement.mode}",
             details=[
-                *([record.explanation] if ill and record.explanation else []),
+                *([record.explanation] if unhealthy and record.explanation else []),
                 *placed,
                 *happened,
                 *self._agent.notes(record),
@@ -85,20 +85,20 @@ class Explanations:
         """Return the first unhealthy device of a running allocation as text, and the health events during its life."""
         wanted = {part.device for part in record.placement.slices}
         until = record.ended_at + ENDED_BY_S if record.ended_at else float("inf")
-        ill = ""
+        unhealthy = ""
         told: list[str] = []
         for state in self._agent.devices():
             device = state.device
             if device.uuid not in wanted:
                 continue
             if device.health is not Health.HEALTHY and not record.ended_at:
-                ill = ill or f"device {device.index} is {device.health}: {state.cause}"
+                unhealthy = unhealthy or f"device {device.index} is {device.health}: {state.cause}"
             since = [h for h in self._agent.administration.entry(device).history if record.created_at <= h.at <= until]
             told += [
                 f"{time.strftime('%H:%M:%S', time.localtime(h.at))} device {device.index} {h.health}: {h.cause}"
                 for h in since[-HAPPENINGS_SHOWN:]
             ]
-        return ill, told
+        return unhealthy, told
 
 
 def _memory(part: Slice) -> str:

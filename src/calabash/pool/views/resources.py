@@ -218,7 +218,7 @@ def events(store: Store, page: requests.EventPage, visibility: Visibility) -> re
 
 
 def granted(
-    answer: Grant, simulation: dict[str, str], visibility: Visibility, *, state: str, door: str = ""
+    answer: Grant, simulation: dict[str, str], visibility: Visibility, *, state: str, entry_socket: str = ""
 ) -> replies.GrantReply:
     """Return the reply to a granted request, with the environment of its program."""
     record = answer.record
@@ -232,7 +232,7 @@ def granted(
         slot="" if worker else record.slot,
         lease=str(lease) if lease.exists() and not worker else "",
         worker_socket=worker,
-        entry_socket=door,
+        entry_socket=entry_socket,
         mode=record.placement.mode,
         policy=record.request.policy,
         warnings=[visibility.text(warning) for warning in answer.warnings],

@@ -1,4 +1,4 @@
-"""Which addresses may be reached for somebody who is not trusted with the pool's network: what everybody can reach anyway."""
+"""Addresses that the pool may connect to on behalf of untrusted users: public ones, and those that an administrator allowed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressRule:
-    """Public addresses, and those in ``allowed``; ``everything`` for whoever an administrator of the platform named."""
+    """Rule for addresses that may be reached: the public ones, and those in ``allowed``; all with ``everything``."""
 
     allowed: tuple[Network, ...] = ()
     everything: bool = False
 
     def named(self, address: Address) -> bool:
-        """Whether an administrator allowed it by name."""
+        """Return True if the rule allows the address other than as a public one."""
         return self.everything or any(
             meant in network
             for network in self.allowed
@@ -31,12 +31,12 @@ class AddressRule:
         )
 
     def permits(self, address: Address) -> bool:
-        """Whether it may be reached. An address that carries another one inside is as good as both."""
+        """Return True if the address is allowed, or if it and all addresses that it contains are public."""
         return self.named(address) or all(_public(meant) for meant in _meant(address))
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks or single addresses. Raises CalabashError(BAD_FILE) that names the wrong one."""
+    """Parse networks and single addresses. Raises CalabashError(BAD_FILE) that names the invalid text."""
     found = []
     for text in texts:
         try:
@@ -53,7 +53,7 @@ def _public(address: Address) -> bool:
 
 
 def _meant(address: Address) -> tuple[Address, ...]:
-    """The address, and the one of the older protocol that it leads to."""
+    """Return the address itself and the IPv4 addresses that it contains; of an IPv4-mapped address only the latter."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:

@@ -1,7 +1,7 @@
-"""One request to a web server of others over HTTP/1.1: one deadline for all of it, an answer of bounded size, no redirects.
+"""HTTP/1.1 client for external web servers: one deadline for a whole request, bounded responses, no redirects.
 
-The name is resolved once, the address is looked at, and that very address is connected to: a name that means another address a
-moment later changes nothing. TLS is checked against the name.
+The name is resolved once, and the client connects to the addresses that it has checked, so a name that resolves to another
+address a moment later does not evade the check. The certificate is verified for the name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESOLVING = threading.BoundedSemaphore(16)  # the library's resolver cannot be 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebAnswer:
-    """An answer as it came; names of headers are small."""
+    """Response of a server; names of headers are in lower case."""
 
     status: int
     content: bytes
@@ -37,14 +37,15 @@ class WebAnswer:
 
 
 class WebClient:
-    """Safe for threads; keeps no connections.
+    """HTTP client for addresses that a rule permits. Safe to use from several threads; keeps no connections.
 
     Args:
-        rule: which addresses may be reached; plain HTTP only those that it allows by name.
-        authority: PEM file of whoever signs the servers' certificates; empty: what the system trusts.
-        timeout_s: for the whole of a request. bytes_max: of an answer's body.
+        rule: permitted addresses; without TLS only those that an administrator allowed.
+        authority: PEM file with the CA of the servers' certificates; empty: the CAs of the system.
+        timeout_s: longest time of a whole request.
+        bytes_max: largest body of a response.
 
-    Raises CalabashError(BAD_FILE) for an authority that is none.
+    Raises CalabashError(BAD_FILE) if the authority has no certificates.
     """
 
     def __init__(
@@ -59,8 +60,11 @@ class WebClient:
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def ask(self, method: str, url: str, body: bytes = b"", *, headers: Mapping[str, str] | None = None) -> WebAnswer:
-        """The answer, whatever its status. Raises CalabashError: BAD_REQUEST for what is no URL, NOT_PERMITTED for an address
-        that may not be reached, UNREACHABLE, TIMEOUT."""
+        """Send a request; return the response with any status.
+
+        Raises CalabashError: BAD_REQUEST for an invalid URL, NOT_PERMITTED for an address that the rule does not permit,
+        UNREACHABLE, TIMEOUT.
+        """
         deadline = time.monotonic() + self._timeout_s
         parts = checked_url(url)
         try:
@@ -129,7 +133,7 @@ class WebClient:
 
 
 def checked_url(url: str) -> SplitResult:
-    """The parts of an absolute URL without a user and a fragment. Raises CalabashError(BAD_REQUEST)."""
+    """Return the parts of a URL. Raises CalabashError(BAD_REQUEST) if it is not absolute, or has a user or a fragment."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -160,7 +164,7 @@ def _question(method: str, parts: SplitResult, body: bytes, headers: Mapping[str
 
 
 def _resolved(host: str, port: int, deadline: float) -> list[Address]:
-    """The addresses of a name, in the system's order. Raises TimeoutError, OSError."""
+    """Return the addresses of a name in the order of the system's resolver. Raises TimeoutError, OSError."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:
@@ -190,7 +194,7 @@ def _resolved(host: str, port: int, deadline: float) -> list[Address]:
 
 
 def _connection(addresses: list[Address], port: int, deadline: float) -> socket.socket:
-    """A connection to the first of them that takes it. Raises OSError."""
+    """Connect to the first of up to four addresses that accepts the connection. Raises OSError."""
     failed: OSError = OSError("it has no address")
     for address in addresses[:4]:
         try:

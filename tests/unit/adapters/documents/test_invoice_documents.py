@@ -35,7 +35,7 @@ LINE = InvoiceLine(
     discount_percent="40",
     amount="4.50",
 )
-BILL = InvoiceView(
+INVOICE = InvoiceView(
     number="2026-000007",
     state="issued",
     kind="invoice",
@@ -73,14 +73,14 @@ class _Seen(HTMLParser):
         self.text += data
 
 
-def _seen(bill: InvoiceView) -> _Seen:
+def _seen(invoice: InvoiceView) -> _Seen:
     parser = _Seen()
-    parser.feed(invoice_html(bill))
+    parser.feed(invoice_html(invoice))
     return parser
 
 
 def test_the_page_says_who_pays_whom_how_much_for_what() -> None:
-    text = _seen(BILL).text
+    text = _seen(INVOICE).text
     for words in ("Invoice 2026-000007", "Müller & Söhne", "vision", "2026-11-01 to 2026-11-30", "12.500000", "tier 2"):
         assert words in text
     assert re.search(r"Net\s*4\.50\s*VAT 19 %\s*0\.86\s*Total EUR\s*5\.36", text)
@@ -90,7 +90,7 @@ def test_no_name_becomes_a_tag_or_an_attribute_of_the_page() -> None:
     line = msgspec.structs.replace(LINE, project=EVIL, model=EVIL, mode=EVIL, window=EVIL, unit=EVIL, hours=EVIL)
     tax = InvoiceTax(name=EVIL, percent="1", net="1", amount=EVIL)
     evil = msgspec.structs.replace(
-        BILL,
+        INVOICE,
         number=EVIL,
         tenant=EVIL,
         seller=[EVIL],
@@ -100,14 +100,14 @@ def test_no_name_becomes_a_tag_or_an_attribute_of_the_page() -> None:
         currency=EVIL,
         total=EVIL,
     )
-    plain, seen = _seen(msgspec.structs.replace(BILL, reverses="x")), _seen(evil)
+    plain, seen = _seen(msgspec.structs.replace(INVOICE, reverses="x")), _seen(evil)
     assert seen.tags == plain.tags
     assert seen.attributes == plain.attributes
     assert seen.text.count(EVIL) >= 10
 
 
 def test_the_document_needs_no_font_in_it_for_the_letters_that_all_readers_have() -> None:
-    data = invoice_pdf(BILL, font_places=())
+    data = invoice_pdf(INVOICE, font_places=())
     assert data.startswith(b"%PDF-")
     assert b"/FontFile" not in data
     drawn = b"".join(zlib.decompress(s) for s in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL))
@@ -116,7 +116,7 @@ def test_the_document_needs_no_font_in_it_for_the_letters_that_all_readers_have(
 
 
 def test_a_name_in_other_letters_is_drawn_with_a_font_of_this_machine_or_refused_with_a_hint(tmp_path: Path) -> None:
-    greek = msgspec.structs.replace(BILL, seller=["Ωμέγα Ltd"])
+    greek = msgspec.structs.replace(INVOICE, seller=["Ωμέγα Ltd"])
     with pytest.raises(CalabashError, match="Ω") as failure:
         invoice_pdf(greek, font_places=(tmp_path,))
     assert "html" in failure.value.hint
@@ -136,17 +136,17 @@ datetime.datetime = Moment
 import msgspec
 from calabash.api.billing import InvoiceView
 from calabash.adapters.documents.{module} import {module}
-bill = msgspec.json.decode(sys.stdin.buffer.read(), type=InvoiceView)
-found = {module}(bill)
+invoice = msgspec.json.decode(sys.stdin.buffer.read(), type=InvoiceView)
+found = {module}(invoice)
 sys.stdout.buffer.write(found if isinstance(found, bytes) else found.encode())
 """
 
 
-def _rendered(module: str, bill: InvoiceView, *, moment_s: float, seed: str, zone: str) -> bytes:
+def _rendered(module: str, invoice: InvoiceView, *, moment_s: float, seed: str, zone: str) -> bytes:
     """The document that another process makes at another time, in another time zone, with other hashes of strings."""
     return subprocess.run(
         [sys.executable, "-c", _RENDER.replace("{module}", module), str(moment_s)],
-        input=msgspec.json.encode(bill),
+        input=msgspec.json.encode(invoice),
         env={**os.environ, "PYTHONHASHSEED": seed, "TZ": zone},
         check=True,
         capture_output=True,
@@ -159,21 +159,21 @@ def _rendered(module: str, bill: InvoiceView, *, moment_s: float, seed: str, zon
 def test_document_of_an_invoice_is_the_same_in_every_process_and_at_every_time(module: str, seller: str) -> None:
     if "Ω" in seller and not [f for p in FONT_PLACES for f in p.rglob("DejaVuSans.ttf")]:
         pytest.skip("no font with Greek letters is installed (Debian package fonts-dejavu-core)")
-    bill = msgspec.structs.replace(BILL, seller=[seller], seal="ab" * 32)
-    first = _rendered(module, bill, moment_s=1.8e9, seed="1", zone="UTC")
+    invoice = msgspec.structs.replace(INVOICE, seller=[seller], seal="ab" * 32)
+    first = _rendered(module, invoice, moment_s=1.8e9, seed="1", zone="UTC")
     assert first
-    assert _rendered(module, bill, moment_s=1.9e9, seed="2", zone="Asia/Tokyo") == first
+    assert _rendered(module, invoice, moment_s=1.9e9, seed="2", zone="Asia/Tokyo") == first
 
 
 def test_creation_date_of_an_issued_pdf_is_that_of_the_issue_and_other_contents_have_another_identifier() -> None:
-    data = invoice_pdf(BILL)
+    data = invoice_pdf(INVOICE)
     assert b"/CreationDate (D:20261201000000Z)" in data
-    other = invoice_pdf(msgspec.structs.replace(BILL, total="5.37"))
+    other = invoice_pdf(msgspec.structs.replace(INVOICE, total="5.37"))
     identifiers = [re.search(rb"/ID \[<(\w+)>", each) for each in (data, other)]
     assert all(identifiers)
     assert len({found[1] for found in identifiers if found}) == 2
 
 
 def test_a_long_invoice_has_pages_with_their_numbers() -> None:
-    many = msgspec.structs.replace(BILL, lines=[LINE] * 200)
+    many = msgspec.structs.replace(INVOICE, lines=[LINE] * 200)
     assert len(re.findall(rb"/Type /Page\b(?!s)", invoice_pdf(many))) > 3

@@ -25,18 +25,18 @@ def _job() -> None:
 
 
 def _seen_after(act: Callable[[], None]) -> list[int]:
-    """Whether a process that does this is dumpable after, and its limit of core files."""
-    told, tells = os.pipe()
+    """Return if a process is dumpable (0 or 1) after the call, and its limit of core files."""
+    readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_DUMPABLE, 1)
         act()
         core = resource.getrlimit(resource.RLIMIT_CORE)[1]
-        os.write(tells, f"{libc.prctl(_PR_GET_DUMPABLE)} {core}".encode())
+        os.write(writable, f"{libc.prctl(_PR_GET_DUMPABLE)} {core}".encode())
         os._exit(0)
-    os.close(tells)
-    with os.fdopen(told) as source:
+    os.close(writable)
+    with os.fdopen(readable) as source:
         found = [int(word) for word in source.read().split()]
     os.waitpid(pid, 0)
     return found

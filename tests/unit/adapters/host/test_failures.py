@@ -53,7 +53,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-LOOKS: dict[str, Callable[[], Any]] = {
+READS: dict[str, Callable[[], Any]] = {
     "start_time": lambda: processes.start_time(os.getpid()),
     "identify": lambda: processes.identify(os.getpid()),
     "alive": lambda: SELF is None or processes.alive(SELF),
@@ -69,13 +69,13 @@ LOOKS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_look_without_descriptors_is_refused_as_overloaded_and_right_again_afterwards(look: str) -> None:
-    before = LOOKS[look]()
+@pytest.mark.parametrize("read", READS)
+def test_read_without_descriptors_is_refused_as_overloaded_and_right_again_afterwards(read: str) -> None:
+    before = READS[read]()
     with no_descriptors(), pytest.raises(CalabashError) as refused:
-        LOOKS[look]()
+        READS[read]()
     assert refused.value.reason is Reason.OVERLOADED
-    assert LOOKS[look]() == before
+    assert READS[read]() == before
 
 
 def test_control_group_that_cannot_be_read_is_not_taken_for_empty(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_control_group_that_cannot_be_read_is_not_taken_for_empty(tmp_path: Path
     (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
     assert group.populated()
-    for look in (group.populated, group.pids):
+    for read in (group.populated, group.pids):
         with no_descriptors(), pytest.raises((CalabashError, OSError)):
-            look()
+            read()
     assert group.pids() == [os.getpid()]
 
 

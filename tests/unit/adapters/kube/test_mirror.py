@@ -1,4 +1,4 @@
-"""The mirror loses nothing: whatever breaks, what it told adds up to what there is."""
+"""Mirror of a kind of objects: its reported changes add up to the stored objects after any failure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from calabash.adapters.kube.objects.core import CONFIG_MAP, ConfigMap
 from calabash_testing.api_server.client import MemoryKube
 
 
-class Book:
-    """What a mirror told, added up, and whether it ever told nonsense."""
+class RecordedChanges:
+    """Objects according to the changes that a mirror reported, its errors, and changes that contradict earlier ones."""
 
     def __init__(self) -> None:
         self.objects: dict[str, ConfigMap] = {}
@@ -53,13 +53,13 @@ def kube() -> MemoryKube:
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def recorded() -> RecordedChanges:
+    return RecordedChanges()
 
 
 @pytest.fixture
-def mirror(kube: MemoryKube, book: Book) -> Iterator[Mirror[ConfigMap]]:
-    one = Mirror(kube, CONFIG_MAP, on_change=book.note, on_error=book.errors.append)
+def mirror(kube: MemoryKube, recorded: RecordedChanges) -> Iterator[Mirror[ConfigMap]]:
+    one = Mirror(kube, CONFIG_MAP, on_change=recorded.note, on_error=recorded.errors.append)
     yield one
     kube.faults.down = False
     one.stop()
@@ -69,30 +69,30 @@ def add(kube: MemoryKube, name: str, **data: str) -> None:
     kube.create(CONFIG_MAP, {"metadata": {"name": name}, "data": data}, "ns")
 
 
-def truth(kube: MemoryKube) -> dict[str, ConfigMap]:
+def stored(kube: MemoryKube) -> dict[str, ConfigMap]:
     return {obj.metadata.name: obj for obj in kube.list(CONFIG_MAP).items}
 
 
-def same(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> bool:
+def same(kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]) -> bool:
     here = {name: obj for (_namespace, name), obj in mirror.snapshot().items()}
-    return book.objects == truth(kube) == here
+    return recorded.objects == stored(kube) == here
 
 
 def test_the_first_list_is_told_before_it_counts_as_synced(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
 ) -> None:
     add(kube, "a")
     assert not mirror.synced()
     mirror.start()
     assert mirror.synced(WAIT_S)
-    assert book.told == [("a", "add")]
+    assert recorded.told == [("a", "add")]
     assert mirror.get("a", "ns") is not None
     assert mirror.get("a") is None
     assert len(mirror) == 1
 
 
 def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
 ) -> None:
     for name in ("a", "b", "c"):
         add(kube, name)
@@ -100,38 +100,38 @@ def test_a_delete_while_the_watch_was_away_and_its_past_forgotten_is_told(
     assert mirror.synced(WAIT_S)
     kube.faults.down = True
     kube.faults.break_watches()
-    until(lambda: len(book.errors) > 0)
+    until(lambda: len(recorded.errors) > 0)
     kube.faults.down = False  # the next call goes through: all of this happens before it may
     with kube._store.changed:
         kube.delete(CONFIG_MAP, "a", "ns")
         kube.delete(CONFIG_MAP, "b", "ns")
         add(kube, "b")
         kube.faults.compact_events()
-    until(lambda: same(kube, book, mirror))
-    assert book.wrong == []
-    assert sorted(book.told[3:]) == [("a", "del"), ("b", "add"), ("b", "del")]
+    until(lambda: same(kube, recorded, mirror))
+    assert recorded.wrong == []
+    assert sorted(recorded.told[3:]) == [("a", "del"), ("b", "add"), ("b", "del")]
     assert mirror.lists == 2
-    assert any(isinstance(error, Expired) for error in book.errors)
+    assert any(isinstance(error, Expired) for error in recorded.errors)
 
 
 def test_a_watch_that_breaks_goes_on_where_it_was_without_a_list(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
 ) -> None:
     mirror.start()
     assert mirror.synced(WAIT_S)
     for turn in range(6):
         add(kube, f"n{turn}")
-        until(lambda: same(kube, book, mirror))
+        until(lambda: same(kube, recorded, mirror))
         until(lambda: bool(kube.faults.watches))
         kube.faults.break_watches()
-    until(lambda: len(book.errors) == 6)
+    until(lambda: len(recorded.errors) == 6)
     add(kube, "last")
-    until(lambda: same(kube, book, mirror))
+    until(lambda: same(kube, recorded, mirror))
     assert mirror.lists == 1
 
 
 def test_bookmarks_move_a_quiet_watch_past_what_is_forgotten(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
 ) -> None:
     mirror.start()
     assert mirror.synced(WAIT_S)
@@ -140,19 +140,21 @@ def test_bookmarks_move_a_quiet_watch_past_what_is_forgotten(
     kube.faults.bookmark()
     until(lambda: mirror._version == str(kube._store.version))
     kube.faults.break_watches()
-    until(lambda: len(book.errors) == 1)
+    until(lambda: len(recorded.errors) == 1)
     add(kube, "a")
-    until(lambda: same(kube, book, mirror))
+    until(lambda: same(kube, recorded, mirror))
     assert mirror.lists == 1
 
 
-def test_a_server_that_is_away_at_first_is_waited_for(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> None:
+def test_a_server_that_is_away_at_first_is_waited_for(
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
+) -> None:
     kube.faults.down = True
     add_later = threading.Timer(0.3, lambda: setattr(kube.faults, "down", False))
     add_later.start()
     mirror.start()
     assert mirror.synced(WAIT_S)
-    assert book.errors
+    assert recorded.errors
 
 
 def test_a_fault_of_the_listener_stops_nothing(kube: MemoryKube) -> None:
@@ -171,12 +173,12 @@ def test_a_fault_of_the_listener_stops_nothing(kube: MemoryKube) -> None:
     assert len(mirror) == 2
 
 
-def test_after_stop_nothing_is_told(kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]) -> None:
+def test_after_stop_nothing_is_told(kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]) -> None:
     mirror.start()
     assert mirror.synced(WAIT_S)
     mirror.stop()
     add(kube, "a")
-    assert book.told == []
+    assert recorded.told == []
     assert not kube.faults.watches
 
 
@@ -193,7 +195,7 @@ def test_only_what_the_selector_matches_is_held(kube: MemoryKube) -> None:
 
 
 def test_a_watch_that_lags_behind_what_is_remembered_is_expired_and_loses_nothing(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("calabash_testing.api_server.store._EVENTS_MAX", 10)
     mirror.start()
@@ -201,13 +203,13 @@ def test_a_watch_that_lags_behind_what_is_remembered_is_expired_and_loses_nothin
     with kube._store.changed:
         for number in range(100):
             add(kube, f"n{number}")
-    until(lambda: same(kube, book, mirror))
-    assert book.wrong == []
+    until(lambda: same(kube, recorded, mirror))
+    assert recorded.wrong == []
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_hundred_breaks_among_a_thousand_changes_lose_and_double_nothing(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], seed: int, monkeypatch: pytest.MonkeyPatch
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("calabash.adapters.kube.mirror.mirror._BACKOFF_FIRST_S", 0.002)
     monkeypatch.setattr("calabash.adapters.kube.mirror.mirror._BACKOFF_MAX_S", 0.01)
@@ -218,8 +220,8 @@ def test_a_hundred_breaks_among_a_thousand_changes_lose_and_double_nothing(
         if turn % 10 == 0:
             _break(kube, chance)
     kube.faults.down = False
-    until(lambda: same(kube, book, mirror))
-    assert book.wrong == []
+    until(lambda: same(kube, recorded, mirror))
+    assert recorded.wrong == []
 
 
 def _change(kube: MemoryKube, chance: random.Random) -> None:
@@ -246,7 +248,7 @@ def _break(kube: MemoryKube, chance: random.Random) -> None:
 
 
 class DeafKube(MemoryKube):
-    """Watches stay open and tell nothing."""
+    """API server whose watches stay open and deliver no events."""
 
     def watch(self, *words: Any, **more: Any) -> Any:
         watch = super().watch(*words, **more)
@@ -254,45 +256,45 @@ class DeafKube(MemoryKube):
         return watch
 
 
-def test_what_a_silent_watch_did_not_tell_is_told_when_a_new_list_is_asked_for(book: Book) -> None:
+def test_what_a_silent_watch_did_not_tell_is_told_when_a_new_list_is_asked_for(recorded: RecordedChanges) -> None:
     kube = DeafKube()
-    mirror = Mirror(kube, CONFIG_MAP, on_change=book.note, on_error=book.errors.append)
+    mirror = Mirror(kube, CONFIG_MAP, on_change=recorded.note, on_error=recorded.errors.append)
     mirror.start()
     assert mirror.synced(WAIT_S)
     assert mirror.renewed()
     add(kube, "a")
     mirror.renew()
     until(mirror.renewed)
-    assert set(book.objects) == {"a"}
+    assert set(recorded.objects) == {"a"}
     assert mirror.lists == 2
     mirror.stop()
-    assert book.errors == []
+    assert recorded.errors == []
 
 
 def test_a_new_list_that_was_asked_for_while_the_server_is_away_is_made_when_it_is_back(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap]
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap]
 ) -> None:
     mirror.start()
     assert mirror.synced(WAIT_S)
     kube.faults.down = True
     kube.faults.break_watches()
-    until(lambda: bool(book.errors))
+    until(lambda: bool(recorded.errors))
     mirror.renew()
     assert not mirror.renewed()
     kube.faults.down = False
     add(kube, "a")
     until(mirror.renewed)
-    assert set(book.objects) == {"a"}
+    assert set(recorded.objects) == {"a"}
 
 
-def test_a_mirror_in_a_long_pause_goes_on_when_somebody_noticed_that_the_server_is_back(
-    kube: MemoryKube, book: Book, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
+def test_mirror_in_a_long_pause_retries_at_once_when_it_is_hurried(
+    kube: MemoryKube, recorded: RecordedChanges, mirror: Mirror[ConfigMap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 500.0)
     monkeypatch.setattr(module, "_BACKOFF_MAX_S", 500.0)
     kube.faults.down = True
     mirror.start()
-    until(lambda: bool(book.errors))
+    until(lambda: bool(recorded.errors))
     kube.faults.down = False
 
     def hurried() -> bool:
@@ -303,20 +305,20 @@ def test_a_mirror_in_a_long_pause_goes_on_when_somebody_noticed_that_the_server_
 
 
 def test_what_is_not_to_be_held_is_neither_held_nor_told_and_goes_when_it_changes_so(
-    kube: MemoryKube, book: Book
+    kube: MemoryKube, recorded: RecordedChanges
 ) -> None:
     add(kube, "in", kind="ours")
     add(kube, "out", kind="theirs")
-    mirror = Mirror(kube, CONFIG_MAP, on_change=book.note, only=lambda one: one.data.get("kind") == "ours")
+    mirror = Mirror(kube, CONFIG_MAP, on_change=recorded.note, only=lambda one: one.data.get("kind") == "ours")
     mirror.start()
     assert mirror.synced(WAIT_S)
-    assert set(book.objects) == {"in"}
+    assert set(recorded.objects) == {"in"}
     for name, kind in (("out", "ours"), ("in", "theirs")):
         kube.patch(CONFIG_MAP, name, "ns", body={"data": {"kind": kind}})
-    until(lambda: set(book.objects) == {"out"})
+    until(lambda: set(recorded.objects) == {"out"})
     assert [key[1] for key in mirror.snapshot()] == ["out"]
-    assert book.told == [("in", "add"), ("out", "add"), ("in", "del")]
-    assert book.wrong == []
+    assert recorded.told == [("in", "add"), ("out", "add"), ("in", "del")]
+    assert recorded.wrong == []
     mirror.stop()
 
 
@@ -342,21 +344,23 @@ def test_a_watch_that_is_behind_a_list_does_not_take_back_what_that_said() -> No
     assert told == [("second", "140"), ("second", "gone")]
 
 
-def test_what_was_left_out_and_is_wanted_now_is_listed_when_somebody_asks(kube: MemoryKube, book: Book) -> None:
+def test_objects_that_were_left_out_are_listed_when_they_are_included(
+    kube: MemoryKube, recorded: RecordedChanges
+) -> None:
     wanted: set[str] = {"a"}
     for name in "abc":
         add(kube, name)
     mirror: WideningMirror[ConfigMap] = WideningMirror(
-        kube, CONFIG_MAP, on_change=book.note, only=lambda one: one.metadata.name in wanted
+        kube, CONFIG_MAP, on_change=recorded.note, only=lambda one: one.metadata.name in wanted
     )
     mirror.start()
     assert mirror.synced(WAIT_S)
     wanted |= {"b", "c"}
     number = mirror.include("metadata.name=b")
     until(lambda: mirror.included(number))
-    assert set(book.objects) == {"a", "b"}
+    assert set(recorded.objects) == {"a", "b"}
     kube.delete(CONFIG_MAP, "b", "ns")
-    until(lambda: set(book.objects) == {"a"})
+    until(lambda: set(recorded.objects) == {"a"})
     assert mirror.lists == 1
-    assert book.wrong == []
+    assert recorded.wrong == []
     mirror.stop()

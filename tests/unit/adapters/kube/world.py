@@ -15,7 +15,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 def until(check: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Until ``check`` is true."""
+    """Wait until ``check`` returns True; fail after ``timeout_s`` seconds."""
     end = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < end, f"not in {timeout_s} s"
@@ -23,13 +23,13 @@ def until(check: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
 
 
 def answer(body: bytes, status: str = "200 OK", *more: str) -> bytes:
-    """A whole answer."""
+    """Return a whole response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *more, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def chunk(body: bytes) -> bytes:
-    """A chunk of a stream."""
+    """Return one chunk of a chunked response."""
     return f"{len(body):x}\r\n".encode() + body + b"\r\n"
 
 

@@ -26,8 +26,8 @@ from calabash.adapters.links.interfaces import (
 )
 
 
-def _may() -> bool:
-    """Whether this process may make a namespace."""
+def _can_create_namespaces() -> bool:
+    """Return True if this process can create a network namespace."""
     name = f"cblt{os.getpid()}"
     try:
         namespaces.create(name)
@@ -37,7 +37,9 @@ def _may() -> bool:
     return True
 
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not _may(), reason="network namespaces need root")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not _can_create_namespaces(), reason="network namespaces need root"
+)
 MAC = "0a:01:02:03:04:05"
 
 

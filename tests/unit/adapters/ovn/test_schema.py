@@ -76,7 +76,7 @@ def test_what_a_column_cannot_hold_is_an_error(column: str, value: Any) -> None:
 
 
 def difference(kind: ColumnType, before: Any, after: Any) -> Any:
-    """As the server tells it: of sets what is in one only; of maps also pairs with another value."""
+    """Return a difference as the server encodes it: of sets the elements of one only; of maps also pairs that changed."""
     if isinstance(after, frozenset):
         return kind.encoded(before ^ after, "")
     if isinstance(after, dict):

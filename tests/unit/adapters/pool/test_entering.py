@@ -1,4 +1,4 @@
-"""What a program finds in its environment."""
+"""Environment of a program that enters an allocation."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def _answer(content: bytes, *, status: str = "200 OK", more: str = "") -> bytes:
 
 
 def _with_pool(path: Path, serve: Serve, ask: Callable[[PoolStreams], Awaitable[None]]) -> int:
-    """How many connections the pool saw."""
+    """Run a client against a pool; return the number of connections that the pool accepted."""
     seen = 0
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Who of the pool somebody is that a provider vouches for."""
+"""Users of the pool for identities of a provider."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_two_people_of_one_name_are_two_users_and_nobody_takes_the_name_of_anoth
 
 
 @given(name=st.text(max_size=256), host=st.text(alphabet="abc.-XY:/|é", max_size=100), number=st.integers(0, 10**6))
-def test_whatever_a_provider_calls_somebody_the_name_is_usable(name: str, host: str, number: int) -> None:
+def test_user_name_is_valid_with_any_name_of_the_provider(name: str, host: str, number: int) -> None:
     class Nobody:
         users: dict[str, User] = {}  # noqa: RUF012
         tenants: dict[str, Tenant] = {}  # noqa: RUF012

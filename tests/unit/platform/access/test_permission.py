@@ -1,4 +1,4 @@
-"""Who asks and may do what, by the kernel's word, the host's databases, tokens and the tenants that there are."""
+"""Principals and their permissions, from peer credentials, databases of the host, tokens and tenants."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_token_is_its_user_with_the_account_that_it_has() -> None:
     assert (gateway.roles, gateway.uid) == ((), -1)
 
 
-def test_somebody_elses_name_does_not_make_an_account_that_one() -> None:
+def test_local_account_with_the_name_of_a_user_is_another_principal() -> None:
     permission = rules(Member(user="games", role=Role.MEMBER, tenant="vision"), users=(User(name="games"),))
     local = permission.of_peer(peer(ANN))
     assert local.user == "games@local"

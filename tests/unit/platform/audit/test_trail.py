@@ -1,4 +1,4 @@
-"""The audit log: what is written is found again, and whoever changes it is found out."""
+"""Audit log: written lines are found again, and changes of the log are detected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _write(log: AuditTrail, count: int) -> None:
 
 
 def _do(tmp_path: Path, statement: str) -> None:
-    """As whoever owns the tables, and so can take what guards them away."""
+    """Execute a statement as the owner of the tables, without the triggers that guard them."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/pool.db")
     with engine.begin() as connection:
         for guard in ("audit_no_update", "audit_no_delete"):
@@ -134,7 +134,7 @@ def test_the_key_and_the_head_are_for_the_pool_only(log: AuditTrail, tmp_path: P
     }
 
 
-def test_refusals_are_gathered_and_whoever_waits_for_a_line_is_not_held_up_by_that(
+def test_refusals_are_gathered_and_do_not_delay_a_caller_that_waits_for_its_line(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []

@@ -1,4 +1,4 @@
-"""What watchers are told: each change once, in order, to those who may see it."""
+"""Change feed: each change is delivered once, in order, to the watchers that may read it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from calabash.platform.http.change_feed import KEPT_MAX, ChangeFeed, Key, Trace
 
 
 class Pool:
-    """Things with marks, and how often they were looked at; its clock is moved on by each look."""
+    """Objects with marks, and the number of reads; each ``put`` advances the clock."""
 
     def __init__(self) -> None:
         self.things: dict[Key, Trace] = {}
-        self.looks = 0
+        self.reads = 0
         self.now_s = 0.0
 
-    def look(self) -> dict[Key, Trace]:
-        self.looks += 1
+    def read(self) -> dict[Key, Trace]:
+        self.reads += 1
         return dict(self.things)
 
     def put(self, name: str, mark: object, *, tenant: str = "") -> None:
@@ -26,7 +26,7 @@ class Pool:
         self.now_s += module.POLL_S
 
     def changes(self) -> ChangeFeed:
-        return ChangeFeed(self.look, first=100, clock=lambda: self.now_s)
+        return ChangeFeed(self.read, first=100, clock=lambda: self.now_s)
 
 
 def _everything(kind: str, trace: Trace) -> bool:
@@ -78,9 +78,9 @@ def test_the_pool_is_looked_at_once_for_all_who_ask_at_the_same_time() -> None:
     async def test(pool: Pool, changes: ChangeFeed) -> None:
         await changes.after(-1, wait_s=0, visible=_everything)
         pool.put("new", "running")
-        before = pool.looks
+        before = pool.reads
         told = await asyncio.gather(*(changes.after(100, wait_s=0, visible=_everything) for _ in range(20)))
-        assert pool.looks == before + 1
+        assert pool.reads == before + 1
         assert {t.next for t in told} == {101}
 
     _run(test)
@@ -97,7 +97,7 @@ def test_who_waits_is_told_when_something_happens() -> None:
     _run(test)
 
 
-def test_whoever_is_too_far_behind_or_comes_from_an_earlier_pool_reads_everything_again() -> None:
+def test_watcher_that_is_too_far_behind_or_of_an_earlier_pool_reads_everything_again() -> None:
     async def test(pool: Pool, changes: ChangeFeed) -> None:
         begun = await changes.after(-1, wait_s=0, visible=_everything)
         for number in range(KEPT_MAX + 1):

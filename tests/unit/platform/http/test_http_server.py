@@ -19,8 +19,8 @@ from calabash.platform.http.sockets import listening
 CLIENTS = 60  # more than one period's turns of one user
 
 
-def _reads_whatever_was_said(transport: Any, descriptor: int, callback: Any, *arguments: Any) -> None:
-    """As Python does up to 3.11.2."""
+def _add_reader_of_older_python(transport: Any, descriptor: int, callback: Any, *arguments: Any) -> None:
+    """Add a reader as Python up to 3.11.2 does: without a check of the transport's state."""
     transport._loop._add_reader(descriptor, callback, *arguments)
 
 
@@ -36,7 +36,7 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     if python == "older":
-        monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", _reads_whatever_was_said)
+        monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", _add_reader_of_older_python)
     path = tmp_path / "socket"
     clients = [socket.socket(socket.AF_UNIX) for _ in range(CLIENTS)]
     with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -40,7 +40,7 @@ def test_another_user_does_not_wait_for_a_crowd() -> None:
     assert asyncio.run(scene()) == [CROWD, CROWD, CROWD, HONEST]
 
 
-def test_somebody_who_gave_up_waiting_for_a_turn_does_no_harm() -> None:
+def test_cancelled_wait_does_not_delay_other_requests() -> None:
     async def scene() -> int:
         pacer, done = PerUserPacer(at_once=1, period_s=0.001), list[int]()
         pacer.begin(CROWD, lambda: done.append(0))

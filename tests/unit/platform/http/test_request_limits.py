@@ -1,4 +1,4 @@
-"""What one user may take of the pool's attention."""
+"""Limits of the requests of one user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices from what happens to whoever wants to know, with real receivers: a web server, a mail server."""
+"""Notifications of events to their subscribers, with real receivers: a web server and a mail server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Notices:
-    """Everything but the threads."""
+    """Notifications of a pool without their threads."""
 
     def __init__(self, store: Store, settings: NotificationSettings = HERE) -> None:
         self.store, self.clock = store, VirtualClock()

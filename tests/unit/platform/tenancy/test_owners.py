@@ -1,4 +1,4 @@
-"""Whose an allocation is is asked of the journal once."""
+"""Cache of the owners of allocations, which reads the journal once for each."""
 
 from __future__ import annotations
 

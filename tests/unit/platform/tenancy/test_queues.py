@@ -60,7 +60,7 @@ def test_a_request_is_in_the_queue_of_its_tenant_and_project(
     assert queue_of(known, (), ANN, "vision", queue=queue, project=project) == expected
 
 
-def test_whoever_is_in_one_project_only_asks_there_and_unknown_ones_are_refused() -> None:
+def test_member_of_one_project_requests_there_by_default_and_unknown_projects_are_refused() -> None:
     known = people(Project(tenant="vision", name="train"))
     bob = Principal(user="bob", roles=(Member(user="bob", role=Role.MEMBER, tenant="vision", project="train"),))
     assert queue_of(known, (), bob, "vision", queue="default", project="") == ("vision/train", "train")

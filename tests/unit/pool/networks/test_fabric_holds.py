@@ -36,7 +36,7 @@ def record(name: str, tenant: str, card: str) -> AllocationRecord:
 
 
 class HeldPool:
-    """What is held, and a way to ask for it; a pool's API as the controller has it, with answers that may be kept back."""
+    """Held allocations, and the pool's API for the controller, of which reports can be delayed."""
 
     def __init__(self, *, hold: bool = True) -> None:
         self.records: dict[str, AllocationRecord] = {}
@@ -75,12 +75,12 @@ class HeldPool:
         self.holds.report(body["pool"], body["number"], cards, now_s=1.0)
 
 
-def told(standing: tuple[str, ...] | None, card: str = "GPU-1") -> FabricCondition:
+def condition(standing: tuple[str, ...] | None, card: str = "GPU-1") -> FabricCondition:
     return FabricCondition(plane=PLANE, device=DeviceUuid(card), state=FabricState.CLEAR, standing=standing)
 
 
-def say(pool: HeldPool, moment: FabricMoment, standing: tuple[str, ...] | None) -> None:
-    pool.holds.report(moment.pool, moment.number, [told(standing)], now_s=1.0)
+def report(pool: HeldPool, moment: FabricMoment, standing: tuple[str, ...] | None) -> None:
+    pool.holds.report(moment.pool, moment.number, [condition(standing)], now_s=1.0)
 
 
 def refused(pool: HeldPool, tenant: str, card: str = "GPU-1") -> str:
@@ -103,60 +103,60 @@ def test_who_does_not_hold_cards_grants_them_at_once() -> None:
 
 def test_a_card_that_is_on_no_fabric_is_granted() -> None:
     pool = HeldPool()
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     pool.grant("a", "red", "GPU-9")
 
 
 def test_a_card_is_its_last_tenants_until_it_was_seen_to_have_left() -> None:
     pool = HeldPool()
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     pool.grant("a", "red", "GPU-1")
     del pool.records["a"]
     assert "another tenant's on its fabric: red" in refused(pool, "blue")
     pool.grant("b", "red", "GPU-1")  # its own it may have again
     del pool.records["b"]
     moment = pool.holds.moment()
-    say(pool, moment, ("red",))
+    report(pool, moment, ("red",))
     refused(pool, "blue")
-    say(pool, moment, ())
+    report(pool, moment, ())
     pool.grant("c", "blue", "GPU-1")
 
 
 def test_what_was_seen_before_a_tenant_left_says_nothing_of_what_it_left() -> None:
     pool = HeldPool()
     before = pool.holds.moment()
-    say(pool, before, ())
+    report(pool, before, ())
     pool.grant("a", "red", "GPU-1")
     during = pool.holds.moment()
     del pool.records["a"]
-    say(pool, before, ())  # told late, of a moment at which red was not there yet
+    report(pool, before, ())  # told late, of a moment at which red was not there yet
     refused(pool, "blue")
-    say(pool, during, ())  # and of one at which it still was: it may join after that look
+    report(pool, during, ())  # and of one at which it still was: it may join after that look
     refused(pool, "blue")
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     pool.grant("b", "blue", "GPU-1")
 
 
 def test_not_known_holds_the_card() -> None:
     pool = HeldPool()
-    say(pool, pool.holds.moment(), None)
+    report(pool, pool.holds.moment(), None)
     assert "not known" in refused(pool, "red")
 
 
 def test_a_grant_that_fails_leaves_the_card_held_until_it_was_looked_at() -> None:
     pool = HeldPool()
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     with pool.holds.granting(record("a", "red", "GPU-1")):
         joined = pool.holds.moment()  # the controller has seen red there, and nothing of it is held afterwards
     assert [use.tenant for use in joined.uses] == ["red"]
     refused(pool, "blue")
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     pool.grant("b", "blue", "GPU-1")
 
 
 def test_two_that_are_granted_at_once_do_not_get_one_card() -> None:
     pool = HeldPool()
-    say(pool, pool.holds.moment(), ())
+    report(pool, pool.holds.moment(), ())
     with pool.holds.granting(record("a", "red", "GPU-1")):
         refused(pool, "blue")
 
@@ -165,9 +165,9 @@ def test_moments_of_an_earlier_pool_are_refused() -> None:
     pool = HeldPool()
     old = HeldPool().holds.moment()
     with pytest.raises(CalabashError, match="not of this pool"):
-        say(pool, old, ())
+        report(pool, old, ())
     with pytest.raises(CalabashError, match="not of this pool"):
-        say(pool, FabricMoment(pool=pool.holds.moment().pool, number=99, uses=()), ())
+        report(pool, FabricMoment(pool=pool.holds.moment().pool, number=99, uses=()), ())
 
 
 class Losing(SimulatedFabric):

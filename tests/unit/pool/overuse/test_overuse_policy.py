@@ -1,4 +1,4 @@
-"""What follows from using more than was agreed: told once, held back, taken back after notice and never before."""
+"""Consequences of over-use: reported once, requests held back, allocations ended after the notice time and not before."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _held(name: str, *, devices: float = 1.0, idle_s: float = 0.0, granted_at: f
 def test_a_budget_is_warned_of_and_then_held(spent: float, answer: OverUseAnswer, told: int, held_back: bool) -> None:
     tenant = TenantUse(name="vision", budget=_euros(100), spent=_euros(spent))
     _, verdict = judge_use(OverUseState(), lambda _: OverUsePolicy(budget=answer), [tenant], [], now_s=0)
-    assert (len(verdict.tell), "vision" in verdict.held_back, verdict.take_back) == (told, held_back, ())
+    assert (len(verdict.to_report), "vision" in verdict.held_back, verdict.take_back) == (told, held_back, ())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_case_is_told_once_and_again_when_it_comes_back() -> None:
     for second, spent in enumerate((90, 90, 10, 90)):
         tenant = TenantUse(name="vision", budget=_euros(100), spent=_euros(spent))
         state, verdict = judge_use(state, lambda _: policy, [tenant], [], now_s=second)
-        told.append(len(verdict.tell))
+        told.append(len(verdict.to_report))
     assert told == [1, 0, 0, 1]
 
 
@@ -70,7 +70,7 @@ def test_an_idle_slice_is_taken_back_after_notice_unless_it_works() -> None:
     state, seen = OverUseState(), []
     for second, idle_s in ((0, 59), (10, 69), (20, 79), (39, 98), (40, 99), (41, 0), (200, 61), (229, 90), (230, 91)):
         state, verdict = judge_use(state, lambda _: policy, [], [_held("a", idle_s=idle_s)], now_s=second)
-        seen.append((len(verdict.tell), [f.allocation for f in verdict.take_back]))
+        seen.append((len(verdict.to_report), [f.allocation for f in verdict.take_back]))
     assert seen == [(0, []), (1, []), (0, []), (0, []), (0, ["a"]), (0, []), (1, []), (0, []), (0, ["a"])]
 
 
@@ -87,7 +87,7 @@ def test_only_the_newest_that_are_too_many_go_back_when_a_limit_was_lowered() ->
 def test_a_spent_budget_in_another_currency_is_not_compared() -> None:
     tenant = TenantUse(name="vision", budget=_euros(1), spent=Money(amount=Decimal(99), currency="USD"))
     _, verdict = judge_use(OverUseState(), lambda _: OverUsePolicy(), [tenant], [], now_s=0)
-    assert verdict.tell == ()
+    assert verdict.to_report == ()
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -82,9 +82,7 @@ class MpsControl:
         self._read_to = 0
 
     def daemons(self) -> list[Process]:
-        """Return the daemons that run in this directory for this device, including any that this process did not
-        record.
-        """
+        """Return the daemons that run in this directory for this device, also those that this process did not start."""
         return running(PROGRAM, self._here, f"CUDA_VISIBLE_DEVICES={self._own['CUDA_VISIBLE_DEVICES']}", word="-f")
 
     def processes(self) -> list[Process]:

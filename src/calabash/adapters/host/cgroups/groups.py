@@ -75,9 +75,7 @@ class Cgroup:
         self.directory.chmod(0o755)
 
     def number(self) -> int:
-        """Return the inode number of the group's directory, which the kernel reports to members; 0 if it does not
-        exist.
-        """
+        """Return the inode number of the group's directory; 0 if it does not exist. The kernel reports it to members."""
         try:
             return self.directory.stat().st_ino
         except OSError:

@@ -1,5 +1,4 @@
-"""Calls and watches to one API server over ``http1``: a pool of connections for calls, and one connection for each
-watch.
+"""Calls and watches to one API server over ``http1``: pooled connections for calls, one connection for each watch.
 
 A connection carries one call at a time, so that a slow call does not delay another.
 """

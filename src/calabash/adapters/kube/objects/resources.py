@@ -156,7 +156,7 @@ class GpuNodeStatus(KubeStruct, frozen=True):
     Args:
         observed_at: when the list of devices last changed.
         used_at: when the reported use was read.
-        door: allocation API of the devices, ``tokens`` or ``claims``; the node's label takes precedence.
+        allocation_api: allocation API of the devices, ``tokens`` or ``claims``; the node's label takes precedence.
     """
 
     agent_version: str = ""
@@ -164,7 +164,7 @@ class GpuNodeStatus(KubeStruct, frozen=True):
     cuda_version: str = ""
     observed_at: str | None = None
     used_at: str | None = None
-    door: str = ""
+    allocation_api: str = msgspec.field(name="door", default="")
     summary: GpuNodeSummary | None = None
     conditions: tuple[Condition, ...] = ()
     devices: tuple[GpuNodeDevice, ...] = ()

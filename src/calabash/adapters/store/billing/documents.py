@@ -12,7 +12,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillRecord:
+class InvoiceRecord:
     """Invoice or, with an empty ``number``, draft; amounts of money are text.
 
     Args:
@@ -54,7 +54,7 @@ class BillRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillFilter:
+class InvoiceFilter:
     """Filter of invoices; "" is any."""
 
     tenant: str = ""

@@ -15,12 +15,12 @@ SEAL = "seal"
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical JSON of a value that was read from, or goes into, a column of JSON."""
+    """Return the canonical JSON of a value of a JSON column."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def digest(values: Iterable[Any]) -> str:
-    """The digest of a series of values."""
+    """Return the digest of a series of values."""
     found = hashlib.sha256()
     for value in values:
         found.update(canonical(value) + b"\n")
@@ -28,6 +28,6 @@ def digest(values: Iterable[Any]) -> str:
 
 
 def seal_of(head: Mapping[str, Any], document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """The seal of an invoice: over its columns, its document without the seal itself, and its lines."""
+    """Return the seal of an invoice: a digest of its columns, its document without the seal, and its lines."""
     rest = {name: value for name, value in document.items() if name != SEAL}
     return digest([dict(head), rest, *(dict(line) for line in lines)])

@@ -1,8 +1,8 @@
 """Tariffs, guarantees, drafts and invoices in the database.
 
 An invoice gets its number in the transaction that writes it, so that the numbers of a series have no gaps: a concurrent
-issue
-waits for the counter, and a failure rolls the number back.
+issue waits for the
+counter, and a failure rolls the number back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from calabash.adapters.store.billing import tables
-from calabash.adapters.store.billing.documents import BillFilter, BillRecord, Document
+from calabash.adapters.store.billing.documents import Document, InvoiceFilter, InvoiceRecord
 from calabash.adapters.store.billing.seals import SEAL
 from calabash.adapters.store.database import Database
 from calabash.model.errors import CalabashError, Reason
@@ -54,7 +54,7 @@ class BillingTables:
 
     # -- drafts ------------------------------------------------------------------------------------------------
 
-    def put_drafts(self, drafts: Sequence[BillRecord], *, month: str, tenant: str = "") -> None:
+    def put_drafts(self, drafts: Sequence[InvoiceRecord], *, month: str, tenant: str = "") -> None:
         """Replace all drafts of the month, or of one tenant in it, by these."""
         table, items = tables.invoice_drafts, tables.invoice_draft_items
         with self._database.transaction() as connection:
@@ -78,7 +78,7 @@ class BillingTables:
                 if parts:
                     connection.execute(sa.insert(items), parts)
 
-    def drafts(self, which: BillFilter) -> list[BillRecord]:
+    def drafts(self, which: InvoiceFilter) -> list[InvoiceRecord]:
         """Return drafts by month and tenant, with their lines."""
         table = tables.invoice_drafts
         query = _filtered(sa.select(table), table, which).order_by(table.c.month.desc(), table.c.tenant)
@@ -88,7 +88,7 @@ class BillingTables:
     def delete_draft(self, tenant: str, month: str) -> bool:
         """Delete the draft; return False if it does not exist."""
         with self._database.transaction() as connection:
-            return _forget_draft(connection, tenant, month)
+            return _delete_draft(connection, tenant, month)
 
     # -- invoices ----------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class BillingTables:
         series: str,
         at: float,
         by: str,
-        complete: Callable[[BillRecord, Sequence[BillRecord]], BillRecord] = lambda draft, _: draft,
+        complete: Callable[[InvoiceRecord, Sequence[InvoiceRecord]], InvoiceRecord] = lambda draft, _: draft,
     ) -> str:
         """Turn the draft of a tenant and month into an invoice; return its number.
 
@@ -134,21 +134,21 @@ class BillingTables:
             items = tables.invoice_draft_items
             mine = items.c.tenant == tenant, items.c.month == month
             parts = connection.execute(sa.select(sa.func.count()).select_from(items).where(*mine)).scalar_one()
-            issued = complete(_draft(dict(row)), _bills_of(connection, tenant))
+            issued = complete(_draft(dict(row)), _invoices_of(connection, tenant))
             _write(connection, issued, number=number, at=at, by=by, item_parts=parts)
             moved = sa.select(sa.literal(number), items.c.part, items.c["items"]).where(*mine).order_by(items.c.part)
             connection.execute(sa.insert(tables.invoice_items).from_select(["number", "part", "items"], moved))
-            _forget_draft(connection, tenant, month)
+            _delete_draft(connection, tenant, month)
         return number
 
     def reverse(
         self,
-        reversal: BillRecord,
+        reversal: InvoiceRecord,
         *,
         series: str,
         at: float,
         by: str,
-        check: Callable[[Sequence[BillRecord]], None] = lambda _: None,
+        check: Callable[[Sequence[InvoiceRecord]], None] = lambda _: None,
     ) -> str:
         """Write the reversal of an invoice; return its number.
 
@@ -167,12 +167,12 @@ class BillingTables:
                 raise CalabashError(
                     f"invoice {reversal.reverses} was taken back by {found} already", reason=Reason.CONFLICT
                 )
-            check(_bills_of(connection, reversal.tenant))
+            check(_invoices_of(connection, reversal.tenant))
             _write(connection, reversal, number=number, at=at, by=by)
         return number
 
     def credit(
-        self, tenant: str, *, make: Callable[[Sequence[BillRecord]], BillRecord], series: str, at: float, by: str
+        self, tenant: str, *, make: Callable[[Sequence[InvoiceRecord]], InvoiceRecord], series: str, at: float, by: str
     ) -> str:
         """Write a credit note; return its number.
 
@@ -181,38 +181,42 @@ class BillingTables:
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
-            note = make(_bills_of(connection, tenant))
+            note = make(_invoices_of(connection, tenant))
             number = self._next(connection, series)
             _write(connection, note, number=number, at=at, by=by)
         return number
 
-    def bills_of(self, tenant: str) -> list[BillRecord]:
+    def invoices_of(self, tenant: str) -> list[InvoiceRecord]:
         """Return all invoices of a tenant in the order of issue, without lines."""
         with self._database.reading() as connection:
-            return _bills_of(connection, tenant)
+            return _invoices_of(connection, tenant)
 
-    def bills(self, which: BillFilter) -> list[BillRecord]:
+    def invoices(self, which: InvoiceFilter) -> list[InvoiceRecord]:
         """Return issued invoices by number, without their lines."""
         table = tables.invoices
-        query = _filtered(_bills(), table, which).order_by(table.c.number).limit(which.limit)
+        query = _filtered(_select_invoices(), table, which).order_by(table.c.number).limit(which.limit)
         if which.after:
             query = query.where(table.c.number > which.after)
         with self._database.reading() as connection:
-            return [_bill(dict(row)) for row in connection.execute(query).mappings()]
+            return [_invoice(dict(row)) for row in connection.execute(query).mappings()]
 
-    def bill(self, number: str) -> BillRecord | None:
+    def invoice(self, number: str) -> InvoiceRecord | None:
         """Return an issued invoice with its lines, or None."""
         lines = tables.invoice_lines
         with self._database.reading() as connection:
-            row = connection.execute(_bills().where(tables.invoices.c.number == number)).mappings().one_or_none()
+            row = (
+                connection.execute(_select_invoices().where(tables.invoices.c.number == number))
+                .mappings()
+                .one_or_none()
+            )
             if row is None:
                 return None
             found = connection.execute(
                 sa.select(lines.c.document).where(lines.c.number == number).order_by(lines.c.position)
             )
-            return _bill(dict(row), [dict(line) for line in found.scalars()])
+            return _invoice(dict(row), [dict(line) for line in found.scalars()])
 
-    def items(self, record: BillRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
+    def items(self, record: InvoiceRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
         """Return the next parts of the itemised use of an invoice or draft: number and items of each."""
         table = tables.invoice_items if record.number else tables.invoice_draft_items
         mine = (
@@ -251,35 +255,35 @@ def note_guarantee(connection: sa.Connection, tenant: str, guarantee: float, *, 
         connection.execute(sa.insert(table).values(tenant=tenant, at_s=at, guarantee=guarantee))
 
 
-def _bills() -> sa.Select[Any]:
+def _select_invoices() -> sa.Select[Any]:
     table, later = tables.invoices, tables.invoices.alias()
     taken_back = sa.select(later.c.number).where(later.c.reverses == table.c.number).scalar_subquery()
     return sa.select(table, taken_back.label("reversed_by"))
 
 
-def _bills_of(connection: sa.Connection, tenant: str) -> list[BillRecord]:
+def _invoices_of(connection: sa.Connection, tenant: str) -> list[InvoiceRecord]:
     table = tables.invoices
-    query = _bills().where(table.c.tenant == tenant).order_by(table.c.issued_at, table.c.number)
-    return [_bill(dict(row)) for row in connection.execute(query).mappings()]
+    query = _select_invoices().where(table.c.tenant == tenant).order_by(table.c.issued_at, table.c.number)
+    return [_invoice(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def _standing(connection: sa.Connection, tenant: str, month: str) -> str | None:
-    bills = _bills().where(
+    query = _select_invoices().where(
         tables.invoices.c.tenant == tenant, tables.invoices.c.month == month, tables.invoices.c.kind == "invoice"
     )
-    rows = connection.execute(bills).all()
+    rows = connection.execute(query).all()
     return next((row.number for row in rows if row.reversed_by is None), None)
 
 
-def _forget_draft(connection: sa.Connection, tenant: str, month: str) -> bool:
-    """Delete a draft with its items; False when there was none."""
+def _delete_draft(connection: sa.Connection, tenant: str, month: str) -> bool:
+    """Delete a draft with its items; return False if it does not exist."""
     items, table = tables.invoice_draft_items, tables.invoice_drafts
     connection.execute(sa.delete(items).where(items.c.tenant == tenant, items.c.month == month))
     return connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.month == month)).rowcount > 0
 
 
 def _write(
-    connection: sa.Connection, record: BillRecord, *, number: str, at: float, by: str, item_parts: int = 0
+    connection: sa.Connection, record: InvoiceRecord, *, number: str, at: float, by: str, item_parts: int = 0
 ) -> None:
     """Write an issued invoice with its seal, and its lines."""
     record = replace(record, number=number, at=at, by=by, document={**record.document, "number": number})
@@ -315,7 +319,7 @@ def _write(
         connection.execute(sa.insert(tables.invoice_lines), rows)
 
 
-def _filtered(query: sa.Select[Any], table: sa.Table, which: BillFilter) -> sa.Select[Any]:
+def _filtered(query: sa.Select[Any], table: sa.Table, which: InvoiceFilter) -> sa.Select[Any]:
     if which.tenant:
         query = query.where(table.c.tenant == which.tenant)
     if which.month:
@@ -325,9 +329,9 @@ def _filtered(query: sa.Select[Any], table: sa.Table, which: BillFilter) -> sa.S
     return query
 
 
-def _draft(row: Mapping[str, Any]) -> BillRecord:
+def _draft(row: Mapping[str, Any]) -> InvoiceRecord:
     document = row["document"]
-    return BillRecord(
+    return InvoiceRecord(
         tenant=row["tenant"],
         month=row["month"],
         document=dict(document),
@@ -339,8 +343,8 @@ def _draft(row: Mapping[str, Any]) -> BillRecord:
     )
 
 
-def _bill(row: Mapping[str, Any], lines: Sequence[Document] = ()) -> BillRecord:
-    return BillRecord(
+def _invoice(row: Mapping[str, Any], lines: Sequence[Document] = ()) -> InvoiceRecord:
+    return InvoiceRecord(
         tenant=row["tenant"],
         month=row["month"],
         document=dict(row["document"]),

@@ -1,5 +1,8 @@
-"""Tables of tariffs, guarantees, drafts and invoices. The database itself guards issued invoices: it refuses every statement
-that changes, deletes or adds to their heads, lines and items."""
+"""Tables of tariffs, guarantees, drafts and invoices.
+
+The database itself guards issued invoices: it refuses every statement that changes, deletes or adds to their heads, lines and
+items.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Many short intervals become few: what somebody held of a device in a quarter of an hour, spread evenly over it.
+"""Merge many short usage records of an account and device into few that last a quarter of an hour.
 
-Theory of operation. Usage that may still be invoiced is never removed, however much it is, so whoever makes slices without
-end would fill the disk with it. Beyond a bound the intervals of one account and device that lie in one quarter of an hour
-are replaced by three or four: the whole quarter with the amounts that were held on average, in whole percents and MiB, and what
-division left over, as one percent and one MiB for some microseconds. Everything is counted in the ledger's units (a percent
-of a device for a microsecond; so is idle time, with the share of its slice), so all sums are the same to the last unit. For
-idle time that the average does not divide, one percent of the quarter is a row of its own. Days, hours and months of all time
-zones begin at a quarter of an hour.
+Theory of operation. Usage that may still be invoiced is never removed, however much it is, so a user who creates slices
+without end would fill the disk. Beyond a bound the records of one account and device that lie in one quarter of an hour
+are replaced by three or four: one for the whole quarter with the average amounts, in whole percents and MiB, and others for the
+remainders of the division, as one percent and one MiB for some microseconds. All amounts are counted in the ledger's units (a
+percent of a device for a microsecond; so is idle time, with the share of its slice), so all sums are the same to the last unit.
+For idle time that the average does not divide, one percent of the quarter is a row of its own. Days, hours and months of all
+time zones begin at a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -67,8 +67,11 @@ class UsageOutbox:
         return found
 
     def renew(self, number: int) -> None:
-        """Another name from now on, for this database was put back to an earlier state; what it had up to that row was
-        sent under the old one."""
+        """Choose a new epoch after the database was restored to an earlier state.
+
+        Args:
+            number: last row that was sent under the old epoch; rows up to it become acknowledged and folded.
+        """
         with self._database.transaction() as connection:
             table = tables.meta
             connection.execute(sa.delete(table).where(table.c.key == _EPOCH))
@@ -114,7 +117,7 @@ class UsageOutbox:
             return _marks(connection)
 
     def fold(self, *, keep: int, limit: int = 5000) -> int:
-        """Let go of what was acknowledged, but for the youngest ``keep`` rows of it; how many rows went."""
+        """Remove or join up to ``limit`` acknowledged rows, except the newest ``keep``; return the number of removed rows."""
         table, journal = tables.usage, tables.allocations
         held = sa.select(journal.c.id, journal.c.granted_at).where(journal.c.state != AllocationState.RELEASED.value)
         with self._database.transaction() as connection:
@@ -140,8 +143,11 @@ class UsageOutbox:
         return len(gone)
 
     def join(self, *, span_s: float = 3600.0) -> int:
-        """Make one of neighbouring intervals of a slice in the same span of time, where nobody has seen them; how many rows
-        went. No sum changes."""
+        """Join adjacent records of a slice that were not sent yet; return the number of removed rows. No sum changes.
+
+        Args:
+            span_s: only records that begin in the same span of this length are joined.
+        """
         table = tables.usage
         with self._database.transaction() as connection:
             unseen = table.c.id > _marks(connection).sent
@@ -173,7 +179,7 @@ def _set(connection: sa.Connection, **marks: int) -> None:
 
 
 def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[str, Any]]]:
-    """Neighbours without a gap, that begin in the same span."""
+    """Yield runs of adjacent records that begin in the same span."""
     if not rows:
         return
     run = [rows[0]]
@@ -188,7 +194,7 @@ def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[s
 
 
 def _join(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> list[int]:
-    """The youngest becomes the sum of all, and keeps its numbers; the rows that are to go."""
+    """Replace the amounts of the last record by the sums of all; return the numbers of the others, which are to be removed."""
     if len(rows) < 2:
         return []
     table = tables.usage

@@ -15,7 +15,7 @@ from calabash.model.request import AllocationId
 IDS_AT_ONCE = 500  # SQLite takes so many variables in any build
 
 
-class UsageBook:
+class UsageSums:
     """Sums over usage records. Every method may raise CalabashError."""
 
     def __init__(self, database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Usage read for bills and reports: page by page or summed by the database, without holding up who writes."""
+"""Queries of usage for invoices and reports: page by page, or summed by the database; they do not block writers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ SUMMED = ("allocated_gpu_s", "memory_mib_s", "used_gpu_s")
 
 
 class UsageReader:
-    """Every method may raise CalabashError."""
+    """Reader of usage records. Every method may raise CalabashError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
-        """All intervals that reach into that time, page by page in the order of writing: BILLED, MEASURED, EVIDENCE."""
+        """Yield pages of the records that overlap a time, in the order of insertion.
+
+        Each row has the columns BILLED, MEASURED and EVIDENCE.
+        """
         columns = [usage.c[name] for name in (*BILLED, *MEASURED, *EVIDENCE)]
         wanted = [usage.c.to_s > from_s, usage.c.from_s < to_s]
         if tenant:
@@ -51,7 +54,7 @@ class UsageReader:
                 yield rows
 
     def reached(self, since_s: float) -> dict[tuple[str, str], float]:
-        """Return up to when there are records of each allocation and device, of those that have one since then."""
+        """Return the latest end of the records of each allocation and device that have records after ``since_s``."""
         with self._database.reading() as connection:
             return _reached(connection, since_s)
 
@@ -75,7 +78,8 @@ class UsageReader:
         by their shares.
 
         Args:
-            tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
+            tenants: count only usage of these tenants; None: of all.
+            user: count also the usage of this user in any tenant.
             running: records to add. What the store has of their allocations by now is not counted twice.
         """
         length = usage.c.to_s - usage.c.from_s
@@ -126,7 +130,7 @@ def _added(
     to_s: float,
     limit: int,
 ) -> list[dict[str, Any]]:
-    """The sums with the parts of more records from the moment with each of them up to ``to_s``."""
+    """Return the sums with running records added, each from its own begin up to ``to_s``."""
     found = {tuple(row[name] for name in by): row for row in rows}
     whole = len(rows) < limit  # else a name that is not there may be beyond the limit
     for one, begin_s in running:

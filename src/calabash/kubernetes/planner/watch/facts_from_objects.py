@@ -334,7 +334,7 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
         devices=devices,
         slices=slices,
         schedulable=schedulable,
-        allocation_api=node.status.door,
+        allocation_api=node.status.allocation_api,
     )
 
 

@@ -133,7 +133,7 @@ class GpuNodePruner:
         return GpuNode(
             metadata=replace(_bare(node.metadata), labels=taken),
             spec=node.spec,
-            status=GpuNodeStatus(door=node.status.door, devices=devices),
+            status=GpuNodeStatus(allocation_api=node.status.allocation_api, devices=devices),
         )
 
     def _device(self, device: GpuNodeDevice) -> GpuNodeDevice:

@@ -1,4 +1,4 @@
-"""What the kernel's PCI tree says is read strictly, and what makes no sense is told."""
+"""Parsing of the kernel's PCI tree: strict, with an error for invalid contents."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tls_server(keys: Path) -> Iterator[tuple[int, list[Any]]]:
-    """Its port, and the client certificates that it saw."""
+    """Yield the port of a TLS server, and a list of the client certificates that it received."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(keys / "ca.crt"))
     context.load_cert_chain(keys / "server.crt", keys / "server.key")
     context.verify_mode = ssl.CERT_OPTIONAL

@@ -1,4 +1,4 @@
-"""Who may use a queue and a tenant; indexes by which the past is trimmed.
+"""Add the access rules of queues and tenants, and indexes for trimming old rows.
 
 Frozen: a later change of the tables is a later revision.
 """

@@ -1,4 +1,6 @@
-"""Tenants with amounts and bounds, projects, users, members and tokens. Whoever was listed for a tenant is a member of it.
+"""Add tenants with amounts and bounds, projects, users, members and tokens.
+
+The users that were listed for a tenant become its members.
 
 Frozen: a later change of the tables is a later revision.
 """
@@ -25,7 +27,7 @@ def _number(name: str, default: str) -> sa.Column[float]:
 
 
 def _without_slashes() -> None:
-    """A part of a tenant is named behind a slash from now on, so tenants have none in theirs."""
+    """Rename tenants with a slash in their name, because a slash separates tenant and project from now on."""
     known = {name for (name,) in op.get_bind().execute(sa.text("SELECT name FROM tenants")).all()}
     tenants = sa.table("tenants", sa.column("name", sa.String))
     for name in sorted(n for n in known if "/" in n):

@@ -1,4 +1,4 @@
-"""How far the nodes of a cluster have sent their usage.
+"""Add the table of the last usage record that each node of a cluster has sent.
 
 Frozen: a later change of the tables is a later revision.
 """

@@ -1,4 +1,4 @@
-"""Who is to be notified of what, and what is on its way.
+"""Add the tables of subscriptions to notifications and of notifications that are not delivered yet.
 
 Frozen: a later change of the tables is a later revision.
 """

@@ -1,4 +1,4 @@
-"""How many objects of networks a tenant may have.
+"""Add the bounds on the number of network objects of a tenant.
 
 Frozen: a later change of the tables is a later revision.
 """
