@@ -40,10 +40,10 @@ class World:
             },
             {"uuid": "GPU-1", "index": 1, **card},
         ]
-        self.tell({"conditions": [{"type": "Ready", "status": "True"}], "devices": devices})
+        self.set_status({"conditions": [{"type": "Ready", "status": "True"}], "devices": devices})
 
-    def tell(self, status: dict[str, Any]) -> None:
-        """What the node's agent tells."""
+    def set_status(self, status: dict[str, Any]) -> None:
+        """Set the status that the node's agent reports."""
         if self.client.get(GPU_NODE, "node1") is None:
             self.client.create(GPU_NODE, {"metadata": {"name": "node1"}})
         self.client.patch(GPU_NODE, "node1", body={"status": status}, subresource="status")
@@ -83,14 +83,14 @@ class World:
         self.client.patch(NAMESPACE, namespace, body={"metadata": {"labels": {"calabash.dev/queue": queue}}})
 
     def devices(self) -> list[dict[str, Any]]:
-        """As the agent told them."""
+        """Return the devices as the agent reported them."""
         found = self.client.get(GPU_NODE, "node1")
         assert found is not None
         made: list[dict[str, Any]] = msgspec.to_builtins(found.status.devices)
         return made
 
     def may_not(self, *plurals: str) -> None:
-        """The user may list these nowhere."""
+        """Refuse the user to list these kinds in any namespace."""
         client, ask = self.client, self.client.list
 
         def listed(kind: Any, *words: Any, **more: Any) -> Any:

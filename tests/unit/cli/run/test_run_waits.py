@@ -1,4 +1,4 @@
-"""How ``calabash run --wait`` asks again while the pool cannot take its request."""
+"""Tests of ``calabash run --wait`` repeating its request while the pool cannot take it."""
 
 from __future__ import annotations
 
