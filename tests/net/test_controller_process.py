@@ -105,15 +105,15 @@ def test_a_pool_with_networks_keeps_its_controller_running(world: World, plane: 
 
 def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: Lab, tmp_path: Path) -> None:
     chance = random.Random(7)
-    book = tmp_path / "book.json"
+    file = tmp_path / "book.json"
     write_connection(tmp_path, connection(plane))
     networks = vpc_with_ports(Networks(), "v0")
     for number in range(8):
         for _ in range(chance.randrange(1, 6)):
             networks = changed(networks, chance)
-        write_networks(book, networks)
+        write_networks(file, networks)
         process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)],
+            [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(file)],
             stderr=subprocess.DEVNULL,
         )
         until(functools.partial(runs, tmp_path, process.pid))
@@ -171,10 +171,10 @@ def test_settings_are_read_as_they_were_written_and_refused_where_they_cannot_be
 
 
 def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None:
-    book = tmp_path / "book.json"
-    write_networks(book, Networks())
+    file = tmp_path / "book.json"
+    write_networks(file, Networks())
     write_connection(tmp_path, connection(plane))
-    command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)]
+    command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(file)]
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         until(lambda: pid_of(tmp_path) == first.pid)

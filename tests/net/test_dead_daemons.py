@@ -59,7 +59,7 @@ def message(controller: Controller, vpc: str) -> str:
     return controller.condition(NetworkKind.VPC, vpc, ConditionKind.READY)[2]
 
 
-ALL_WELL = {"red": (True, "active"), "blue": (True, "active")}
+ALL_WORK = {"red": (True, "active"), "blue": (True, "active")}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_dead_daemon_is_told_by_the_vpcs_that_need_it_until_it_runs_again(
         assert all(message(controller, vpc) == f"hosts that do not respond: {on}" for vpc in silent)
     finally:
         owner.start(daemon)
-    until(partial(all_are, controller, ALL_WELL), within_s=WITHIN_S, what="all is well again")
+    until(partial(all_are, controller, ALL_WORK), within_s=WITHIN_S, what="all is well again")
 
 
 def all_are(controller: Controller, told: dict[str, tuple[bool, str]]) -> bool:

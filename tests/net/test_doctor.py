@@ -49,10 +49,10 @@ def test_what_is_wrong_is_named_and_what_is_well_is_said(world: World, plane: La
     until(lambda: realized(world.client, "port", "red/a/web1"))
     switch = plane.host("h1").ovs_socket
     plane.host("h1").vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=x")
-    well = found(world, switch, patience_s=60.0)
-    assert {check: text for check, (result, text) in well.items() if result != "ok"} == {}
-    assert well["pool"][1].startswith("1 VPCs, 4 objects")
-    assert well["hosts"] == ("ok", "2 of 2 respond")
+    results = found(world, switch, patience_s=60.0)
+    assert {check: text for check, (result, text) in results.items() if result != "ok"} == {}
+    assert results["pool"][1].startswith("1 VPCs, 4 objects")
+    assert results["hosts"] == ("ok", "2 of 2 respond")
 
     plane.host("g1").kill("ovn-controller")
     until(lambda: found(world)["hosts"] == ("fail", "1 of 2 respond; silent: g1"), what="the silent host is named")

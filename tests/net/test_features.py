@@ -266,7 +266,7 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
 ) -> None:
     with ExitStack() as opened:
         opened.enter_context(Banner(stations["red/b/db"], 8100, "red/b/db"))
-        well = Banner(stations["red/a/web2"], 8100, "red/a/web2")
+        healthy = Banner(stations["red/a/web2"], 8100, "red/a/web2")
         site.put(Eip(name="red/front"))
         front = address_of(site, NetworkKind.EIP, "red/front")
         site.put(balancer("10.0.1.100"), balancer(front, "red/front"))
@@ -274,7 +274,7 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
             until(lambda: answering(station, address, 80, 12) == both, within_s=60, what=f"both answer at {address}")  # noqa: B023
         assert silent(stations["blue/a/web1"], "10.0.1.100", 80)
-        well.close()
+        healthy.close()
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
             until(lambda: answering(station, address, 80, 8) == {"red/b/db"}, within_s=60, what="one answers")  # noqa: B023
 

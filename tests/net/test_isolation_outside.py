@@ -1,4 +1,4 @@
-"""Only answers enter a VPC from outside, for every sender and method; and no packet leaves with an internal address."""
+"""Tests that a VPC admits only answers from outside, for every sender and method, and emits no internal address."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_who_routes_a_tenants_range_to_its_router_does_not_get_in(site: Site, la
 
 
 def test_no_frame_from_outside_comes_to_a_tenant(site: Site, lab: Lab, stations: Stations) -> None:
-    # A neighbour of the provider's router: whoever takes the router's own address takes it from everybody on that segment.
+    # A host on the segment of the provider's router. One that took the router's own address would take it from all hosts there.
     outside = End(mac=_mac(lab.world), address="198.51.100.77", address6="2001:db8:51::77")
     platform = End(mac=_mac(lab.world), address="172.30.0.1", address6="fe80::1")
     inside = End(mac="0a:ff:00:00:00:01", address="10.0.1.12", address6="fd00::12")

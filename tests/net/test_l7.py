@@ -176,7 +176,7 @@ def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
 def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
     kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
 ) -> None:
-    webs["web1"].well = False
+    webs["web1"].healthy = False
     eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web2"}
     told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
@@ -185,12 +185,12 @@ def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
         "backends_ill",
         "1 of 2 backends are healthy; unhealthy: a.web1-8080",
     )
-    webs["web2"].well = False
+    webs["web2"].healthy = False
     eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")
     told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
     assert (told.holds, told.reason) == (False, "no_backend")
     for web in webs.values():
-        web.well = True
+        web.healthy = True
     eventually(lambda: all(states(kept).values()) and len(states(kept)) == 2, "both are well again")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
 

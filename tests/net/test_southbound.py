@@ -73,8 +73,8 @@ def test_a_taken_host_cannot_change_what_is_others(lab: Lab, change: tuple[str, 
 
 
 def test_who_has_no_certificate_of_the_lab_is_not_let_in(lab: Lab, tmp_path: Path) -> None:
-    stranger = LabAuthority(tmp_path / "authority")
-    stranger.issue(tmp_path / "h1", "h1")
+    other_authority = LabAuthority(tmp_path / "authority")
+    other_authority.issue(tmp_path / "h1", "h1")
     done = from_host(lab, "show", keys=tmp_path / "h1")
     assert done.returncode != 0
     assert from_host(lab, "show").returncode == 0

@@ -52,7 +52,7 @@ class LyingProvider:
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def authorize(self, url: str) -> str:
-        """Somebody logs in where a browser was sent: the code that it comes back with."""
+        """Log a user in at the URL to which the browser was sent; return the code for the redirect back."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
         code = f"code{len(self.codes)}"
         self.codes[code] = asked
@@ -106,7 +106,7 @@ class LyingProvider:
 
 @contextmanager
 def lying_provider() -> Iterator[LyingProvider]:
-    """It listens until the context ends."""
+    """Run a provider that listens until the context ends."""
     provider = LyingProvider()
 
     class Handler(BaseHTTPRequestHandler):

@@ -39,7 +39,7 @@ STATUS = {f.name: 0 if f.type in {int, float} else "" for f in msgspec.structs.f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What came to the pool."""
+    """Request that the stand-in of the pool received."""
 
     method: str
     path: str

@@ -93,7 +93,7 @@ def test_a_browser_is_sent_off_with_a_challenge_and_comes_back_to_a_session(
     assert order["groups"] == ["gpu"]  # from what the provider says of users, since the token does not say it
 
 
-def test_whoever_the_provider_knows_and_the_pool_does_not_is_told_to_ask(
+def test_user_whom_only_the_provider_knows_is_told_to_ask_an_administrator(
     gateway: GatewayWorld, provider: LyingProvider
 ) -> None:
     gateway.pool.subjects = set()

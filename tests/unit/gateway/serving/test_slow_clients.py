@@ -1,4 +1,4 @@
-"""Whoever sends or reads slowly is hung up on after a bounded time, and others are answered meanwhile."""
+"""Tests that slow clients are disconnected after a bounded time, and other clients are answered meanwhile."""
 
 from __future__ import annotations
 

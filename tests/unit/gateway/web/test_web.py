@@ -87,7 +87,7 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_asked(monkeypatch: py
 
 @contextmanager
 def _speaking(speak: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that says something to whoever connects."""
+    """Run a server that calls ``speak`` for the first connection; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

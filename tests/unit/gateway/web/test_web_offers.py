@@ -1,4 +1,4 @@
-"""What is offered to whom, and that every page can be shown."""
+"""Tests of the actions that pages offer to each role, and that every page can be drawn."""
 
 from __future__ import annotations
 
