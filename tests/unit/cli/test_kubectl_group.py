@@ -1,4 +1,4 @@
-"""``kubectl calabash``: what it shows of a cluster, and what it says when there is nothing to show."""
+"""Tests of the output of ``kubectl calabash``, also for clusters without devices or pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printers and failures: what a person or a script reads."""
+"""Tests of the formats of output and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl calabash drain``: nobody new comes, who is there leaves as budgets and graces allow, and it says how far it is."""
+"""Tests of ``kubectl calabash drain``: cordon, evictions within disruption budgets and grace periods, and progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.cli.kubectl import drain
 
 
 class Time:
-    """The clock of the command; at each pause the world goes on."""
+    """Clock of the command: each pause advances it and calls ``meanwhile``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -43,14 +43,14 @@ def cordoned(world: World) -> bool:
 
 
 def end(world: World, name: str, namespace: str = "default") -> None:
-    """The kubelet ends a pod that was asked to leave."""
+    """Remove an evicted pod, as its kubelet does; do nothing if it was not evicted."""
     pod = world.client.get(POD, name, namespace)
     if pod is not None and pod.metadata.deletion_timestamp:
         world.client.faults.release(namespace, name)
 
 
 def give_back(world: World) -> None:
-    """The agent has the devices back."""
+    """Report all devices of the node as free, as the agent does after the pods have ended."""
     world.set_status({"devices": [{**device, "slices": []} for device in world.devices()]})
 
 

@@ -1,4 +1,4 @@
-"""``kubectl calabash device``: what is wanted of a device stands in its node's spec, and what became of it is told."""
+"""Tests of ``kubectl calabash device``: desired states and orders in the GpuNode's spec, and the printed results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wanted(world: World, uuid: str) -> GpuNodeDeviceSpec:
 
 
 def answers(world: World, uuid: str, state: str, message: str) -> None:
-    """The agent carries out the order that stands there."""
+    """Report the result of the order in the spec, as the agent does."""
     order = wanted(world, uuid).order
     assert order is not None
     outcome = {"id": order.id, "what": order.what, "state": state, "message": message}

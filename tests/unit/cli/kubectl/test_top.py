@@ -1,4 +1,4 @@
-"""``kubectl calabash top``: what was given and what is used, of whom one asks for."""
+"""Tests of ``kubectl calabash top``: allocated and used amounts, with filters and groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def use(world: World, mib: int = 4096, percent: int = 27) -> None:
-    """The agent tells what is used of the one slice."""
+    """Report the use of the only slice, as the agent does."""
     first, second = world.devices()
     told = {"memoryUsedMib": mib, "coreUsedPercent": percent}
     first |= {"utilizationPercent": 41, "memoryUsedMib": 5000, "slices": [{**first["slices"][0], **told}]}

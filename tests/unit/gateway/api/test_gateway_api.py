@@ -1,4 +1,4 @@
-"""The API through the gateway: what is passed on, with whose token, and what never reaches the pool."""
+"""Tests of the API through the gateway: forwarded requests and their tokens, and requests that the pool never gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in at a provider: what an honest one leads to, and what a lying one, a forged answer and a stolen one do not."""
+"""Tests of logins with OpenID Connect: an honest provider succeeds; a lying one, forged and stolen answers fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLBACK = "/login/oidc/callback"
 
 
 def _begun(gateway: GatewayWorld, to: str = "/queues", **options: str) -> tuple[str, dict[str, str], str]:
-    """Return where a browser is sent, what is asked there, and the ticket that its page keeps."""
+    """Return the URL to which the browser is sent, its query, and the ticket that the page keeps."""
     shown = gateway("POST", "/login/oidc", msgspec.json.encode({"to": to}), given=JSON, **options)
     assert (shown.status, shown.cookies) == (200, ()), shown.content
     url = shown.json()["url"]
@@ -58,7 +58,7 @@ def _begun(gateway: GatewayWorld, to: str = "/queues", **options: str) -> tuple[
 
 
 def _back(gateway: GatewayWorld, path: str, ticket: str) -> Shown:
-    """Return what the page that the provider leads back to is answered."""
+    """Return the reply to the page to which the provider redirects."""
     opened = gateway("GET", path)
     assert (opened.status, b'id="entering"' in opened.content) == (200, True)
     query = {n: v[0] for n, v in parse_qs(urlsplit(path).query).items()}

@@ -1,4 +1,4 @@
-"""Sessions, pages and files of the console through the gateway."""
+"""Tests of sessions, pages and files of the console through the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request to a web server of others: which addresses may be reached, and what a bad answer leads to."""
+"""Tests of requests to other web servers: permitted addresses, and invalid replies."""
 
 from __future__ import annotations
 
