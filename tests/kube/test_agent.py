@@ -1,4 +1,4 @@
-"""The agent on a real kubelet and containerd: a container has exactly what its plan says, whatever dies meanwhile."""
+"""Tests of the agent on a real kubelet and containerd: containers have exactly their plan, also after crashes."""
 
 from __future__ import annotations
 

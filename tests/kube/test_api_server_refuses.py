@@ -1,4 +1,4 @@
-"""The API server answers 429, then 500: planner, admission and agent wait with bounded retries and go on by themselves.
+"""Tests of an API server that answers 429, then 500: components retry at a bounded rate and recover by themselves.
 
 Each of the three reaches the API server by a proxy of its own, which refuses every request for a while and breaks all watches.
 Pods are created meanwhile by a client that is not refused.

@@ -1,4 +1,4 @@
-"""The chart on a real API server: all objects are accepted, accounts have only the listed rights, the policies hold."""
+"""Tests of the installed chart: all objects are accepted, accounts have only the listed rights, the policies hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every sharing mode by claims, from admission through the planner and a stock scheduler to a real kubelet.
+"""Tests of every sharing mode with claims, from admission through the planner and a stock scheduler to a real kubelet.
 
 A pod has what its claim requests, a card is in one mode at a time, and everything made for a claim is removed after it.
 """

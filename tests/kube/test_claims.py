@@ -1,4 +1,4 @@
-"""Claims on a real scheduler, kubelet and containerd: a pod has what its claim was allocated, and no more."""
+"""Tests of claims on a real scheduler, kubelet and containerd: a pod has what its claim was allocated, and no more."""
 
 from __future__ import annotations
 

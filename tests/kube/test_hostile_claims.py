@@ -1,4 +1,4 @@
-"""A user with the role ``edit`` in one namespace stores hostile claims: each is refused or explained, others are served.
+"""Tests of hostile claims of a user with the role ``edit`` in one namespace: each is refused or explained.
 
 Admission, planner, kube-scheduler and the agent of a real node whose devices are asked for by claims. Pods of the user go
 through the planner, or past it: those of a DaemonSet in a namespace whose pods admission leaves alone. There the agent reads

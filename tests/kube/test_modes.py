@@ -1,4 +1,4 @@
-"""Every sharing mode in pods, on one real node with cards of several kinds.
+"""Tests of every sharing mode in pods, on one real node with cards of several models.
 
 A container has what its pod's annotations request, a card changes its mode only when it is idle, and everything allocated is
 released.

@@ -1,4 +1,4 @@
-"""Usage of pods on two nodes of a real cluster is collected in one place, although programs are killed meanwhile."""
+"""Tests that the usage of pods on two nodes is collected in one place, although programs are killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that keeps a lab's appliances: what a user starts, kills and starts again."""
+"""Tests of the process that reconciles the appliances of a lab: start, kill and restart."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def realize(lab: Lab) -> Iterator[RealizedLab]:
 
 
 def two_pairs() -> Networks:
-    """An NFV gateway and a balancer that HAProxy carries out."""
+    """Return networks with an NFV gateway and a layer 7 balancer, which are appliances."""
     networks = Networks()
     for item in (
         Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),

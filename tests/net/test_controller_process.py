@@ -1,4 +1,4 @@
-"""The controller as a process beside a pool: started, killed, ended with it, and killed while networks change."""
+"""Tests of the controller as a process beside a pool: its start, its end with the pool, and kills at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from calabash.net.store.networks import Networks
 
 @pytest.fixture
 def plane(lab_prefix: str) -> Iterator[Lab]:
-    """A control plane that moves no packets."""
+    """Start a control plane that moves no packets."""
     needs.need(packets=False)
     prefix = f"e{lab_prefix[1:]}"
     with Lab(prefix=prefix, directory=register() / prefix, hosts=("h1",), gateways=(), dummy=True) as made:
@@ -46,7 +46,7 @@ def connection(plane: Lab) -> NetworkConnection:
 
 
 def pid_of(home: Path) -> int:
-    """The controller's process, 0 when none runs."""
+    """Return the PID of the controller; 0 if none runs."""
     try:
         pid = int((home / LOCK_FILE).read_text() or "0")
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -128,7 +128,7 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: La
 
 
 def changed(networks: Networks, chance: random.Random) -> Networks:
-    """A VPC more or less, or a port."""
+    """Return the networks with a random change: a VPC or a port is added or removed."""
     vpcs = [vpc for vpc in networks.vpcs if vpc]
     action = chance.randrange(4)
     if action == 0 or not vpcs:

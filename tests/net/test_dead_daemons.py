@@ -1,4 +1,4 @@
-"""Daemons of OVN that others run and that stay dead are told in the condition READY of the VPCs that need them."""
+"""Tests that dead OVN daemons are reported in the condition READY of the VPCs that need them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plane(lab_prefix: str) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def controller(plane: Lab) -> Iterator[Controller]:
-    """VPC red has a port on h1 and leaves by a gateway; blue has a port on h2, which is the controller's own host."""
+    """Run a controller for two VPCs: red has a port on h1 and a gateway, blue a port on h2, the controller's host."""
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red", 1), "blue", 1)
     networks, _ = networks.put(
         Uplink(name="up", cidr=parse_network("198.51.100.0/24"), gateway=parse_address("198.51.100.1"))

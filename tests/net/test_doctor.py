@@ -1,4 +1,4 @@
-"""``calabash net doctor``: each thing that networks need is taken away once, and named."""
+"""Tests of ``calabash net doctor``: each requirement of networks is removed once, and reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def found(world: World, switch: str = "", *, patience_s: float = 0.5) -> dict[str, tuple[str, str]]:
-    """``patience_s`` is short: what is looked for is broken, and does not get well by waiting."""
+    """Return the results by check. ``patience_s`` is short, as broken parts do not recover by waiting."""
     return {f.check: (f.result, f.text) for f in examine(world.home, world.client, switch, patience_s=patience_s)}
 
 

@@ -29,7 +29,7 @@ Stations = dict[str, Station]
 
 @pytest.fixture(scope="module")
 def stations(site: Site) -> Stations:
-    """One station of each tenant, with the same address, and a gateway for each on one uplink."""
+    """Create a station of each tenant with the same address, and a gateway for each on one uplink."""
     site.put(
         Uplink(name="isp", cidr=ipaddress.ip_network("198.51.100.0/24"), gateway=ipaddress.ip_address("198.51.100.1")),
     )
@@ -44,7 +44,7 @@ def stations(site: Site) -> Stations:
 
 
 def gateway(site: Site, tenant: str) -> End:
-    """The VPC's router as the provider's network sees it."""
+    """Return the VPC's router as the provider's network sees it."""
     found = site.networks.find(NetworkGateway, f"{tenant}/out")
     assert found is not None
     assert found.address is not None
@@ -55,7 +55,7 @@ def gateway(site: Site, tenant: str) -> End:
 
 @pytest.fixture(autouse=True)
 def banner(lab: Lab) -> Iterator[str]:
-    """A server outside and the caller addresses that it sees; routes that a test sets end with it."""
+    """Run a server outside that answers with its caller's address; remove routes that a test set."""
     with Banner(lab.world, 8000, "world"):
         yield "world"
     lab.world.run("ip", "route", "flush", "10.0.0.0/8")

@@ -1,4 +1,4 @@
-"""Customers of the provider's network: on its VLANs, and apart from each other."""
+"""Tests of customers on VLANs of the provider's network: they are reachable, and isolated from each other."""
 
 from __future__ import annotations
 
