@@ -64,8 +64,10 @@ class ClaimNode(GpuNode):
         return name
 
     def share(self, *scripts: str, requests: tuple[str, ...] = (), **source: str) -> str:
-        """Create a pod with one claim and a container for each script; ``requests`` are the requests of the claim that each
-        container names.
+        """Create a pod with one claim and a container for each script.
+
+        Args:
+            requests: requests of the claim that each container names.
         """
         name = f"sharing{next(_numbers)}"
         containers = [

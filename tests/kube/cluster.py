@@ -149,14 +149,14 @@ class Cluster:
     def wait_for(self, check: Callable[[], T], what: str, timeout_s: float = 120, every_s: float = 0.05) -> T:
         """Poll until the condition is true and return its value. Raises RuntimeError if a component has ended meanwhile."""
         now = time.monotonic()
-        end, look = now + timeout_s, now
+        end, next_check = now + timeout_s, now
         while not (answer := check()):
             now = time.monotonic()
             if now > end:
                 raise TimeoutError(f"{what}: not in {timeout_s:.0f} s")
-            if now > look:
+            if now > next_check:
                 self._see_all_alive(what)
-                look = now + 0.5
+                next_check = now + 0.5
             time.sleep(every_s)
         return answer
 

@@ -24,8 +24,10 @@ _ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts")
 
 
 class Namespaces:
-    """Handle on the namespaces. ``root`` is the cluster's directory, with one path outside and inside; connections to
-    ``port`` reach the same port inside.
+    """Handle on the namespaces of the cluster.
+
+    ``root`` is the cluster's directory, with one path outside and inside; connections to ``port`` reach the same port
+    inside.
     """
 
     def __init__(self) -> None:

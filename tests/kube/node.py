@@ -32,8 +32,7 @@ _WITHIN = ("var/lib/kubelet", "var/lib/cni", "var/log/pods", "var/log/containers
 
 
 class RealNode:
-    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when constructed. Its components are ``kubelet`` and
-    ``containerd``.
+    """The node ``name`` (``node1``, ``node2`` or ``node3``), ready when constructed, with its kubelet and containerd.
 
     Args:
         kubelet_settings: fields of the KubeletConfiguration.

@@ -46,8 +46,9 @@ def containerd(home: Path, socket: Path, runc: Path) -> str:
 
 
 def network(home: Path, subnet: str) -> str:
-    """Return a CNI configuration: a veth pair for each pod, with an address of the node's range; pods of all nodes can reach
-    each other.
+    """Return a CNI configuration: a veth pair for each pod, with an address of the node's range.
+
+    Pods of all nodes can reach each other.
     """
     addresses = {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": [[{"subnet": subnet}]]}
     plugins = [{"type": "ptp", "ipam": {**addresses, "routes": [{"dst": "0.0.0.0/0"}]}}]

@@ -1,4 +1,4 @@
-"""Admission on a real API server: pods in any words, what is denied, and what happens when nobody answers."""
+"""Tests of admission on a real API server: requests in all dialects, denials, and an unreachable webhook."""
 
 from __future__ import annotations
 

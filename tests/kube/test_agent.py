@@ -1,4 +1,4 @@
-"""The agent on a real kubelet and containerd: a container has exactly what its plan says, whatever dies meanwhile."""
+"""Tests of the agent on a real kubelet and containerd: containers have exactly their plan, also after crashes."""
 
 from __future__ import annotations
 
@@ -122,8 +122,11 @@ def test_an_agent_that_is_stopped_says_that_nothing_is_to_be_placed_on_its_node_
 
 
 def test_agent_keeps_less_than_60_mib_of_its_own_after_all_tests_before(gpu_node: GpuNode) -> None:
-    """Counts memory that only the agent has. Mapped files, about 28 MiB, are shared with other programs of Python, and how much
-    of them is resident depends on what else the machine reads."""
+    """Memory that only the agent has is counted.
+
+    Mapped files, about 28 MiB, are shared with other programs of Python, and their resident part depends on other load of
+    the machine.
+    """
     found = gpu_node.cluster.exec_inside(
         "pgrep", "-f", "calabash.kubernetes.node_plugin.daemon", beside=gpu_node.node.name
     )
@@ -165,16 +168,18 @@ def ready(gpu_node: GpuNode) -> dict[str, Any]:
 def test_unhealthy_card_is_reported_to_its_pods_only_and_offered_again_when_healthy(
     gpu_node: GpuNode,
 ) -> None:
-    ill, well = gpu_node.devices()
+    broken, healthy = gpu_node.devices()
     gpu_node.wait_for_device_ids()
     cluster, before = gpu_node.cluster, gpu_node.device_id_count()
-    pods = [gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (ill, well)]
+    pods = [
+        gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (broken, healthy)
+    ]
     for name in pods:
         gpu_node.wait(name, "Running")
-    assert simctl("inject", gpu_node.state, "--gpu", ill, "xid", 48).returncode == 0
+    assert simctl("inject", gpu_node.state, "--gpu", broken, "xid", 48).returncode == 0
     cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Unhealthy"], "the pod's device to be ill")
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
-    assert {d["uuid"]: d["health"] for d in gpu_node.status()["devices"]} == {ill: "unhealthy", well: "healthy"}
+    assert {d["uuid"]: d["health"] for d in gpu_node.status()["devices"]} == {broken: "unhealthy", healthy: "healthy"}
     cluster.wait_for(
         lambda: gpu_node.device_id_count() == before // 2 + 1, "the tokens of one card, and that of the ill pod"
     )
@@ -218,9 +223,7 @@ def test_nvidias_own_device_plug_in_is_told_of_and_nothing_is_given_out_until_it
 
 
 def test_container_of_a_real_pod_can_open_no_device_that_is_denied(gpu_node: GpuNode) -> None:
-    """Test device access rules in control groups of kubelet and runc; memory devices stand for cards, which this machine
-    lacks.
-    """
+    """The device rules of kubelet and runc are tested with memory devices in place of cards, which this machine lacks."""
     script = "while head -c 1 /dev/zero > /tmp/read; do sleep 0.1; done"
     name = gpu_node.run([], {"main": script})
     gpu_node.wait(name, "Running")

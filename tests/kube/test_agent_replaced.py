@@ -1,4 +1,4 @@
-"""Pods run and start while the agent of their node goes away with its relay, as with its DaemonSet, and comes back."""
+"""Tests of pods that run and start while the agent and its relay are replaced, as by an upgrade of the DaemonSet."""
 
 from __future__ import annotations
 

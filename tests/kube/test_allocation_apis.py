@@ -1,4 +1,4 @@
-"""Both allocation APIs on a real API server and kube-scheduler: claims use the same queues, and no card is given twice."""
+"""Tests of both allocation APIs on one cluster: claims use the same queues, and no card is allocated twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server answers 429, then 500: planner, admission and agent wait with bounded retries and go on by themselves.
+"""Tests of an API server that answers 429, then 500: components retry at a bounded rate and recover by themselves.
 
 Each of the three reaches the API server by a proxy of its own, which refuses every request for a while and breaks all watches.
 Pods are created meanwhile by a client that is not refused.
@@ -51,19 +51,19 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Product,
 
 
 class Plans:
-    """All plans that were ever seen on each pod of a namespace."""
+    """Plans that were seen on each pod of a namespace, by the name of the pod; polled until the context ends."""
 
     def __init__(self, product: Product) -> None:
         self._product = product
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self.of: dict[str, set[str]] = defaultdict(set)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self.plans: dict[str, set[str]] = defaultdict(set)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._ended.wait(0.1):
             for pod in self._product.api.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]:
                 if plan := pod["metadata"].get("annotations", {}).get(PLAN):
-                    self.of[pod["metadata"]["name"]].add(plan)
+                    self.plans[pod["metadata"]["name"]].add(plan)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -124,6 +124,6 @@ def test_everything_goes_on_after_the_api_server_has_refused_all_requests(
         assert readyz(product) == "200 ok"
         product.create(SPACE, user_pod("after", SHARE, "exec sleep 1000"))
         product.wait(SPACE, "after", "Running", timeout_s=15)
-    assert {name: len(found) for name, found in plans.of.items()} == dict.fromkeys(("before", *names, "after"), 1)
+    assert {name: len(found) for name, found in plans.plans.items()} == dict.fromkeys(("before", *names, "after"), 1)
     assert product.pod(SPACE, "before")["status"]["phase"] == "Running"
     assert len(product.gpu_node.slots()) == len(names) + 2

@@ -108,9 +108,9 @@ def wait_for_output(gpu_node: GpuNode, name: str, holds: Callable[[str], bool]) 
 
 
 def test_a_program_computes_rightly_within_its_cap_and_sees_no_card_no_driver_and_no_slice(gpu_node: GpuNode) -> None:
-    look = "ls /dev /run/calabash; env; cat /proc/self/mountinfo; cat /etc/ld.so.preload"
+    inspect = "ls /dev /run/calabash; env; cat /proc/self/mountinfo; cat /etc/ld.so.preload"
     plan = [brokered(gpu_node, 1024)]
-    name = gpu_node.run(plan, {"main": f"{look}; {RIGHT}; {FILL}; {HOLD}"})
+    name = gpu_node.run(plan, {"main": f"{inspect}; {RIGHT}; {FILL}; {HOLD}"})
     uid = uid_of(gpu_node, name)
     gpu_node.wait(name, "Running")
     log = wait_for_output(gpu_node, name, lambda log: "\nright\n" in log and log.split()[-1].isdigit())

@@ -1,4 +1,4 @@
-"""Objects that the chart renders with several values, and values that it refuses. Needs Helm, no cluster."""
+"""Tests of the chart: rendered objects for several values, and refused values. Needs Helm, no cluster."""
 
 from __future__ import annotations
 

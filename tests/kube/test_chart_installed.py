@@ -1,4 +1,4 @@
-"""The chart on a real API server: all objects are accepted, accounts have only the listed rights, the policies hold."""
+"""Tests of the installed chart: all objects are accepted, accounts have only the listed rights, the policies hold."""
 
 from __future__ import annotations
 
@@ -533,17 +533,17 @@ def test_networks_that_are_applied_stand_and_go_by_the_rights_of_the_server_alon
     store = open_store(f"sqlite:///{tmp_path}/pool.db")
     file = tmp_path / "network.yaml"
     file.write_text(NETWORK)
-    book = pool_networks(store)
-    keeper = KubeNetworkKeeper(client_of(installed, token, tmp_path), book)
+    networks = pool_networks(store)
+    keeper = KubeNetworkKeeper(client_of(installed, token, tmp_path), networks)
     keeper.start()
     try:
         installed.kubectl("apply", "-f", str(file))
         installed.kubectl("wait", "--for=condition=Valid", "--timeout=60s", "-f", str(file))
         port = json.loads(installed.kubectl("get", "ports.calabash.dev", "red.a.web1", "-o", "json"))
         assert port["status"]["completed"]["addresses"] == ["10.0.1.2"]
-        assert book.state().kept["port", "red/a/web1"].tenant == "vision"
+        assert networks.state().kept["port", "red/a/web1"].tenant == "vision"
         installed.kubectl("delete", "--timeout=60s", "-f", str(file))
-        assert not book.state().kept
+        assert not networks.state().kept
     finally:
         keeper.stop()
         store.close()

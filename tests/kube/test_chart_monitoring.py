@@ -1,4 +1,4 @@
-"""Objects that the chart renders for Prometheus. Needs Helm, no cluster."""
+"""Tests of the objects that the chart renders for Prometheus. Needs Helm, no cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every sharing mode by claims, from admission through the planner and a stock scheduler to a real kubelet.
+"""Tests of every sharing mode with claims, from admission through the planner and a stock scheduler to a real kubelet.
 
 A pod has what its claim requests, a card is in one mode at a time, and everything made for a claim is removed after it.
 """
@@ -21,8 +21,8 @@ from tests.native.sim_cuda_programs import nvml_reader, program
 
 TEAM, SMALL, WATCH = "team", "small", "watch"
 GROUP = "/apis/resource.k8s.io/v1"
-LOOK = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
-FOREVER = f"{LOOK}; exec sleep 1000"
+SHOW = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
+FOREVER = f"{SHOW}; exec sleep 1000"
 SEES = "load devices; exec sleep 1000"  # takes nothing, so that it is in nobody's way where memory is not split
 CLIENT = "(echo alloc 1536; echo alloc 512; exec sleep 1000) | sim_mps_client"
 A100, H100, T4 = "A100", "H100", "T4"
@@ -215,8 +215,8 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_claim_says(prod
         "sliced": ("vgpu", ""),
         "worker": ("brokered", ""),
     }
-    books = cards(product)
-    (divided,) = (card for card in books.values() if card["compute_instances"])
+    states = cards(product)
+    (divided,) = (card for card in states.values() if card["compute_instances"])
     parts = {part["uuid"].removeprefix("MIG-") for part in divided["compute_instances"]}
     assert {seen[name][0] for name in ("part", "theirs")} == parts, "one card was cut, and each sees its own part"
     assert held["part"]["device"] == held["theirs"]["device"] == divided["uuid"]
@@ -226,7 +226,7 @@ def test_all_modes_stand_side_by_side_and_every_pod_has_what_its_claim_says(prod
     got_mib = {name: int(seen[name][-1]) // MIB for name in ("part", "theirs", "whole", "turn0", "sliced", "worker")}
     for name in ("part", "theirs", "sliced", "worker"):
         assert held[name]["memoryMib"] - 600 <= got_mib[name] <= held[name]["memoryMib"], name
-    assert got_mib["whole"] > (books[held["whole"]["device"]]["memory_total_bytes"] // MIB) * 0.97
+    assert got_mib["whole"] > (states[held["whole"]["device"]]["memory_total_bytes"] // MIB) * 0.97
     assert got_mib["turn0"] > 14000, "memory is not split"
     for name, multiprocessors in (("half", "20"), ("third", "12")):
         assert seen[name] == ["ready", "0", multiprocessors, "2", "0"], "of 40; 1.5 GiB are refused, 0.5 not"
@@ -253,8 +253,8 @@ def of_nvidia(kind: str) -> Json:
 def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_is_given_back_to_its_driver(
     product: Product,
 ) -> None:
-    look = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
-    start(product, "machine", "vfio.calabash.dev", f"{look}; exec sleep 1000", of_model(T4))
+    inspect = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
+    start(product, "machine", "vfio.calabash.dev", f"{inspect}; exec sleep 1000", of_model(T4))
     lines = lines_of(product, "machine")
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
     (held,) = wait_for_slices(product, 1).values()

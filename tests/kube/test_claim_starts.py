@@ -1,4 +1,4 @@
-"""Right limits of claims in short: the agent behind a driven kubelet, killed and asked again, while claims come and go."""
+"""Test of the limits of claims with a simulated kubelet, while the agent is killed and calls are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims on a real scheduler, kubelet and containerd: a pod has what its claim was allocated, and no more."""
+"""Tests of claims on a real scheduler, kubelet and containerd: a pod has what its claim was allocated, and no more."""
 
 from __future__ import annotations
 
@@ -143,18 +143,20 @@ def tainted(gpu_node: ClaimNode) -> set[str]:
 def test_unhealthy_card_is_reported_to_its_pods_only_and_allocated_again_when_healthy(
     gpu_node: ClaimNode,
 ) -> None:
-    cluster, (ill, well) = gpu_node.cluster, gpu_node.devices()
-    pods = [gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (ill, well)]
+    cluster, (broken, healthy) = gpu_node.cluster, gpu_node.devices()
+    pods = [
+        gpu_node.run([sliced("main", memory_mib=256, devices=[device])], {"main": HOLD}) for device in (broken, healthy)
+    ]
     for name in pods:
         gpu_node.wait(name, "Running")
     cluster.wait_for(
         lambda: all(health_in_status(gpu_node, name) == ["Healthy"] for name in pods), "the pods' devices to be well"
     )
-    assert simctl("inject", gpu_node.state, "--gpu", ill, "xid", 48).returncode == 0
+    assert simctl("inject", gpu_node.state, "--gpu", broken, "xid", 48).returncode == 0
     cluster.wait_for(lambda: health_in_status(gpu_node, pods[0]) == ["Unhealthy"], "the pod's device to be ill")
     assert health_in_status(gpu_node, pods[1]) == ["Healthy"]
-    cluster.wait_for(lambda: tainted(gpu_node) == {ill}, "the card to be offered no more")
-    waiting = gpu_node.run([sliced("main", memory_mib=256, devices=[ill])], {"main": FILL})
+    cluster.wait_for(lambda: tainted(gpu_node) == {broken}, "the card to be offered no more")
+    waiting = gpu_node.run([sliced("main", memory_mib=256, devices=[broken])], {"main": FILL})
     gpu_node.delete(pods[0])
     cluster.wait_for(lambda: not tainted(gpu_node), "no card is ill, for it is idle and answers")
     gpu_node.wait_for_success(waiting)

@@ -1,4 +1,4 @@
-"""Claims where the cluster's own kube-scheduler asks nobody: they are allocated within the nodes that the planner names."""
+"""Tests of claims with a kube-scheduler without extenders: it allocates them on the nodes that the planner names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceSlices of a node on a real API server and scheduler: all are stored, and no card is allocated in two modes."""
+"""Tests of the ResourceSlices of a node on a real API server and scheduler: no card is allocated in two modes."""
 
 from __future__ import annotations
 

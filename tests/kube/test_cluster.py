@@ -1,4 +1,4 @@
-"""The control plane that tests are given: it answers, survives its components' deaths, and leaves nothing."""
+"""Tests of the test cluster's control plane: it answers, survives crashes of its components, and removes everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make kube-demo`` does what it shows, can be used by hand as its page says, and leaves nothing behind."""
+"""Tests of ``make kube-demo``: its output, its use by hand as documented, and its clean-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk of an agent's directory is full: pods that run go on, pods that start are told, and start when there is room."""
+"""Tests of a full disk below the agent's directory: running pods continue, new pods get an event and start later."""
 
 from __future__ import annotations
 

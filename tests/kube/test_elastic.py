@@ -1,6 +1,6 @@
-"""An autoscaler of Kubernetes changes a Deployment of slices by what agents tell of their use: the whole way of the metric.
+"""Tests of autoscaling a Deployment of slices by the external metric of their use, from the agents to the autoscaler.
 
-API server, aggregation, HPA controller and planner are real; nodes, and what their agents tell, are the test's.
+API server, aggregation, HPA controller and planner are real; the test supplies the nodes and the reports of their agents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A user writes a pod; it runs with what it asked for, or is told why not. All parts are real but the cards."""
+"""End-to-end tests of pods of users: each runs with what it requested, or gets the reason. All parts are real but the cards."""
 
 from __future__ import annotations
 

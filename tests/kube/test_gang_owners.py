@@ -1,5 +1,8 @@
-"""Gangs as others make them: by owners of several kinds, and by the groups of other systems. Controllers, API server,
-admission, planner and kube-scheduler are real; nodes, and the definitions of others' kinds, are the test's."""
+"""Tests of gangs that are given by owners of several kinds and by the groups of other systems.
+
+Controllers, API server, admission, planner and kube-scheduler are real; the test supplies the nodes and the definitions
+of other systems' kinds.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A real API server and its own kube-scheduler, which asks nobody: pods go where the planner agrees, and what was bound past it
-is planned or told."""
+"""Tests of the affinity handshake with a real API server and its own kube-scheduler, which calls no extender.
+
+Pods are bound where the planner agreed; a pod that was bound without the planner is planned or reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user with the role ``edit`` in one namespace stores hostile claims: each is refused or explained, others are served.
+"""Tests of hostile claims of a user with the role ``edit`` in one namespace: each is refused or explained.
 
 Admission, planner, kube-scheduler and the agent of a real node whose devices are asked for by claims. Pods of the user go
 through the planner, or past it: those of a DaemonSet in a namespace whose pods admission leaves alone. There the agent reads
@@ -278,7 +278,7 @@ def test_pods_that_nobody_plans_have_no_devices_by_claims(product: Product) -> N
 
 
 def test_claims_that_cannot_be_counted_are_refused_or_explained(product: Product) -> None:
-    """Of a claim that is there, admission may refuse the pod; if the claim comes later, the planner says why the pod waits."""
+    """If the claim exists, admission may refuse the pod; if it is created later, the planner explains why the pod waits."""
     waiting = {}
     for kind, (exactly, why) in UNCOUNTED.items():
         for name, order in ((f"{kind}-first", (0, 1)), (f"{kind}-later", (1, 0))):

@@ -1,4 +1,4 @@
-"""A user with the role ``edit`` in one namespace stores hostile objects: the planner goes on for all others.
+"""Tests of hostile objects of a user with the role ``edit`` in one namespace: the planner serves all other users.
 
 The real API server, with a service account of the namespace ``mallory``, and the real planner with its kube-scheduler.
 """

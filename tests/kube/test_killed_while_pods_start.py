@@ -1,4 +1,4 @@
-"""Admission and the planner are killed again and again while pods are created and start: all run, each with its limits."""
+"""Tests that all pods run with their limits although admission and the planner are killed while pods start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl calabash`` as kubectl finds it, with the rights that the chart gives, on a real API server with its budgets."""
+"""Tests of ``kubectl calabash`` on a real API server, with the rights of the chart's roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every sharing mode in pods, on one real node with cards of several kinds.
+"""Tests of every sharing mode in pods, on one real node with cards of several models.
 
 A container has what its pod's annotations request, a card changes its mode only when it is idle, and everything allocated is
 released.
@@ -27,8 +27,8 @@ from calabash.kubernetes.objects.plan import PodPlan, read_plan
 from calabash.model.errors import CalabashError
 
 TEAM = "team"
-LOOK = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
-FOREVER = f"{LOOK}; exec sleep 1000"
+SHOW = "load devices; load fill 16"  # which devices it sees, then how many bytes it gets
+FOREVER = f"{SHOW}; exec sleep 1000"
 SEES = "load devices; exec sleep 1000"  # takes nothing, so that it is in nobody's way where memory is not split
 A100, H100, T4 = "A100", "H100", "T4"
 
@@ -163,7 +163,7 @@ def test_a_card_changes_its_mode_when_the_last_one_leaves_and_not_before(product
         start(product, name, SEES, models=T4, mode="timeslice")
     for name in ("turn0", "turn1"):
         said(product, name, 1)
-    start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
+    start(product, "sliced", SHOW, {MEMORY: "2Gi", CORES: "30"}, models=T4)
     wait_for_message(product, "sliced", "devices in another sharing mode")
     start(product, "turn2", SEES, models=T4, mode="timeslice")
     wait_for_message(
@@ -198,7 +198,7 @@ def test_pods_of_the_multi_process_service_have_their_shares_and_limits_and_the_
 
 def test_memory_beyond_the_card_is_had_where_the_node_gives_it_and_waited_for_where_not(product: Product) -> None:
     start(product, "spilled", FOREVER, {MEMORY: "1Gi", CORES: "30"}, spill="512Mi", models=T4)
-    start(product, "large", LOOK, {MEMORY: "8Gi", CORES: "30"}, spill="5Gi", models=T4)
+    start(product, "large", SHOW, {MEMORY: "8Gi", CORES: "30"}, spill="5Gi", models=T4)
     got = said(product, "spilled", 2)
     assert 824 <= int(got[1]) // MIB <= 1024
     (held,) = wait_for_slices(product, 1).values()
@@ -210,7 +210,7 @@ def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_
     product: Product,
 ) -> None:
     cluster = product.cluster
-    until_told = f"{LOOK}; while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 1"
+    until_told = f"{SHOW}; while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 1"
     start(product, "before", until_told, {"nvidia.com/mig-1g.10gb": "1"}, restart="Always")
     first = said(product, "before", 2)
     start(product, "meanwhile", FOREVER, {"nvidia.com/mig-3g.40gb": "1"}, models=A100)
@@ -232,8 +232,8 @@ def test_a_part_by_mig_outlives_its_agent_and_its_container_and_is_given_though_
 
 def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_of_its_driver(product: Product) -> None:
     """The form in which KubeVirt's launcher looks for a device of ``calabash.dev/gpus``: a variable and its group's file."""
-    look = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
-    start(product, "machine", f"{look}; exec sleep 1000", models=T4, mode="passthrough")
+    inspect = "env; ls -d /dev/vfio/*; ls -d /run/calabash/* /usr/lib64/lib*; cat /etc/ld.so.preload; echo end"
+    start(product, "machine", f"{inspect}; exec sleep 1000", models=T4, mode="passthrough")
 
     def printed() -> list[str]:
         found = product.log(TEAM, "machine").splitlines()
@@ -254,7 +254,7 @@ def test_a_card_for_a_virtual_machine_has_its_group_and_its_address_and_nothing_
     assert (bound / "driver").resolve().name == "vfio-pci"
     assert [line for line in lines if line.startswith("/")] == [f"/dev/vfio/{group}", "/dev/vfio/vfio", SLOT_INSIDE]
     assert not {"CUDA_VISIBLE_DEVICES", "CALABASH_SIM", "LD_PRELOAD"} & environment.keys()
-    start(product, "sliced", LOOK, {MEMORY: "2Gi", CORES: "30"}, models=T4)
+    start(product, "sliced", SHOW, {MEMORY: "2Gi", CORES: "30"}, models=T4)
     wait_for_message(product, "sliced", "devices in another sharing mode")
     product.delete(TEAM, "machine")
     assert len(said(product, "sliced", 2)) == 2
@@ -275,7 +275,7 @@ def test_a_drained_card_takes_nothing_new_and_is_put_back_and_tested_by_order(pr
     said(product, "stays", 2)
     drain.cordon()
     cluster.wait_for(lambda: told().reason == "drained: a new fan", "the agent to have heard of it")
-    start(product, "later", LOOK, {MEMORY: "1Gi", CORES: "30"}, models=T4)
+    start(product, "later", SHOW, {MEMORY: "1Gi", CORES: "30"}, models=T4)
     wait_for_message(product, "later", "unhealthy")
     assert told().state == "draining"
     assert product.pod(TEAM, "stays")["status"]["phase"] == "Running"

@@ -1,4 +1,4 @@
-"""The real node that tests are given: it runs containers, survives its components' deaths, and leaves nothing."""
+"""Tests of the test cluster's real node: it runs containers, survives crashes of its components, and removes everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner with a real API server and a real kube-scheduler: pods go where it planned, whatever happens."""
+"""Tests of the planner with a real API server and kube-scheduler: pods are bound as planned, also after failures."""
 
 from __future__ import annotations
 

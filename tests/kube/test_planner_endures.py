@@ -1,4 +1,4 @@
-"""The planner while everything around it breaks: no device is given twice, no pod is lost, and it goes on soon after."""
+"""Tests of the planner under injected faults: no device is allocated twice, no pod is lost, and planning resumes."""
 
 from __future__ import annotations
 

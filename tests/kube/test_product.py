@@ -1,4 +1,4 @@
-"""The product as it is installed: the image that ``make image`` makes, the chart by Helm, on a real kubelet and containerd.
+"""Tests of the installed product: the image of ``make image`` and the chart, on a real kubelet and containerd.
 
 Nothing runs beside the cluster. ``CALABASH_IMAGE`` names an archive to take instead of making one.
 """

@@ -1,4 +1,4 @@
-"""The cache of built programs: what names a directory of it, when Go is asked, and that builders wait for each other."""
+"""Tests of the cache of built programs: names of its directories, calls of Go, and concurrent builders."""
 
 from __future__ import annotations
 

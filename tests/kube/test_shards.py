@@ -1,4 +1,4 @@
-"""Planners that share a real cluster by pools of nodes, under load: no device is given twice, whatever becomes of them."""
+"""Tests of planners that share a real cluster by pools of nodes: no device is allocated twice, also after failures."""
 
 from __future__ import annotations
 

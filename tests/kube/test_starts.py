@@ -1,4 +1,4 @@
-"""Right limits in short: the agent behind a driven kubelet, killed and asked again, while tokens pass from pod to pod."""
+"""Test of limits with a simulated kubelet that reuses device IDs, while the agent is killed and calls are repeated."""
 
 from __future__ import annotations
 

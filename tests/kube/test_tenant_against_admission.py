@@ -1,4 +1,4 @@
-"""A pod of a tenant against admission, and admission killed while pods are created, on a real API server."""
+"""Tests of hostile pods against admission, and of admission killed while pods are created, on a real API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user with the role ``edit`` in one namespace, against the planner and another namespace's pods, on a real cluster."""
+"""Tests of attacks by a user with the role ``edit`` in one namespace on the planner and another namespace's pods."""
 
 from __future__ import annotations
 

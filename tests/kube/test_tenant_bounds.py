@@ -1,4 +1,4 @@
-"""A service account with the role ``edit`` in one namespace against the queues of others, on a real node.
+"""Tests of attacks by a service account with the role ``edit`` in one namespace on the queues of other tenants.
 
 Whatever it creates there: its pods keep to the limit of its queue, it gives back what it borrowed, and tiny slices keep no
 other queue from whole devices.

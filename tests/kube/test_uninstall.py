@@ -1,4 +1,4 @@
-"""Uninstallation of the chart by Helm on a real API server, and what its cleanup leaves there."""
+"""Tests of the uninstallation of the chart by Helm on a real API server, and of its cleanup."""
 
 from __future__ import annotations
 

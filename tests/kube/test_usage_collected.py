@@ -1,4 +1,4 @@
-"""Usage of pods on two nodes of a real cluster is collected in one place, although programs are killed meanwhile."""
+"""Tests that the usage of pods on two nodes is collected in one place, although programs are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Collected:
     store: Store
     cluster: Cluster
 
-    def of(self, allocation: str) -> list[UsageRecord]:
+    def records_of(self, allocation: str) -> list[UsageRecord]:
         return [one for one in self.store.usage() if one.allocation == allocation]
 
 
@@ -110,7 +110,7 @@ class SlotWatch:
     def __init__(self, node: GpuNode) -> None:
         self._node = node
         self._stop = threading.Event()
-        self.looks: list[tuple[float, bool, float]] = []  # begin of a look, its answer, its end
+        self.polls: list[tuple[float, bool, float]] = []  # begin of a poll, its answer, its end
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -118,20 +118,20 @@ class SlotWatch:
         while not self._stop.wait(0.02):
             begun = time.monotonic()
             there = bool(self._node.slots())
-            self.looks.append((begun, there, time.monotonic()))
+            self.polls.append((begun, there, time.monotonic()))
 
     def end(self) -> tuple[float, float]:
         """Return how many seconds the slot was there at least and at most."""
         self._stop.set()
         self._thread.join()
-        first = next(i for i, (_, there, _) in enumerate(self.looks) if there)
-        last = max(i for i, (_, there, _) in enumerate(self.looks) if there)
-        least_s = self.looks[last][0] - self.looks[first][2]
-        return least_s, self.looks[last + 1][2] - self.looks[first - 1][0]
+        first = next(i for i, (_, there, _) in enumerate(self.polls) if there)
+        last = max(i for i, (_, there, _) in enumerate(self.polls) if there)
+        least_s = self.polls[last][0] - self.polls[first][2]
+        return least_s, self.polls[last + 1][2] - self.polls[first - 1][0]
 
     def is_over(self) -> bool:
         """Return True if the last look found no slot."""
-        return bool(self.looks) and not self.looks[-1][1]
+        return bool(self.polls) and not self.polls[-1][1]
 
 
 def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(collected: Collected) -> None:
@@ -161,11 +161,11 @@ def test_what_pods_hold_on_two_nodes_is_collected_though_an_agent_is_killed(coll
         least_s, most_s = watch.end()
         mine = container_allocation(uid, "main")
         cluster.wait_for(partial(complete, collected, node, mine), "the usage of a pod")
-        found = collected.of(mine)
+        found = collected.records_of(mine)
         held_s = sum(one.to_s - one.from_s for one in found)
         assert least_s * 0.999 - TICK_S <= held_s <= most_s * 1.001 + TICK_S, (least_s, held_s, most_s)
-        used_s, truth_s = sum(one.used_gpu_s for one in found), KERNELS * KERNEL_NS / 1e9
-        assert abs(used_s - truth_s) <= truth_s * 0.001 + TICK_S, (used_s, truth_s)
+        used_s, expected_s = sum(one.used_gpu_s for one in found), KERNELS * KERNEL_NS / 1e9
+        assert abs(used_s - expected_s) <= expected_s * 0.001 + TICK_S, (used_s, expected_s)
         assert {(one.tenant, one.project, one.user, one.device) for one in found} == {
             ("vision", "default", "namespace:default", node.devices()[0])
         }
@@ -191,7 +191,7 @@ def complete(collected: Collected, node: GpuNode, allocation: str) -> bool:
     own = open_store(f"sqlite:///{node.node.outside('/var/lib/calabash/agent.db')}")
     try:
         ended = [one for one in own.allocations(ended=True) if one.id == allocation and one.ended_at]
-        return bool(ended) and own.outbox.waiting() == 0 and bool(collected.of(allocation))
+        return bool(ended) and own.outbox.waiting() == 0 and bool(collected.records_of(allocation))
     finally:
         own.close()
 

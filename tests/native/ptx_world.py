@@ -90,8 +90,12 @@ def kernel(body: str, parameters: int, declarations: str = "") -> str:
 
 
 def elementwise(instruction: str, types: str, registers: str) -> str:
-    """Return a kernel ``p0[i] = instruction(p1[i], ...)``: types of result and sources (u32 f64 ...), which also name
-    the registers.
+    """Return a kernel ``p0[i] = instruction(p1[i], ...)``.
+
+    Args:
+        instruction: PTX instruction.
+        types: types of the result and the sources, such as ``u32 f64``.
+        registers: registers of the result and the sources, such as ``%r0 %f1``.
     """
     sizes = {"16": 2, "32": 4, "64": 8}
     body = ""

@@ -180,8 +180,9 @@ def launched() -> Any:
 
 
 def refused() -> Any:
-    """Return the results of launches that a driver refuses at once; the forwarding driver must return what a local
-    driver returns.
+    """Return the results of launches that a driver refuses at once.
+
+    The forwarding driver must return what a local driver returns.
     """
     context = start()
     function = function_of(load(), "nothing")

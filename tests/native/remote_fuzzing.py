@@ -1,5 +1,4 @@
-"""Fuzzing of the worker under address and undefined-behaviour sanitizers, with recorded and mutated frames of
-programs.
+"""Fuzzing of the worker under sanitizers, with recorded and mutated frames of programs.
 
 As a module it runs for as many frames as requested: ``python -m tests.native.remote_fuzzing --frames 100000``. A
 session that fails is reported with its number; the frames of its batch are not counted. The simulated driver behind
@@ -115,8 +114,10 @@ class SessionFailedError(Exception):
 def feed(
     fuzzer: Path, recording: Path, node: CudaNode, *, seed: int, sessions: int, **environment: str
 ) -> tuple[int, ...]:
-    """Return the number of frames read, of mutated frames, of sessions, of stopped sessions, of copies from the
-    driver to page-locked memory, and of other copies. Raises SessionFailedError.
+    """Return the counts of a batch. Raises SessionFailedError.
+
+    The counts are of frames read, mutated frames, sessions, stopped sessions, copies from the driver to page-locked
+    memory, and other copies.
     """
     options = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=99", "UBSAN_OPTIONS": "exitcode=99:print_stacktrace=1"}
     with tempfile.TemporaryFile("w+") as told:

@@ -82,9 +82,7 @@ class RemoteNode(CudaNode):
         return [int(pid) for pid in children.read_text().split()]
 
     def wait_for_workers(self) -> None:
-        """Wait until all workers have ended, which they do when their program ends; check that they printed only their
-        driver's output.
-        """
+        """Wait until all workers have ended with their program; check that they printed only output of their driver."""
         until(lambda: not self.workers(), "the workers are still there")
         assert [line for line in self.said.read_text().splitlines() if not line.startswith("simulated CUDA: ")] == []
 

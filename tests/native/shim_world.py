@@ -173,9 +173,7 @@ class World:
     def slot(
         self, name: str = "slot", *, cap: int = GIB, spill: int = 0, devices: tuple[int, ...] = (0,), context: int = 0
     ) -> Slot:
-        """Make a slot over these devices of the node, each with the same cap, of which so much may be beyond the
-        card.
-        """
+        """Make a slot over these devices of the node, each with the same cap, of which ``spill`` bytes may be off the card."""
         uuids = self.uuids()
         path = self.path / name
         entries = tuple(SlotDevice(uuid=uuids[i], memory_limit_bytes=cap, spill_bytes=spill) for i in devices)

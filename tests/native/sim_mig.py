@@ -39,9 +39,7 @@ C1, C2, C3 = 0, 1, 2
 def create_partitions(
     state: Path, card: int, layout: Sequence[tuple[tuple[int, int], int, Sequence[int]]]
 ) -> list[str]:
-    """Partition a card into (profile, first memory slice, compute instances); return the UUIDs of all its MIG
-    devices.
-    """
+    """Partition a card into (profile, first memory slice, compute instances); return the UUIDs of all its MIG devices."""
     rows = [[profile, start, size, list(parts)] for (profile, size), start, parts in layout]
     done = subprocess.run(
         [sys.executable, "-c", _CUT, json.dumps([card, rows])],

@@ -83,8 +83,9 @@ def instructions(library: Path, function: str = "") -> list[tuple[int, str, str]
 
 
 def test_exclusive_stores_of_the_page_library_have_bounded_retries() -> None:
-    """A loop of exclusive load and store ends if no other core writes to the line; a tenant may write to it
-    continuously. An emulator cannot show that, because its exclusive stores fail only if the value has changed.
+    """A tenant that writes to a cache line continuously would keep an unbounded loop of exclusive loads and stores running.
+
+    An emulator cannot show that, because its exclusive stores fail only if the value has changed.
     """
     library = instructions(cross_libraries() / "lib/libcalabash-page.so")
     operations = [operation for _, operation, _ in library]
@@ -142,7 +143,7 @@ def test_symbols_are_looked_up_as_without_the_shim() -> None:
 # and how many pass. Not among them: programs that start a program (the emulator cannot start the next one of its kind), NVML
 # (asked by this machine's Python), what reads standard error (this machine's loader says that it leaves a library out), who
 # looks whether a sibling lives (the emulator invents the start time that a process reads of itself), allocations beyond the
-# 24 GiB of addresses that the simulated driver takes where books are kept of them, and what holds a clock against the product.
+# 24 GiB of addresses that the simulated driver takes if they are recorded, and what holds a clock against the product.
 AGAIN = {
     "the simulated driver": (
         "sim_cuda",

@@ -1,6 +1,4 @@
-"""Tests of the container image for aarch64: its own Python, run by an emulator, runs the product and serves a
-tenant's pages.
-"""
+"""Tests of the container image for aarch64: its Python, in an emulator, runs the product and serves a tenant's pages."""
 
 from __future__ import annotations
 

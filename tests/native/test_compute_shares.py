@@ -1,6 +1,7 @@
-"""End-to-end tests of compute shares on the simulated driver, in virtual time, checked against the simulated card's
-own accounting: shim and arbiter process. One test is in real time, for the parts that virtual time replaces: the
-kernel's clock and its futexes.
+"""End-to-end tests of compute shares: shim and arbiter process on the simulated driver, in virtual time.
+
+The shares are checked against the simulated card's own accounting. One test is in real time, for the parts that virtual
+time replaces: the kernel's clock and its futexes.
 
 ``test_compute_virtual.py`` has the shares of many processes and the return of lent time.
 """

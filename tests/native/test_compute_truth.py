@@ -31,9 +31,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[MisreportLab]:
 def _beside_honest(
     world: MisreportLab, share: int, policy: ComputePolicy, lies: tuple[str, ...], *more: object, preload: bool = True
 ) -> tuple[float, float]:
-    """Run a forging tenant beside an honest one of a fixed share, the rest of the card; return what each got in
-    percent.
-    """
+    """Run a forging tenant beside an honest one that has the rest of the card; return the share of each in percent."""
     world.audited_slot(LIAR, share, policy)
     world.audited_slot(HONEST, 100 - share)
     if lies:

@@ -1,5 +1,6 @@
-"""Tests of compute shares of many processes in virtual time, with the real library, arbiter and simulated card,
-independent of the load of the machine. ``bench/_virtual.py`` explains it.
+"""Tests of compute shares of many processes in virtual time, independent of the load of the machine.
+
+Library and arbiter are real, the card is simulated; see ``bench/_virtual.py``.
 """
 
 from __future__ import annotations

@@ -77,9 +77,7 @@ for step in STEPS:
 
 
 def _walk(geometry: MigGeometry, dice: random.Random, length: int) -> list[list[int]]:
-    """Return steps: a profile, a start and its size; or -1 and the instance to destroy, if there is one by our own
-    computation.
-    """
+    """Return random steps: a profile, a start and its size; or -1 and the instance to destroy, if ours has one."""
     steps: list[list[int]] = []
     alive: list[tuple[MigProfile, int]] = []
     state = MigState()

@@ -1,5 +1,4 @@
-"""Tests of code of programs with a remote GPU: images by hash, kernels known from the answer, launches, and questions
-that are asked once.
+"""Tests of modules and kernels on a remote GPU: images sent by hash, launches, and answers that are cached.
 
 The traffic is checked by the driver's own counters, not by time.
 """

@@ -1,6 +1,4 @@
-"""Tests of failures of a program's connection, worker or server: they cause a delay, or one correct error, never a
-hang.
-"""
+"""Tests of failures of a program's connection, worker or server: they cause a delay or one correct error, never a hang."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests that memory behaves through the forwarding driver as with a local one: the same program prints the same
-lines.
-"""
+"""Tests that memory behaves as with a local driver: the same program prints the same lines."""
 
 from __future__ import annotations
 

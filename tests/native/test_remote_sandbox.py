@@ -34,9 +34,7 @@ def probe() -> Path:
 
 @pytest.fixture
 def outcome(probe: Path, tmp_path: Path) -> dict[str, int]:
-    """Return the error of each attempt, 0 for success; run as root where the tests are, so that only the filter can
-    refuse.
-    """
+    """Return the error of each attempt, 0 for success; attempts run as root if the tests do, so only the filter refuses."""
     present = tmp_path / "present"
     present.write_text("as it was")
     with subprocess.Popen(["sleep", "600"]) as unrelated_process:

@@ -1,6 +1,4 @@
-"""Tests of checkpoints on a slice: only its own processes, and their memory is released and charged again within the
-cap.
-"""
+"""Tests of checkpoints on a slice: of its own processes only, whose memory is released and charged again within the cap."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of symbol look-up: however a program finds the driver, it gets the hook; everything else behaves as without
-the shim.
-"""
+"""Tests of symbol look-up: each way to find the driver gives the hook; all else behaves as without the shim."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_utilisation_is_the_slices_own_and_an_idle_slice_has_no_samples(world: W
 
 
 def test_slice_without_cap_and_policy_limits_visible_devices_only(world: World) -> None:
-    """In a slice of a whole card or of a share of its time, only the visible devices are limited; all else is the driver's."""
+    """A slice of a whole card, or of a share of its time, limits the visible devices only; the driver answers all else."""
     uuids = world.uuids()
     slot = world.slot(devices=(3, 1), cap=0)
     own = [uuid.removeprefix("GPU-") for uuid in (uuids[3], uuids[1])]

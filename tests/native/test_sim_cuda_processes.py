@@ -46,9 +46,7 @@ def spin(node: CudaNode, count: int, each_ns: int, processes: int) -> list[float
 
 
 def alone_ms(node: CudaNode, count: int, each_ns: int) -> float:
-    """Return the median of the same for a single process, because other work of the machine may come between two
-    launches.
-    """
+    """Return the median of the same for a single process, as other work of the machine may come between two launches."""
     return statistics.median(spin(node, count, each_ns, 1)[0] for _ in range(REPEATS))
 
 

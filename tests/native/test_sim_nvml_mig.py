@@ -1,6 +1,4 @@
-"""Tests of MIG in the simulated NVML: modes, exact placements, creation and destruction of instances, by the real
-nvidia-ml-py.
-"""
+"""Tests of MIG in the simulated NVML, with the real nvidia-ml-py: modes, placements, instances."""
 
 from __future__ import annotations
 

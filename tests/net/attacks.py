@@ -1,6 +1,4 @@
-"""Frames that a hostile station sends towards a station of another tenant, which may have the same addresses; each has a
-mark.
-"""
+"""Frames with marks that a hostile station sends to a station of another tenant, which may have the same addresses."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class Attack:
 
 
 def attacks(sender: End, victim: End, router_mac: str) -> Iterator[Attack]:
-    """Return frames from ``sender`` to ``victim``: by each way to its MAC, to broadcast addresses, and to the sender's
-    router.
-    """
+    """Return frames from ``sender`` to ``victim``: to its MAC, to broadcast addresses, and to the sender's router."""
     for what, target in (("straight", victim.mac), ("broadcast", BROADCAST), ("by the router", router_mac)):
         yield from _unicast(f"{what}, honest", sender, victim, sender.mac, target)
         yield from _unicast(f"{what}, spoofed MAC", sender, victim, victim.mac, target)

@@ -58,8 +58,9 @@ def _tenant(number: int) -> Iterator[NetworkObject]:
 
 
 def attempts(networks: Networks, count: int, seed: int) -> Iterator[Attempt]:
-    """Return packets from random ports to ports of other tenants: to their addresses, to their MACs, with forged senders, and
-    from outside.
+    """Return packets from random ports to ports of other tenants.
+
+    They are sent to the addresses and MACs of these ports, with forged senders, and from outside.
     """
     chance = random.Random(seed)
     names = [vpc.name for vpc in networks.all(Vpc)]

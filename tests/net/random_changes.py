@@ -68,9 +68,7 @@ class Endurance:
         self._southbound = DatabaseServer(directory / "sb", "OVN_Southbound")
 
     def run(self, *, changes: int, crashes: int) -> RunCounts:
-        """Run the changes and crashes. Fails if a VPC is half done after a crash, or OVN differs from the networks at the
-        end.
-        """
+        """Run the changes and crashes; fail if one leaves a VPC half done, or OVN differs from the networks at the end."""
         self._northbound.start()
         self._southbound.start()
         reader = Northbound(self._northbound.remote, lock="")
@@ -85,7 +83,7 @@ class Endurance:
             for crash in range(crashes):
                 self._crash(reader, changes // crashes + (crash < changes % crashes))
             with self._controller() as alive:
-                until(lambda: alive() and not self.left(reader), within_s=WITHIN_S, what="OVN is as the book says")
+                until(lambda: alive() and not self.left(reader), within_s=WITHIN_S, what="OVN is as the networks say")
             self.endured.left = len(self.left(reader))
             return self.endured
         finally:

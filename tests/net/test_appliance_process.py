@@ -1,4 +1,4 @@
-"""The process that keeps a lab's appliances: what a user starts, kills and starts again."""
+"""Tests of the process that reconciles the appliances of a lab: start, kill and restart."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def realize(lab: Lab) -> Iterator[RealizedLab]:
 
 
 def two_pairs() -> Networks:
-    """An NFV gateway and a balancer that HAProxy carries out."""
+    """Return networks with an NFV gateway and a layer 7 balancer, which are appliances."""
     networks = Networks()
     for item in (
         Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
@@ -65,8 +65,8 @@ def two_pairs() -> Networks:
     return networks
 
 
-def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
-    words = ["--home", str(home), "--book", str(book), "--lab", lab.record.prefix]
+def started(home: Path, file: Path, lab: Lab) -> subprocess.Popen[bytes]:
+    words = ["--home", str(home), "--book", str(file), "--lab", lab.record.prefix]
     with open(home / "said", "ab") as said:
         return subprocess.Popen(
             [sys.executable, "-m", "calabash.controllers.appliances", *words], stdout=said, stderr=said
@@ -76,14 +76,14 @@ def started(home: Path, book: Path, lab: Lab) -> subprocess.Popen[bytes]:
 def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
     realized: RealizedLab, lab: Lab, tmp_path: Path
 ) -> None:
-    book = tmp_path / "book.json"
+    file = tmp_path / "book.json"
     objects = [
         {"kind": kind_of(item).value, "name": item.name, "generation": 1, "spec": encode(item)}
         for item in realized.networks.items()
     ]
-    book.write_text(json.dumps({"revision": 1, "whole": True, "objects": objects, "removed": []}))
+    file.write_text(json.dumps({"revision": 1, "whole": True, "objects": objects, "removed": []}))
     web = realized.station("h1", "red/a/web1")
-    first = started(tmp_path, book, lab)
+    first = started(tmp_path, file, lab)
     with Banner(lab.world, 8000, "world"):
 
         def reaches() -> bool:
@@ -95,9 +95,9 @@ def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
             first.send_signal(signal.SIGKILL)
             first.wait()
         assert reaches()
-        second = started(tmp_path, book, lab)
+        second = started(tmp_path, file, lab)
         try:
-            book.write_text(json.dumps({"revision": 2, "whole": True, "objects": [], "removed": []}))
+            file.write_text(json.dumps({"revision": 2, "whole": True, "objects": [], "removed": []}))
             eventually(lambda: not reaches(), "the next one takes the gateway away")
         finally:
             second.terminate()
@@ -108,10 +108,10 @@ def test_a_killed_process_leaves_its_gateway_at_work_and_the_next_takes_it_over(
 def test_a_lab_that_ends_takes_its_appliances_with_it(lab_prefix: str, tmp_path: Path, killed: bool) -> None:
     needs.need_appliances()
     own = "k" + lab_prefix[1:]
-    book, said = tmp_path / "book.json", tmp_path / "said"
-    write_networks(book, two_pairs())
+    file, said = tmp_path / "book.json", tmp_path / "said"
+    write_networks(file, two_pairs())
     with Lab(prefix=own, directory=register() / own, hosts=("h1",), gateways=("g1",)) as lab:
-        keeper = started(tmp_path, book, lab)
+        keeper = started(tmp_path, file, lab)
         try:
             eventually(lambda: len(namespaces.named(f"{own}-g1x")) == 4, "all replicas are there", told=said.read_text)
             if killed:

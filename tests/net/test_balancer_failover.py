@@ -1,4 +1,4 @@
-"""A layer 4 balancer whose backend stops listening while its port lives: new connections go to the others at once."""
+"""Tests of a layer 4 balancer whose backend stops listening: new connections go to the other backends at once."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def balanced(lab: Lab) -> Iterator[Balanced]:
 
 
 def ready(networked: Networked) -> tuple[bool | None, str]:
-    """The condition of the balancer's backends, as the pool tells it."""
+    """Return the condition of the balancer's backends, as the pool reports it."""
     shown: Any = networked.world.client.get("/v1/networks/objects/lb?name=red/web")
     found = next((c for c in shown["status"]["conditions"] if c["kind"] == "ready"), None)
     return (found["holds"], found["message"]) if found is not None else (None, "")
 
 
 def connected(client: Station, wanted: str) -> socket.socket:
-    """A connection to that backend by the balancer's address."""
+    """Return a connection to that backend by the balancer's address."""
     for _ in range(100):
         one = client.socket(socket.AF_INET, socket.SOCK_STREAM)
         one.settimeout(60)

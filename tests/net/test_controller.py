@@ -1,4 +1,4 @@
-"""The network controller against a whole control plane of OVN that moves no packets; no root is needed."""
+"""Tests of the network controller with a complete OVN control plane that moves no packets; root is not needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REALIZED, READY, VALID = ConditionKind.REALIZED, ConditionKind.READY, ConditionK
 
 @pytest.fixture
 def plane(lab_prefix: str) -> Iterator[Lab]:
-    """Databases, northd, one host and one gateway host without a datapath. About half a second."""
+    """Start databases, northd, one host and one gateway host without a datapath, in about half a second."""
     needs.need(packets=False)
     prefix = f"d{lab_prefix[1:]}"
     with Lab(prefix=prefix, directory=register() / prefix, hosts=("h1",), gateways=("g1",), dummy=True) as made:

@@ -1,4 +1,4 @@
-"""Parts of the control plane die while packets flow: none is lost, and what should be in OVN is there again."""
+"""Tests of crashes of the control plane while packets flow: none is lost, and OVN gets its configuration again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def networks() -> Networks:
 
 @pytest.fixture(scope="module")
 def pair(lab: Lab, networks: Networks) -> Iterator[tuple[Station, Station]]:
-    """Two stations of one VPC on two hosts, between which packets pass."""
+    """Create two stations of one VPC on two hosts."""
     with Controller(lab.northbound, lab.southbound) as controller:
         controller.realize(networks)
     made = []
@@ -39,7 +39,7 @@ def pair(lab: Lab, networks: Networks) -> Iterator[tuple[Station, Station]]:
 
 @pytest.fixture
 def flowing(pair: tuple[Station, Station]) -> Stream:
-    """Frames have passed before anything is done."""
+    """Return a stream of frames between the stations, after waiting until frames pass."""
 
     def passes() -> bool:
         with Stream(*pair) as stream:  # tried again until the path is there

@@ -1,4 +1,4 @@
-"""The controller as a process beside a pool: started, killed, ended with it, and killed while networks change."""
+"""Tests of the controller as a process beside a pool: its start, its end with the pool, and kills at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from calabash.net.store.networks import Networks
 
 @pytest.fixture
 def plane(lab_prefix: str) -> Iterator[Lab]:
-    """A control plane that moves no packets."""
+    """Start a control plane that moves no packets."""
     needs.need(packets=False)
     prefix = f"e{lab_prefix[1:]}"
     with Lab(prefix=prefix, directory=register() / prefix, hosts=("h1",), gateways=(), dummy=True) as made:
@@ -46,7 +46,7 @@ def connection(plane: Lab) -> NetworkConnection:
 
 
 def pid_of(home: Path) -> int:
-    """The controller's process, 0 when none runs."""
+    """Return the PID of the controller; 0 if none runs."""
     try:
         pid = int((home / LOCK_FILE).read_text() or "0")
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -105,15 +105,15 @@ def test_a_pool_with_networks_keeps_its_controller_running(world: World, plane: 
 
 def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: Lab, tmp_path: Path) -> None:
     chance = random.Random(7)
-    book = tmp_path / "book.json"
+    file = tmp_path / "book.json"
     write_connection(tmp_path, connection(plane))
     networks = vpc_with_ports(Networks(), "v0")
     for number in range(8):
         for _ in range(chance.randrange(1, 6)):
             networks = changed(networks, chance)
-        write_networks(book, networks)
+        write_networks(file, networks)
         process = subprocess.Popen(
-            [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)],
+            [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(file)],
             stderr=subprocess.DEVNULL,
         )
         until(functools.partial(runs, tmp_path, process.pid))
@@ -128,7 +128,7 @@ def test_a_controller_that_is_killed_at_any_moment_leaves_nothing_half(plane: La
 
 
 def changed(networks: Networks, chance: random.Random) -> Networks:
-    """A VPC more or less, or a port."""
+    """Return the networks with a random change: a VPC or a port is added or removed."""
     vpcs = [vpc for vpc in networks.vpcs if vpc]
     action = chance.randrange(4)
     if action == 0 or not vpcs:
@@ -171,10 +171,10 @@ def test_settings_are_read_as_they_were_written_and_refused_where_they_cannot_be
 
 
 def test_only_one_controller_runs_for_a_home(plane: Lab, tmp_path: Path) -> None:
-    book = tmp_path / "book.json"
-    write_networks(book, Networks())
+    file = tmp_path / "book.json"
+    write_networks(file, Networks())
     write_connection(tmp_path, connection(plane))
-    command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(book)]
+    command = [sys.executable, "-m", "calabash.controllers.networks", "--home", str(tmp_path), "--book", str(file)]
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         until(lambda: pid_of(tmp_path) == first.pid)

@@ -1,4 +1,4 @@
-"""The network controller by TLS: it works with its certificate, and sends nothing to a server without a valid one."""
+"""Tests of the network controller over TLS: it sends nothing to a server without a valid certificate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def authority(tmp_path: Path) -> LabAuthority:
 
 @pytest.fixture
 def central(tmp_path: Path, authority: LabAuthority) -> Iterator[tuple[str, str]]:
-    """Both databases by TLS, the southbound one for those of the hosts' role alone, and northd."""
+    """Start northd and both databases over TLS; the southbound one admits only clients of the hosts' role."""
     issued(authority, tmp_path / "central", "central")
     north = DatabaseServer(tmp_path / "nb", keys=tmp_path / "central")
     south = DatabaseServer(tmp_path / "sb", "OVN_Southbound", keys=tmp_path / "central")

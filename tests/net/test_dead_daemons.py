@@ -1,4 +1,4 @@
-"""Daemons of OVN that others run and that stay dead are told in the condition READY of the VPCs that need them."""
+"""Tests that dead OVN daemons are reported in the condition READY of the VPCs that need them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plane(lab_prefix: str) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def controller(plane: Lab) -> Iterator[Controller]:
-    """VPC red has a port on h1 and leaves by a gateway; blue has a port on h2, which is the controller's own host."""
+    """Run a controller for two VPCs: red has a port on h1 and a gateway, blue a port on h2, the controller's host."""
     networks = vpc_with_ports(vpc_with_ports(Networks(), "red", 1), "blue", 1)
     networks, _ = networks.put(
         Uplink(name="up", cidr=parse_network("198.51.100.0/24"), gateway=parse_address("198.51.100.1"))
@@ -59,7 +59,7 @@ def message(controller: Controller, vpc: str) -> str:
     return controller.condition(NetworkKind.VPC, vpc, ConditionKind.READY)[2]
 
 
-ALL_WELL = {"red": (True, "active"), "blue": (True, "active")}
+ALL_WORK = {"red": (True, "active"), "blue": (True, "active")}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_dead_daemon_is_told_by_the_vpcs_that_need_it_until_it_runs_again(
         assert all(message(controller, vpc) == f"hosts that do not respond: {on}" for vpc in silent)
     finally:
         owner.start(daemon)
-    until(partial(all_are, controller, ALL_WELL), within_s=WITHIN_S, what="all is well again")
+    until(partial(all_are, controller, ALL_WORK), within_s=WITHIN_S, what="all is well again")
 
 
 def all_are(controller: Controller, told: dict[str, tuple[bool, str]]) -> bool:

@@ -1,4 +1,4 @@
-"""``calabash net doctor``: each thing that networks need is taken away once, and named."""
+"""Tests of ``calabash net doctor``: each requirement of networks is removed once, and reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def found(world: World, switch: str = "", *, patience_s: float = 0.5) -> dict[str, tuple[str, str]]:
-    """``patience_s`` is short: what is looked for is broken, and does not get well by waiting."""
+    """Return the results by check. ``patience_s`` is short, as broken parts do not recover by waiting."""
     return {f.check: (f.result, f.text) for f in examine(world.home, world.client, switch, patience_s=patience_s)}
 
 
@@ -49,10 +49,10 @@ def test_what_is_wrong_is_named_and_what_is_well_is_said(world: World, plane: La
     until(lambda: realized(world.client, "port", "red/a/web1"))
     switch = plane.host("h1").ovs_socket
     plane.host("h1").vsctl("add-port", "br-int", "v0", "--", "set", "interface", "v0", "external_ids:iface-id=x")
-    well = found(world, switch, patience_s=60.0)
-    assert {check: text for check, (result, text) in well.items() if result != "ok"} == {}
-    assert well["pool"][1].startswith("1 VPCs, 4 objects")
-    assert well["hosts"] == ("ok", "2 of 2 respond")
+    results = found(world, switch, patience_s=60.0)
+    assert {check: text for check, (result, text) in results.items() if result != "ok"} == {}
+    assert results["pool"][1].startswith("1 VPCs, 4 objects")
+    assert results["hosts"] == ("ok", "2 of 2 respond")
 
     plane.host("g1").kill("ovn-controller")
     until(lambda: found(world)["hosts"] == ("fail", "1 of 2 respond; silent: g1"), what="the silent host is named")

@@ -1,4 +1,4 @@
-"""Features of a VPC, each with packets: ranges, gateways, services, peering, lines, groups, rate limits, DHCP and DNS.
+"""Tests of features of a VPC with packets: ranges, gateways, services, peering, groups, rate limits, DHCP and DNS.
 
 ``red`` and ``blue`` have the same addresses, ``green`` has others.
 """
@@ -70,7 +70,7 @@ Stations = dict[str, Station]
 
 @pytest.fixture(scope="module")
 def stations(site: Site) -> Stations:
-    """Ports on hosts, and gateways of red and blue; ports of the group ``open`` are open at 8000 to anybody."""
+    """Create ports on hosts, and gateways of red and blue; the group ``open`` admits all clients to port 8000."""
     site.put(Uplink(name="ext", cidr=ip_network("198.51.100.0/24"), gateway=ip_address(WORLD)))
     for name in ("red", "blue"):
         opened = [
@@ -102,7 +102,7 @@ def stations(site: Site) -> Stations:
 
 @pytest.fixture(scope="module")
 def banners(stations: Stations, lab: Lab) -> Iterator[None]:
-    """Every station tells its name at 8000, and so does the world."""
+    """Run servers at port 8000 of every station and of the outside, which answer with their names."""
     with ExitStack() as opened:
         for name, station in (stations | {"world": lab.world}).items():
             opened.enter_context(Banner(station, 8000, name))
@@ -266,7 +266,7 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
 ) -> None:
     with ExitStack() as opened:
         opened.enter_context(Banner(stations["red/b/db"], 8100, "red/b/db"))
-        well = Banner(stations["red/a/web2"], 8100, "red/a/web2")
+        healthy = Banner(stations["red/a/web2"], 8100, "red/a/web2")
         site.put(Eip(name="red/front"))
         front = address_of(site, NetworkKind.EIP, "red/front")
         site.put(balancer("10.0.1.100"), balancer(front, "red/front"))
@@ -274,7 +274,7 @@ def test_a_balancer_spreads_connections_and_leaves_out_who_does_not_answer(
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
             until(lambda: answering(station, address, 80, 12) == both, within_s=60, what=f"both answer at {address}")  # noqa: B023
         assert silent(stations["blue/a/web1"], "10.0.1.100", 80)
-        well.close()
+        healthy.close()
         for station, address in ((stations["red/a/web1"], "10.0.1.100"), (lab.world, front)):
             until(lambda: answering(station, address, 80, 8) == {"red/b/db"}, within_s=60, what="one answers")  # noqa: B023
 

@@ -1,4 +1,4 @@
-"""Ports cannot configure other ports: forged DHCP, DHCPv6, redirects and neighbour answers are dropped.
+"""Tests that ports cannot configure other ports: forged DHCP, DHCPv6, redirects and neighbour answers are dropped.
 
 Each forged frame carries a mark. The sender sends a canary after the frames, so that a sniffer that has seen the canary would
 also have seen a forged frame that was let through. The same kinds of packet from OVN itself still arrive.
@@ -59,7 +59,7 @@ Stations = dict[str, Station]
 
 @pytest.fixture(scope="module")
 def stations(site: Site) -> Stations:
-    """Ports in a subnet with DHCP and in one without; their groups let every packet of the VPC in and out."""
+    """Create ports in a subnet with DHCP and in one without; their groups admit every packet of the VPC."""
     anything = tuple(
         SecurityRule(direction=direction, peer=peer)
         for direction in Direction
@@ -78,7 +78,7 @@ def stations(site: Site) -> Stations:
 
 
 def forged(rogue: Station, victim: Station) -> Iterator[Attack]:
-    """Frames by which ``rogue`` would configure ``victim`` or take the place of its router."""
+    """Return frames by which ``rogue`` would configure ``victim`` or pose as its router."""
     for what, mac, target in (("to the port", victim.mac, victim.address()), ("to all", BROADCAST, "255.255.255.255")):
         mark = new_mark()
         ends = (rogue.address(), target)
@@ -125,7 +125,7 @@ def test_forged_configuration_of_a_port_reaches_no_other_port(stations: Stations
 
 
 def advertisements(rogue: Station, mac: str) -> Iterator[bytes]:
-    """Router advertisements of ``rogue`` to all nodes and to the port with that MAC, plain and behind destination options."""
+    """Return router advertisements of ``rogue`` to all nodes and to that MAC, plain and behind destination options."""
     own = link_local(rogue.mac)
     for frame_to, target in ((ALL_NODES_MAC, ALL_NODES), (mac, ALL_NODES), (mac, link_local(mac))):
         advert = icmp6(own, target, _ADVERTISEMENT, _advertisement(rogue))
@@ -168,7 +168,7 @@ def test_a_port_of_the_agent_keeps_its_routes_and_addresses_when_another_port_ad
 
 
 def _routes(station: Station) -> str:
-    """The routes and addresses of IPv6 inside, without how long they are valid."""
+    """Return the IPv6 routes and addresses inside, without their lifetimes."""
     told = [station.run("ip", "-6", *words).stdout for words in (("route",), ("-o", "address"))]
     return re.sub(r"expires \d+sec|valid_lft.*", "", "".join(told))
 
@@ -212,7 +212,7 @@ def test_ovns_own_dhcp_and_router_advertisements_reach_the_port(site: Site, stat
 
 
 def _offer(victim: Station, rogue: Station) -> bytes:
-    """A BOOTP reply that names ``rogue`` as the router and the DNS server, without the mark."""
+    """Return a BOOTP reply that names ``rogue`` as the router and the DNS server, without the mark."""
     head = struct.pack("!BBBB4sHH4s4s4s4s", 2, 1, 6, 0, b"\x12\x34\x56\x78", 0, 0x8000, *map(socket.inet_aton, (
         "0.0.0.0", victim.address(), rogue.address(), "0.0.0.0")))  # fmt: skip
     own = socket.inet_aton(rogue.address())
@@ -221,7 +221,7 @@ def _offer(victim: Station, rogue: Station) -> bytes:
 
 
 def _advertisement(rogue: Station) -> bytes:
-    """Body of a router advertisement behind type, code and checksum: a default route, and a prefix to make addresses from."""
+    """Return the body of a router advertisement after type, code and checksum: a default route and an address prefix."""
     prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0) + socket.inet_pton(socket.AF_INET6, "2001:db8::")
     return struct.pack("!BBHII", 64, 0, 1800, 0, 0) + b"\1\1" + mac_bytes(rogue.mac) + prefix
 

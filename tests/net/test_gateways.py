@@ -1,4 +1,4 @@
-"""A VPC's way out survives the loss of a gateway host: OVN's pair of gateway hosts, with real packets."""
+"""Tests that a VPC's gateway survives the loss of one of OVN's two gateway hosts, with real packets."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def orders(controller: Controller) -> tuple[str, ...]:
 
 
 def rests(controller: Controller, host: str) -> bool:
-    """Also in the rows."""
+    """Return True if only this host is resting, and the rows have it last."""
     return controller.reconciler.surroundings.hosts.resting == (host,) == orders(controller)[1:]
 
 

@@ -1,4 +1,4 @@
-"""Two tenants with the same addresses on the same hosts: nothing of one comes to the other, to the platform or past it.
+"""Tests that packets of a tenant reach neither another tenant with the same addresses on the same hosts nor the platform.
 
 A sniffer that has seen nothing proves that nothing came, as it has seen the canary that its own tenant sent it afterwards by
 the same way; and all is sent twice with a canary after each, so that what a first packet is slow to set up is seen.
@@ -38,7 +38,7 @@ Stations = dict[str, Station]
 
 @pytest.fixture(scope="module")
 def stations(site: Site) -> Stations:
-    """Three ports of each tenant with the same addresses, and one of blue's with an address that red has not."""
+    """Create three ports of each tenant with the same addresses, and one of blue with an address that red has not."""
     for tenant in TENANTS:
         site.put(
             Vpc(name=tenant, cidrs=(ipaddress.ip_network("10.0.0.0/16"), ipaddress.ip_network("fd00:1::/56"))),
@@ -75,14 +75,14 @@ def sniffers(stations: Stations) -> Iterator[dict[str, Sniffer]]:
 
 
 def canary(sender: Station, receiver: Station, sniffer: Sniffer) -> None:
-    """Seen by the sniffer, or the test fails: it can see."""
+    """Send a marked frame that the sniffer must see, which proves that it works."""
     mark, ends = new_mark(), (sender.address(), receiver.address())
     send(sender, ethernet(sender.mac, receiver.mac, IPV4, ip(*ends, UDP, udp(*ends, (4000, 4001), mark))))
     assert sniffer.wait(mark), f"{receiver.name} sees no canary of {sender.name}"
 
 
 def canaries(stations: Stations, sniffers: dict[str, Sniffer]) -> None:
-    """One to every station from each other one of its tenant, from its own host and from the other."""
+    """Send a canary to every station from each other station of its tenant, on the same host and on the other."""
     for tenant in TENANTS:
         for receiver in stations_of_tenant(stations, tenant):
             for sender in stations_of_tenant(stations, tenant):
@@ -216,7 +216,7 @@ def test_nothing_of_a_tenant_comes_to_the_platforms_own_networks(site: Site, lab
 
 
 def _speak(lab: Lab, mark: bytes) -> None:
-    """One broadcast on each of the platform's networks, from h1's own side."""
+    """Send a broadcast on each of the platform's networks, from h1 itself."""
     for card in ("m0", "u0", "x0"):
         host = Station(name="h1", namespace=f"{lab.record.prefix}-h1", card=card, mac="", addresses=())
         send(host, ethernet("02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff", 0x88B6, mark))

@@ -1,4 +1,4 @@
-"""Only answers enter a VPC from outside, for every sender and method; and no packet leaves with an internal address."""
+"""Tests that a VPC admits only answers from outside, for every sender and method, and emits no internal address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Stations = dict[str, Station]
 
 @pytest.fixture(scope="module")
 def stations(site: Site) -> Stations:
-    """One station of each tenant, with the same address, and a gateway for each on one uplink."""
+    """Create a station of each tenant with the same address, and a gateway for each on one uplink."""
     site.put(
         Uplink(name="isp", cidr=ipaddress.ip_network("198.51.100.0/24"), gateway=ipaddress.ip_address("198.51.100.1")),
     )
@@ -44,7 +44,7 @@ def stations(site: Site) -> Stations:
 
 
 def gateway(site: Site, tenant: str) -> End:
-    """The VPC's router as the provider's network sees it."""
+    """Return the VPC's router as the provider's network sees it."""
     found = site.networks.find(NetworkGateway, f"{tenant}/out")
     assert found is not None
     assert found.address is not None
@@ -55,7 +55,7 @@ def gateway(site: Site, tenant: str) -> End:
 
 @pytest.fixture(autouse=True)
 def banner(lab: Lab) -> Iterator[str]:
-    """A server outside and the caller addresses that it sees; routes that a test sets end with it."""
+    """Run a server outside that answers with its caller's address; remove routes that a test set."""
     with Banner(lab.world, 8000, "world"):
         yield "world"
     lab.world.run("ip", "route", "flush", "10.0.0.0/8")
@@ -86,7 +86,7 @@ def test_who_routes_a_tenants_range_to_its_router_does_not_get_in(site: Site, la
 
 
 def test_no_frame_from_outside_comes_to_a_tenant(site: Site, lab: Lab, stations: Stations) -> None:
-    # A neighbour of the provider's router: whoever takes the router's own address takes it from everybody on that segment.
+    # A host on the segment of the provider's router. One that took the router's own address would take it from all hosts there.
     outside = End(mac=_mac(lab.world), address="198.51.100.77", address6="2001:db8:51::77")
     platform = End(mac=_mac(lab.world), address="172.30.0.1", address6="fe80::1")
     inside = End(mac="0a:ff:00:00:00:01", address="10.0.1.12", address6="fd00::12")

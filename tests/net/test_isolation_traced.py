@@ -1,4 +1,4 @@
-"""Tenants with equal addresses, judged by OVN itself without a packet: nothing of one comes to another."""
+"""Tests that packets of a tenant reach no other tenant with equal addresses, as traced by OVN without real packets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_leak_is_detected_and_deleted_rows_are_restored(networks: Networks, plan
 
 
 def _router(networks: Networks, vpc: str) -> str:
-    """The MAC of its router in subnet ``a``, which it made first."""
+    """Return the MAC of the VPC's router in subnet ``a``, which was created first."""
     found, subnet = networks.find(Vpc, vpc), networks.find(Subnet, f"{vpc}/a")
     assert found is not None
     assert subnet is not None

@@ -1,4 +1,4 @@
-"""An L7 load balancer: a pair of HAProxy in front of a VPC's ports, with real requests."""
+"""Tests of a layer 7 load balancer, a pair of HAProxy in front of a VPC's ports, with real requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LB = LoadBalancer(
 
 
 class Visit(http.client.HTTPSConnection):
-    """A connection from inside a station, that stays open for several requests."""
+    """Connection from inside a station that stays open for several requests."""
 
     def __init__(self, station: Station, context: ssl.SSLContext) -> None:
         super().__init__(VIP, 443, timeout=60, context=context)
@@ -65,7 +65,7 @@ class Visit(http.client.HTTPSConnection):
 
 
 class Crowd(Background):
-    """Requests one after another on new connections, until the end of a ``with``."""
+    """Client that sends requests one after another on new connections while its context is entered."""
 
     def __init__(self, station: Station, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Crowd(Background):
 
 
 def visited(station: Station, context: ssl.SSLContext) -> str:
-    """One request on a connection of its own; what it was answered, or why not."""
+    """Send a request on a new connection; return the answer, or the error as text."""
     with contextlib.closing(Visit(station, context)) as visit:
         try:
             return visit.asked()
@@ -152,7 +152,7 @@ def active(kept: dict[str, ReconciledHost]) -> list[str]:
 
 
 def states(kept: dict[str, ReconciledHost]) -> dict[str, bool]:
-    """Backends as the active replica sees them."""
+    """Return the health of the backends as the active replica sees them."""
     found = [state.healthy for one in kept.values() for state in one.states if state.active]
     return dict(found[0]) if len(found) == 1 else {}
 
@@ -176,7 +176,7 @@ def test_tls_ends_at_the_pair_and_requests_go_to_both_backends(
 def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
     kept: dict[str, ReconciledHost], client: Station, trusted: tuple[ssl.SSLContext, bytes], webs: dict[str, Web]
 ) -> None:
-    webs["web1"].well = False
+    webs["web1"].healthy = False
     eventually(lambda: states(kept).get("a.web1-8080") is False, "the ill one is seen")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web2"}
     told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
@@ -185,12 +185,12 @@ def test_unhealthy_backend_gets_no_request_until_it_is_healthy(
         "backends_ill",
         "1 of 2 backends are healthy; unhealthy: a.web1-8080",
     )
-    webs["web2"].well = False
+    webs["web2"].healthy = False
     eventually(lambda: states(kept).get("a.web2-8080") is False, "both are ill")
     told = ready_condition([state for one in kept.values() for state in one.states], 0.0)
     assert (told.holds, told.reason) == (False, "no_backend")
     for web in webs.values():
-        web.well = True
+        web.healthy = True
     eventually(lambda: all(states(kept).values()) and len(states(kept)) == 2, "both are well again")
     assert {visited(client, trusted[0]) for _ in range(20)} == {"200 web1", "200 web2"}
 

@@ -1,4 +1,4 @@
-"""The lab by itself, with rows written by hand: it comes up, packets pass, daemons come back, and nothing is left."""
+"""Tests of the lab with rows written by hand: start, packets, restarted daemons, and clean-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_MAC, B_MAC = "0a:00:00:00:00:01", "0a:00:00:00:00:02"
 
 @pytest.fixture(scope="module")
 def pair(lab: Lab) -> tuple[Station, Station]:
-    """Two stations on two hosts, one switch."""
+    """Create two stations on two hosts, on one switch."""
     nb = lab.central.nbctl
     nb("ls-add", "s")
     for port, mac, address in (("s/a/one", A_MAC, "10.0.1.11"), ("s/a/two", B_MAC, "10.0.1.12")):

@@ -1,4 +1,4 @@
-"""Interrupted starts of a lab, obstacles to a start, and two labs at the same time."""
+"""Tests of interrupted starts of a lab, obstacles to a start, and two labs at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calabash.model.errors import CalabashError, Reason
 
 @pytest.fixture
 def small(lab_prefix: str, tmp_path: Path) -> Iterator[Lab]:
-    """A lab of one host, not up; taken away afterwards."""
+    """Yield a lab of one host that is not up; remove it at the end."""
     needs.need()
     made = Lab(prefix="v" + lab_prefix[1:], directory=tmp_path / "l", hosts=("h1",), gateways=())
     yield made

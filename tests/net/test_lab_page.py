@@ -1,4 +1,4 @@
-"""The page about a network on one machine, followed as it stands there, under a prefix of the test's."""
+"""Test that runs the commands of the page about a network on one machine, with a prefix of its own."""
 
 from __future__ import annotations
 

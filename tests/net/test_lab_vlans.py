@@ -1,4 +1,4 @@
-"""Customers of the provider's network: on its VLANs, and apart from each other."""
+"""Tests of customers on VLANs of the provider's network: they are reachable, and isolated from each other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_customers_meet_on_their_vlan_and_nowhere_else(lab: Lab) -> None:
     plain = lab.customer("plain", ["192.0.2.4/24"])
     with Banner(one, 8000, "one"):
         assert asked(two, "192.0.2.1", 8000, timeout_s=60) == "one 192.0.2.2"
-        for stranger in (other, plain):
-            assert not pings(stranger, "192.0.2.1", timeout_s=0.5)
+        for unreachable in (other, plain):
+            assert not pings(unreachable, "192.0.2.1", timeout_s=0.5)
     lab.world.ip(("address", "add", "192.0.2.5/24", "dev", "x0"))
     assert pings(plain, "192.0.2.5")
 

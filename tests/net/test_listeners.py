@@ -19,7 +19,7 @@ FOUR, SIX, OTHER = "10.0.1.11", "fd00::11", "10.0.1.12"
 
 @pytest.fixture(scope="module")
 def namespace(lab_prefix: str) -> Iterator[str]:
-    """A namespace with three addresses."""
+    """Create a namespace with three addresses."""
     needs.need()
     name = f"l{lab_prefix[1:]}-sockets"
     namespaces.create(name)

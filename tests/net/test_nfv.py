@@ -1,4 +1,4 @@
-"""An NFV gateway: nftables in namespaces of two gateway hosts, one of which has the addresses, with real packets."""
+"""Tests of an NFV gateway, nftables on two gateway hosts of which one has the addresses, with real packets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def realize(lab: Lab) -> Iterator[RealizedLab]:
 
 @pytest.fixture(scope="module")
 def kept(realized: RealizedLab) -> Iterator[dict[str, ReconciledHost]]:
-    """The gateway hosts, with a replica each."""
+    """Yield the gateway hosts, each with a replica of the gateway."""
     made = {host: ReconciledHost(realized, host, {}) for host in realized.lab.record.gateways}
     try:
         eventually(lambda: len(active(made)) == 1, "one replica has the address")
@@ -99,7 +99,7 @@ def plain(realized: RealizedLab) -> Station:
 
 
 def active(kept: dict[str, ReconciledHost]) -> list[str]:
-    """Hosts whose replica has the address."""
+    """Return the hosts whose replica has the address."""
     return [host for host, one in kept.items() if any(state.active for state in one.states)]
 
 

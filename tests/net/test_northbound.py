@@ -1,4 +1,4 @@
-"""The northbound database as the controller writes it, against real servers of OVSDB."""
+"""Tests of the controller's writes to the northbound database, with real OVSDB servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(table: str, owner: str, key: str, **columns: Value) -> Columns:
 
 
 def vpc_rows(vpc: str, ports: int = 2) -> Rows:
-    """A router, a switch with ports, a group with all of them and an ACL."""
+    """Return the rows of a router, a switch with ports, a group with all of them and an ACL."""
     names = [f"{vpc}/a/p{number}" for number in range(ports)]
     members = frozenset(Ref("Logical_Switch_Port", name) for name in names)
     rows: dict[Ref, Columns] = {}

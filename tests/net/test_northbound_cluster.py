@@ -1,4 +1,4 @@
-"""The northbound database as a cluster of three: its leader is killed, and writing goes on."""
+"""Test of a northbound database of three servers: writes continue after the leader was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.net.ovn.northbound.changes import diff
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[list[ClusterServer]]:
-    """Three servers that are members."""
+    """Start a cluster of three servers."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     addresses = [f"tcp:127.0.0.1:{one.getsockname()[1]}" for one in held]
     servers: list[ClusterServer] = []

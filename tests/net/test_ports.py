@@ -1,4 +1,4 @@
-"""Programs with ports of tenant networks, on hosts of a lab: the pool's own process, OVN, and packets."""
+"""Tests of programs with ports of tenant networks on hosts of a lab, with a real pool, OVN and packets."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_port_that_its_host_does_not_carry_out_is_refused_in_time_and_leaves_n
 def checked(
     pool: Networked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[], tuple[int, dict[str, str]]]:
-    """``calabash net check red``: its exit code, and what it says of each promise."""
+    """Run ``calabash net check red``; return its exit code, and its result for each promise."""
     monkeypatch.setenv("CALABASH_HOME", str(pool.world.home))
 
     def check() -> tuple[int, dict[str, str]]:
@@ -270,7 +270,7 @@ def test_a_promise_that_does_not_hold_is_named_and_the_exit_code_is_1(
 
 
 def _others(pool: Networked) -> str:
-    """VPCs with ports beside red."""
+    """Return the number of VPCs with ports beside red, as text."""
     found = {o["name"].split("/")[0] for o in pool.world.client.get("/v1/networks/objects?kind=port")["items"]} - {
         "red"
     }
@@ -295,7 +295,7 @@ except OSError:
 
 @pytest.fixture
 def server(pool: Networked, tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
-    """The server's command line, and the file of a token; the server listens at port gpu1 of VPC red."""
+    """Start a server that listens at port gpu1 of VPC red; yield its command line and the file of a token."""
     pool.put("port", "red/a/gpu1", addresses=["10.0.1.20"])
     pool.put("vpc", "blue", cidrs=["10.0.0.0/16"])  # the same addresses
     pool.put("subnet", "blue/a", cidrs=["10.0.1.0/24"])
@@ -311,7 +311,7 @@ def server(pool: Networked, tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
 
 
 def _using(pool: Networked, token: Path, home: Path, isolation: str = "") -> ForkedCaller:
-    """A program of web2 that has cards of the server by now."""
+    """Start a program in web2, and return it once it has devices of the server."""
     home.mkdir()
     steps = Path(__file__).parents[1] / "daemons" / "programs" / "remote_steps.py"
     words = ("sh", "-ec", REMOTE, "sh", str(home), sys.executable, str(token), str(steps))

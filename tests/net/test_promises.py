@@ -1,4 +1,4 @@
-"""Checks of `calabash net check` beyond subnets: each passes, and fails when what it depends on is removed."""
+"""Tests of the checks of `calabash net check` beyond subnets: each passes, and fails after its cause was removed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PROMISES = {
 
 @pytest.fixture(scope="module")
 def made(site: Site, lab: Lab) -> Iterator[dict[str, Probe]]:
-    """A VPC with everything, its probes, and who answers them."""
+    """Create a VPC with all features, its probes, and the servers that answer them."""
     site.put(
         Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1")),
         Vpc(name="red", cidrs=(ip_network("10.0.0.0/16"),)),

@@ -1,4 +1,4 @@
-"""Random changes and a controller that dies in between: a few hundred here, or as many as CALABASH_NET_CHANGES says."""
+"""Test of random changes with a controller that is killed in between; CALABASH_NET_CHANGES sets their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of random networks as OVN's programs read them: database, northd and a host accept them without a warning."""
+"""Tests that OVN's database, northd and a host accept the rows of random networks without a warning."""
 
 from __future__ import annotations
 

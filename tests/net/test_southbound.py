@@ -1,4 +1,4 @@
-"""Limits of a compromised host's key on the southbound database: OVN's role ``ovn-controller``, over TLS."""
+"""Tests of the rights of a compromised host's key on the southbound database: OVN's role ``ovn-controller``, over TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ports(lab: Lab) -> None:
 
 
 def from_host(lab: Lab, *words: str, keys: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """``ovn-sbctl`` on h1, with its key or another."""
+    """Run ``ovn-sbctl`` on h1, with its key or another."""
     place = keys or lab.host("h1").keys
     line = (
         *lab.programs.command("ovn-sbctl"),
@@ -73,8 +73,8 @@ def test_a_taken_host_cannot_change_what_is_others(lab: Lab, change: tuple[str, 
 
 
 def test_who_has_no_certificate_of_the_lab_is_not_let_in(lab: Lab, tmp_path: Path) -> None:
-    stranger = LabAuthority(tmp_path / "authority")
-    stranger.issue(tmp_path / "h1", "h1")
+    other_authority = LabAuthority(tmp_path / "authority")
+    other_authority.issue(tmp_path / "h1", "h1")
     done = from_host(lab, "show", keys=tmp_path / "h1")
     assert done.returncode != 0
     assert from_host(lab, "show").returncode == 0
@@ -87,7 +87,7 @@ def test_the_northbound_database_is_on_no_network(lab: Lab) -> None:
 
 
 def _database(lab: Lab) -> list[str]:
-    """Rows of the tables above as text; counters that move by themselves left out."""
+    """Return the rows of the tables above as text, without counters that change by themselves."""
     tables = {
         "Chassis": "name,external_ids,encaps",
         "Chassis_Private": "name",

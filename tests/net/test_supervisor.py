@@ -1,4 +1,4 @@
-"""Daemons of a network that are killed are started again, while packets pass as far as they can."""
+"""Tests that killed daemons of a network are started again, while packets pass where possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHIN_S = 60.0
 
 @pytest.fixture(scope="module")
 def supervised(lab: Lab) -> Lab:
-    """The network with two stations on two hosts, and its supervisor."""
+    """Start the supervisor of the lab, and return the lab."""
     supervisor.start_supervisor(lab)
     assert supervisor.supervisor_pid(lab.directory)
     return lab
@@ -43,7 +43,7 @@ def pair(supervised: Lab) -> tuple[Station, Station]:
 
 
 def kill(lab: Lab, name: str) -> int:
-    """SIGKILL a daemon; its process before."""
+    """Kill a daemon with SIGKILL; return its PID."""
     pid = lab.daemons()[name]
     assert pid, name
     os.kill(pid, signal.SIGKILL)

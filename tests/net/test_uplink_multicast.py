@@ -1,4 +1,4 @@
-"""An uplink with the maximum number of VPCs: a multicast frame of the provider's network still reaches all their routers."""
+"""Tests that a multicast frame reaches all routers of an uplink with the maximum number of VPCs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMES = {
 
 @pytest.fixture(scope="module")
 def full(lab: Lab) -> Lab:
-    """A gateway host with one uplink, by which as many VPCs leave as it takes."""
+    """Create a gateway host with one uplink that has the maximum number of VPCs."""
     network = ip_network("198.51.100.0/24")
     up = Uplink(name="up", cidr=network, gateway=ip_address("198.51.100.1"))
     assert vpcs_limit(up) == VPCS_PER_UPLINK_MAX
@@ -57,7 +57,7 @@ def _traced(lab: Lab, frame: str) -> str:
 
 
 def _routers(lab: Lab) -> int:
-    """The number of routers that the gateway host floods a router advertisement to."""
+    """Return the number of routers to which the gateway host floods a router advertisement."""
     trace = _traced(lab, FRAMES["router advertisement"])
     return len(set(re.findall(r"set_field:(0x[0-9a-f]+)->metadata", trace))) - 1  # the uplink's switch is one of them
 

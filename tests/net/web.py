@@ -13,7 +13,7 @@ class Web:
     """A web server in a station that returns its name, and whose health check can be made to fail."""
 
     def __init__(self, station: Station, name: str, number: int = 8080, *, version: int = 4) -> None:
-        self.well = True
+        self.healthy = True
         web = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -21,13 +21,13 @@ class Web:
 
             def do_GET(self) -> None:
                 said = name.encode()
-                self.send_response(200 if web.well or self.path != "/healthz" else 503)
+                self.send_response(200 if web.healthy or self.path != "/healthz" else 503)
                 self.send_header("Content-Length", str(len(said)))
                 self.end_headers()
                 self.wfile.write(said)
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Log no requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
         self._server.socket.close()

@@ -250,8 +250,7 @@ def test_mode_and_policy_set_later_have_the_same_result_as_set_at_once(named: Na
 
 
 def test_stored_request_of_an_earlier_version_keeps_its_meaning() -> None:
-    """An earlier version wrote the defaults of that time, all of the compute and ``fixed``, or left them out of a pod's
-    annotation."""
+    """An earlier version wrote its defaults, all of the compute and ``fixed``, or left them out of a pod's annotation."""
     order = b'{"command":["true"],"memory_mib":1024,"cores":100,"policy":"fixed"}'
     asked = msgspec.json.decode(order, type=JobOrder).request(tenant="team", queue="default")
     assert (asked.core_percent, asked.policy) == (100, FIXED)

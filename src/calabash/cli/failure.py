@@ -69,24 +69,24 @@ def exit_code(reason: Reason) -> int:
 def report(error: BaseException) -> int:
     """Print the error on stderr and return the exit code; raise unknown exceptions again, which prints their traceback."""
     if isinstance(error, CalabashError):
-        say("error: " + error.message)
+        print_on_stderr("error: " + error.message)
         if error.hint:
-            say("hint: " + error.hint)
+            print_on_stderr("hint: " + error.hint)
         return exit_code(error.reason)
     if isinstance(error, BrokenPipeError):
         _discard_output()
         return 0
     if isinstance(error, OSError):
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        say(f"error: {where}{error.strerror or error}")
+        print_on_stderr(f"error: {where}{error.strerror or error}")
         if error.errno in _HINTS:
-            say(f"hint: {_HINTS[error.errno]}")
+            print_on_stderr(f"hint: {_HINTS[error.errno]}")
         _discard_output()
         return 3 if isinstance(error, FileNotFoundError) else 1
     return _report_click_error(error)
 
 
-def say(line: str) -> None:
+def print_on_stderr(line: str) -> None:
     """Print one line on stderr, with line breaks removed; nothing if there is no stderr."""
     if sys.stderr is None:
         return
@@ -110,7 +110,7 @@ def _report_click_error(error: BaseException) -> int:
     import click  # noqa: PLC0415 - not needed by `run`
 
     if isinstance(error, click.Abort):
-        say("interrupted")
+        print_on_stderr("interrupted")
         return 130
     if not isinstance(error, click.ClickException):
         raise error
@@ -118,8 +118,8 @@ def _report_click_error(error: BaseException) -> int:
         error.show()
         return error.exit_code
     message, hint = _usage(error)
-    say("error: " + message)
-    say("hint: " + hint)
+    print_on_stderr("error: " + message)
+    print_on_stderr("hint: " + hint)
     return error.exit_code
 
 

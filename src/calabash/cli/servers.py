@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.home import home
 from calabash.model.errors import CalabashError
 
@@ -45,7 +45,7 @@ def every(
     if len(failed) == len(answers):
         raise failed[0]
     for error in failed:
-        say(f"warning: {error.message}")
+        print_on_stderr(f"warning: {error.message}")
     return [(server, answer) for server, answer in answers if not isinstance(answer, CalabashError)]
 
 

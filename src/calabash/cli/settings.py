@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from calabash.cli import output
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.home import client
 from calabash.model.errors import CalabashError
 
@@ -145,7 +145,7 @@ def _put(target: Target, body: dict[str, Any]) -> None:
     pool = client()
     reply = pool.put(target.path, body)
     for text in reply.get("warnings", ()):
-        say(f"warning: {text}")
+        print_on_stderr(f"warning: {text}")
     if target.fmt not in ("json", "yaml"):
         click.echo(target.name)
         return

@@ -1,4 +1,4 @@
-"""The cluster in memory for all tests of the command line."""
+"""Fixtures of the command line's tests: a cluster in memory."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class World:
             },
             {"uuid": "GPU-1", "index": 1, **card},
         ]
-        self.tell({"conditions": [{"type": "Ready", "status": "True"}], "devices": devices})
+        self.set_status({"conditions": [{"type": "Ready", "status": "True"}], "devices": devices})
 
-    def tell(self, status: dict[str, Any]) -> None:
-        """What the node's agent tells."""
+    def set_status(self, status: dict[str, Any]) -> None:
+        """Set the status that the node's agent reports."""
         if self.client.get(GPU_NODE, "node1") is None:
             self.client.create(GPU_NODE, {"metadata": {"name": "node1"}})
         self.client.patch(GPU_NODE, "node1", body={"status": status}, subresource="status")
@@ -60,7 +60,7 @@ class World:
         annotations: dict[str, str] | None = None,
         **status: Any,
     ) -> Pod:
-        """A pod as admission and the planner leave it; ``owner`` "" has nobody make it again."""
+        """Create a pod with the fields that admission and the planner set; without an ``owner`` no controller recreates it."""
         owned = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": "u", "controller": True}]
         meta: dict[str, Any] = {"name": name, "namespace": namespace, "annotations": annotations or {}}
         if owner:
@@ -79,18 +79,18 @@ class World:
             self.client.patch(QUEUE, name, body={"status": status}, subresource="status")
 
     def label(self, namespace: str, queue: str) -> None:
-        """The queue of a namespace's pods."""
+        """Label the namespace with the queue of its pods."""
         self.client.patch(NAMESPACE, namespace, body={"metadata": {"labels": {"calabash.dev/queue": queue}}})
 
     def devices(self) -> list[dict[str, Any]]:
-        """As the agent told them."""
+        """Return the devices as the agent reported them."""
         found = self.client.get(GPU_NODE, "node1")
         assert found is not None
         made: list[dict[str, Any]] = msgspec.to_builtins(found.status.devices)
         return made
 
     def may_not(self, *plurals: str) -> None:
-        """The user may list these nowhere."""
+        """Refuse the user to list these kinds in any namespace."""
         client, ask = self.client, self.client.list
 
         def listed(kind: Any, *words: Any, **more: Any) -> Any:
@@ -103,7 +103,7 @@ class World:
 
 
 def asks(count: int = 1, **amounts: Any) -> dict[str, str]:
-    """The annotation of a pod that asks for so many devices."""
+    """Return the annotation with the request of a pod for ``count`` devices."""
     request = GpuRequest(count=count, **amounts)
     container = ContainerRequest(container="main", kind=ContainerKind.MAIN, request=request)
     gang = GangSource.ANNOTATION if request.gang else GangSource.NONE
@@ -111,7 +111,7 @@ def asks(count: int = 1, **amounts: Any) -> dict[str, str]:
 
 
 def planned(uid: str, *slices: tuple[str, int, int]) -> dict[str, str]:
-    """The annotation of a pod that has (device, memory, percent)."""
+    """Return the annotation with the plan of a pod; a slice is (device, memory in MiB, percent of compute)."""
     parts = tuple(PlannedSlice(device=d, memory_mib=m, core_percent=c) for d, m, c in slices)
     container = PlannedContainer(name="main", mode="vgpu", slices=parts)
     return {PLAN: write_plan(PodPlan(id="1", pod_uid=uid, node="node1", containers=(container,)))}

@@ -1,4 +1,4 @@
-"""``calabash doctor`` about drivers; the simulated one stands for a real one."""
+"""Tests of ``calabash doctor``'s checks of drivers, with the simulated driver in place of a real one."""
 
 from __future__ import annotations
 

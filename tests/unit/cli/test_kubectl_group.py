@@ -1,4 +1,4 @@
-"""``kubectl calabash``: what it shows of a cluster, and what it says when there is nothing to show."""
+"""Tests of the output of ``kubectl calabash``, also for clusters without devices or pods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_smi_shows_every_device_with_what_is_given_of_it(world: World, capsys: p
 
 def test_smi_says_why_a_node_is_not_ready(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     said = {"type": "Ready", "status": "False", "reason": "no_devices", "message": "no driver\nis loaded"}
-    world.tell({"conditions": [said], "devices": []})
+    world.set_status({"conditions": [said], "devices": []})
     assert run("smi") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "node node1 is not ready: no_devices: no driver is loaded"
 

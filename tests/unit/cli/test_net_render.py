@@ -1,4 +1,4 @@
-"""``calabash net render``: files in, custom resources out, and every thing that is left out on standard error."""
+"""Tests of ``calabash net render``: custom resources of files, and each unsupported feature on standard error."""
 
 from __future__ import annotations
 

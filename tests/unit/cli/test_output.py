@@ -1,4 +1,4 @@
-"""Printers and failures: what a person or a script reads."""
+"""Tests of the formats of output and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.cli.failure import exit_code, report
 from calabash.cli.output import Column
 from calabash.cli.pool.doctor import membership
 from calabash.cli.pool.top import bar, screen
-from calabash.cli.pool.view import strangers
+from calabash.cli.pool.view import unmanaged_lines
 from calabash.model.errors import CalabashError, Reason
 
 ROWS = [{"id": "a1", "n": 3}, {"id": "longer", "n": 12}]
@@ -145,9 +145,9 @@ def _device(index: int, *held: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def test_every_device_with_strangers_has_a_line_with_their_number_and_memory() -> None:
+def test_every_device_with_unmanaged_processes_has_a_line_with_their_number_and_memory() -> None:
     devices = [_device(0), _device(1, (7, 1024)), _device(2, *((pid, 512) for pid in range(10, 16)))]
-    lines = strangers(devices)
+    lines = unmanaged_lines(devices)
     assert lines == [
         "GPU 1: 1 process without a slice, 1GiB (pid 7)",
         "GPU 2: 6 processes without a slice, 3GiB (pid 10, 11, 12, 13, …)",

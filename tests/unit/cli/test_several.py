@@ -1,4 +1,4 @@
-"""Commands that name several objects: one request for each, side by side."""
+"""Tests of commands for several objects: one request for each, concurrently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class _Pool:
-    """A pool that answers no release before ``together`` of them are there."""
+    """Pool that answers releases only when ``together`` of them have arrived."""
 
     def __init__(self, together: int) -> None:
         self.asked: Counter[str] = Counter()

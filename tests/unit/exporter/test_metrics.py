@@ -1,4 +1,4 @@
-"""What a scrape says of a pool, from replies that a pool gives."""
+"""Tests of the metrics of a scrape, made from replies of a pool."""
 
 from __future__ import annotations
 
@@ -202,13 +202,13 @@ def test_sums_of_queue_series_count_a_device_once_at_every_depth_of_the_tree() -
 def test_waiting_times_are_a_cumulative_histogram_of_every_leaf_queue() -> None:
     buckets = {
         (labels["queue"], labels["outcome"], labels["le"]): value
-        for labels, value in told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_bucket")
+        for labels, value in samples_named(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_bucket")
     }
     granted = {le: buckets["prod", "granted", le] for le in ("1.0", "60.0", "+Inf")}
     assert granted == {"1.0": 2, "60.0": 3, "+Inf": 7}
     assert {value for key, value in buckets.items() if key[1] == "not_granted"} == {0}
-    assert told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_sum")[0][1] == 901.5
-    assert told(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_count")[0][1] == 7
+    assert samples_named(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_sum")[0][1] == 901.5
+    assert samples_named(MetricsPage(Reader(Pool())), "calabash_queue_wait_seconds_count")[0][1] == 7
     parent = msgspec.structs.replace(QUEUE, name="all")
     leaf = msgspec.structs.replace(QUEUE, name="all/leaf", parent="all")
     gone = QueueWaitView(queue="deleted", outcome="granted", counts=[1, 0, 0], sum_s=0.5)
@@ -233,9 +233,9 @@ def test_gpu_time_of_tenants_and_of_projects_are_counters_of_their_own() -> None
 @pytest.mark.parametrize("reason", [Reason.NOT_FOUND, Reason.UNSUPPORTED, Reason.NOT_PERMITTED])
 def test_a_pool_without_counters_is_told_without_them(reason: Reason) -> None:
     page = MetricsPage(Reader(Pool(uncounted=reason)))
-    assert told(page, "calabash_up") == [({}, 1.0)]
+    assert samples_named(page, "calabash_up") == [({}, 1.0)]
     for name in ("calabash_queue_wait_seconds_count", "calabash_tenant_gpu_seconds_total"):
-        assert told(page, name) == []
+        assert samples_named(page, name) == []
     assert samples(native.families(reading(counters=NO_COUNTERS)))["calabash_project_gpu_seconds_total"] == []
 
 
@@ -294,13 +294,13 @@ class Pool:
         self.events += [{**base, "id": last + n + 1} for n in range(count)]
 
 
-def told(page: MetricsPage, name: str) -> list[tuple[dict[str, str], float]]:
+def samples_named(page: MetricsPage, name: str) -> list[tuple[dict[str, str], float]]:
     families = text_string_to_metric_families(page.text().decode())
     return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
 
 
 def events(page: MetricsPage) -> dict[str, float]:
-    return {labels["kind"]: value for labels, value in told(page, "calabash_events_total")}
+    return {labels["kind"]: value for labels, value in samples_named(page, "calabash_events_total")}
 
 
 def test_a_pool_that_does_not_answer_is_told_as_down_and_nothing_else_is() -> None:
@@ -341,8 +341,8 @@ def test_whatever_names_are_made_of_the_page_can_be_read_back(tenant: str, gang:
     pool = Pool()
     pool.allocations = [allocation(tenant=tenant, gang=gang)]
     page = MetricsPage(Reader(pool), compatible=COMPATIBLE)
-    assert [labels["tenant"] for labels, _ in told(page, "calabash_slice_memory_limit_bytes")] == [tenant]
-    assert [labels["gang"] for labels, _ in told(page, "calabash_slice_info")] == [gang]
+    assert [labels["tenant"] for labels, _ in samples_named(page, "calabash_slice_memory_limit_bytes")] == [tenant]
+    assert [labels["gang"] for labels, _ in samples_named(page, "calabash_slice_info")] == [gang]
 
 
 def vpc(name: str, reason: str, *, holds: bool) -> NetworkObjectView:

@@ -1,4 +1,4 @@
-"""A provider of identities that says whatever a test wants, on a port of this machine: what no honest provider would say."""
+"""OpenID provider on a port of this machine, whose answers tests can forge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "a secret of the client"
 
 
 def ec_key(name: str = "one") -> tuple[Any, dict[str, Any]]:
-    """A private key, and how it is shown."""
+    """Return a private key, and its public key as a JWK."""
     key = ec.generate_private_key(ec.SECP256R1())
     shown = jwt.get_algorithm_by_name("ES256").to_jwk(key.public_key(), as_dict=True)
     return key, {**shown, "kid": name, "use": "sig", "alg": "ES256"}
@@ -34,7 +34,10 @@ def rsa_key(bits: int, name: str = "rsa") -> tuple[Any, dict[str, Any]]:
 
 
 class LyingProvider:
-    """``claims`` go over those of an honest token; ``token`` replaces it; ``described`` goes over the description."""
+    """Provider with forged answers: ``claims`` override those of an honest token, ``token`` replaces it.
+
+    ``described`` overrides fields of the metadata document.
+    """
 
     def __init__(self) -> None:
         self.key, shown = ec_key()
@@ -52,7 +55,7 @@ class LyingProvider:
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def authorize(self, url: str) -> str:
-        """Somebody logs in where a browser was sent: the code that it comes back with."""
+        """Log a user in at the URL to which the browser was sent; return the code for the redirect back."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
         code = f"code{len(self.codes)}"
         self.codes[code] = asked
@@ -106,7 +109,7 @@ class LyingProvider:
 
 @contextmanager
 def lying_provider() -> Iterator[LyingProvider]:
-    """It listens until the context ends."""
+    """Run a provider that listens until the context ends."""
     provider = LyingProvider()
 
     class Handler(BaseHTTPRequestHandler):
@@ -140,5 +143,5 @@ def lying_provider() -> Iterator[LyingProvider]:
 
 
 def back(state: str, code: str, issuer: str) -> str:
-    """The address that a browser comes back to."""
+    """Return the path to which the provider redirects the browser."""
     return f"/login/oidc/callback?{urlencode({'state': state, 'code': code, 'iss': issuer})}"

@@ -1,4 +1,4 @@
-"""Replies of the pool as tests of pages need them: whole, with only what matters said."""
+"""Builders of complete replies of the pool for tests of pages, with defaults for fields that do not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with a pool that stands in, asked in this process."""
+"""Gateway with a test double of the pool, called in this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATUS = {f.name: 0 if f.type in {int, float} else "" for f in msgspec.structs.f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What came to the pool."""
+    """Request that the stand-in of the pool received."""
 
     method: str
     path: str
@@ -50,7 +50,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """An answer of the gateway."""
+    """Reply of the gateway."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,7 +62,7 @@ class Shown:
 
 
 class PoolStandIn(PoolStreams):
-    """Answers by path; a token that it does not know is refused."""
+    """Test double of the pool: it answers by path, and refuses unknown tokens."""
 
     def __init__(self) -> None:
         super().__init__("/nowhere")
@@ -116,7 +116,7 @@ def _answer(status: int, content: Any) -> PoolAnswer:
 
 @dataclass(slots=True)
 class GatewayWorld:
-    """One gateway."""
+    """Gateway with its settings and the test double of its pool."""
 
     settings: ConsoleSettings = field(default_factory=ConsoleSettings)
     pool: PoolStandIn = field(default_factory=PoolStandIn)
@@ -213,5 +213,5 @@ class GatewayWorld:
 
 
 def strict(**bounds: int) -> GatewayWorld:
-    """A gateway with small bounds."""
+    """Return a gateway with the given limits."""
     return GatewayWorld(settings=ConsoleSettings(limits=GatewayLimits(**bounds)))

@@ -1,4 +1,4 @@
-"""Server-sent events of the gateway: what is asked of the pool, what is sent, and when it ends."""
+"""Tests of the gateway's server-sent events: requests to the pool, sent events, and the end of the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.api.changes import ChangeList, ChangeView
 
 
 class _Telling(PoolStandIn):
-    """Answers with these lists one after another, and then that the token was revoked."""
+    """Pool that answers with these lists of changes one after another, and then refuses the token as revoked."""
 
     def __init__(self, *told: ChangeList) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class _Telling(PoolStandIn):
 
 
 def _events(world: GatewayWorld, path: str = "/v1/watch", **headers: str) -> tuple[int, list[str]]:
-    """Status, and the blocks of the stream until it ends."""
+    """Return the status, and the blocks of the stream until it ends."""
     sent: list[Any] = []
 
     async def receive() -> Any:

@@ -64,7 +64,7 @@ def _listed(home: Path) -> World:
 
 
 def _shown(world: World) -> dict[str, object]:
-    """Everything that giving changes."""
+    """Return the state that an attachment changes: files of sysfs, drivers and records."""
     tree, root = world.executor.machine.tree, world.root
     card = tree.get(A)
     types = {

@@ -46,7 +46,7 @@ class Moody(SimulatedKernel):
 
 
 def _agree(world: World, held: dict[str, AllocationRecord]) -> None:
-    """What is written down, what the kernel shows and what is lent say the same."""
+    """Assert that the recorded attachments, the kernel's drivers and the inventory's loans agree."""
     given = world.executor._attachments.all()
     assert {entry.allocation for entry in given} == set(held)
     tree = world.executor.machine.tree
@@ -67,7 +67,7 @@ def _give(world: World, held: dict[str, AllocationRecord], wanted: AllocationRec
 
 @given(STEPS)
 @settings(max_examples=examples(40))
-def test_books_kernel_and_loans_agree_after_every_step_and_nothing_is_left(steps: list[tuple[str, Any, str]]) -> None:
+def test_records_kernel_and_loans_agree_after_every_step_and_nothing_is_left(steps: list[tuple[str, Any, str]]) -> None:
     with tempfile.TemporaryDirectory() as home, patch("calabash.node.modes.passthrough.detach._TRY_AGAIN_S", 0.01):
         world = World(Path(home))
         machine = world.executor.machine

@@ -50,7 +50,7 @@ def namespaces(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connect(kubeconfig: str, context: str) -> tuple[KubeClient, str]:
-    """The API server, and the namespace that the context names."""
+    """Return a client for the API server, and the namespace of the context, else ``default``."""
     from calabash.adapters.kube import load_client  # noqa: PLC0415
 
     client = load_client(kubeconfig, context, connections=2, agent="kubectl-calabash")
@@ -58,7 +58,7 @@ def connect(kubeconfig: str, context: str) -> tuple[KubeClient, str]:
 
 
 def in_users_words(error: CalabashError) -> CalabashError:
-    """A refusal of the API server, with a hint for who sits at a terminal."""
+    """Return an error of the API server with a hint for the user of a terminal; other errors are returned unchanged."""
     from calabash.adapters.kube import KubeError  # noqa: PLC0415
 
     if not isinstance(error, KubeError):
@@ -70,14 +70,14 @@ def in_users_words(error: CalabashError) -> CalabashError:
 
 
 def checked(name: str) -> str:
-    """A name as objects may have it, or none. Raises BAD_REQUEST."""
+    """Return the name if it is valid for a Kubernetes object or empty. Raises BAD_REQUEST if it is not."""
     if name and not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
         raise CalabashError(f"{name!r} is no name of an object", hint="names are of a-z, 0-9, - and .")
     return name
 
 
 def gpu_nodes(client: KubeClient) -> Sequence[GpuNode]:
-    """What each node's agent tells, by name. Raises NOT_FOUND where Calabash is not installed."""
+    """Return the GpuNode objects in the order of names. Raises NOT_FOUND if Calabash is not installed in the cluster."""
     from calabash.adapters.kube.objects.resources import GPU_NODE  # noqa: PLC0415
 
     require(client, GPU_NODE)
@@ -85,7 +85,7 @@ def gpu_nodes(client: KubeClient) -> Sequence[GpuNode]:
 
 
 def require(client: KubeClient, kind: Any) -> None:
-    """Raises NOT_FOUND when the cluster does not know the kind."""
+    """Raise NOT_FOUND if the API server does not serve the kind."""
     if not client.serves(kind):
         raise CalabashError(
             f"this cluster knows no {kind.name}: Calabash is not installed there",
@@ -95,7 +95,7 @@ def require(client: KubeClient, kind: Any) -> None:
 
 
 def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
-    """Pods that ask for devices; ``namespace`` empty: of all namespaces."""
+    """Return the pods that request devices, of one namespace or, if it is empty, of all."""
     from calabash.adapters.kube.objects.core import POD  # noqa: PLC0415
 
     found: list[Pod] = []
@@ -105,7 +105,7 @@ def pods_that_ask(client: KubeClient, namespace: str = "") -> Sequence[Pod]:
 
 
 def _our_schedulers(client: KubeClient) -> list[str]:
-    """That of the cluster, and those of the pools that queues are in."""
+    """Return the names of Calabash's schedulers: the default one, and one for each pool that a queue is labelled with."""
     from calabash.adapters.kube.objects.resources import QUEUE  # noqa: PLC0415
     from calabash.kubernetes.objects.names import POOL, SCHEDULER  # noqa: PLC0415
     from calabash.kubernetes.objects.shards import scheduler_of  # noqa: PLC0415
@@ -120,7 +120,7 @@ def _our_schedulers(client: KubeClient) -> list[str]:
 
 
 def queues_of_namespaces(client: KubeClient, namespace: str = "") -> dict[str, str]:
-    """The queue that each namespace names; nothing of what one may not see."""
+    """Return the queue of each namespace, by namespace; empty if the user may not read namespaces."""
     from calabash.adapters.kube.objects.core import NAMESPACE  # noqa: PLC0415
     from calabash.kubernetes.objects.names import QUEUE  # noqa: PLC0415
     from calabash.model.request import DEFAULT_QUEUE  # noqa: PLC0415
@@ -139,7 +139,7 @@ def queues_of_namespaces(client: KubeClient, namespace: str = "") -> dict[str, s
 
 
 def remarks(nodes: Sequence[GpuNode]) -> list[str]:
-    """A line for each node that is not ready or gives nothing to new pods."""
+    """Return a line for each node that is not ready, and one for each that is cordoned."""
     lines = []
     for node in nodes:
         name = node.metadata.name
@@ -153,7 +153,7 @@ def remarks(nodes: Sequence[GpuNode]) -> list[str]:
 
 
 def age_s(since: str | None) -> float:
-    """Seconds since a time of the API server; 0 when there is none."""
+    """Return the seconds since an ISO timestamp of the API server; 0 if it is missing or invalid."""
     if not since:
         return 0.0
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from calabash.cli import output
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.drain import (
     POLL_S,
@@ -111,8 +111,8 @@ class DeviceDrain(Drain):
         ]
 
     def _require_closed(self, node: GpuNode) -> None:
-        care = node.spec.devices.get(self.device.uuid)
-        if care is None or not care.drained:
+        wanted = node.spec.devices.get(self.device.uuid)
+        if wanted is None or not wanted.drained:
             raise CalabashError(
                 f"another client undrained device {self.device.index} of {self._node}; the drain was stopped",
                 reason=Reason.CONFLICT,
@@ -246,8 +246,8 @@ def drain_device(
         wait_until_empty(work, what, timeout_s, line, undo=undo)
     except KeyboardInterrupt:
         line.end()
-        say(f"interrupted; {what} stays drained, and pods that were asked to leave do so")
-        say(f"hint: run it again to go on, or `kubectl calabash {undo}`")
+        print_on_stderr(f"interrupted; {what} stays drained, and pods that were asked to leave do so")
+        print_on_stderr(f"hint: run it again to go on, or `kubectl calabash {undo}`")
         sys.exit(130)
     finally:
         line.end()

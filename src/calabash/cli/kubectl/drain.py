@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from calabash.cli import output
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.kubectl import access as kubectl_access
 from calabash.cli.kubectl.pods import ENDED
 from calabash.cli.kubectl.top import no_such_node
@@ -49,10 +49,10 @@ class Left:
 
 
 class Drain:
-    """One node that is being emptied; ``step`` as often as one likes.
+    """Drain of one node. Each ``step`` evicts pods, and may be repeated until no pod is left.
 
     Args:
-        grace_s: how long pods have to end; None: what they ask for themselves.
+        grace_s: grace period of evicted pods in seconds; None: each pod's own.
     """
 
     def __init__(self, client: KubeClient, node: str, *, grace_s: int | None = None) -> None:
@@ -211,7 +211,7 @@ class ProgressLine:
             sys.stderr.write("\r\x1b[K" + text[: width - 1])
             sys.stderr.flush()
         else:
-            say(text)
+            print_on_stderr(text)
 
     def end(self) -> None:
         """End the line, so that further output starts on a new one."""
@@ -314,8 +314,8 @@ def drain(
         wait_until_empty(work, node, timeout_s, line)
     except KeyboardInterrupt:
         line.end()
-        say(f"interrupted; {node} stays cordoned, and pods that were asked to leave do so")
-        say(f"hint: run it again to go on, or `kubectl calabash drain {node} --undo`")
+        print_on_stderr(f"interrupted; {node} stays cordoned, and pods that were asked to leave do so")
+        print_on_stderr(f"hint: run it again to go on, or `kubectl calabash drain {node} --undo`")
         sys.exit(130)
     finally:
         line.end()

@@ -1,6 +1,6 @@
-"""``kubectl calabash top``: what was given of a cluster's devices and what is used of it, in the columns of ``calabash top``.
+"""``kubectl calabash top``: shares and memory of a cluster's devices, allocated and used, in the columns of ``calabash top``.
 
-What is used is what agents tell, in coarse steps and up to 15 seconds old.
+The use is what the agents report: in coarse steps, and up to 15 seconds old.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _slices(node: GpuNode, queue_by_uid: Mapping[str, str], queues: Mapping[str,
 
 
 def grouped(found: Reading, by: str) -> list[Row]:
-    """Sums by node, namespace or queue; percent of one device each, so that two whole devices are 200."""
+    """Return sums by node, namespace or queue, as percent of one device: two whole devices are 200."""
     names = sorted({line[by] for line in found.slices} | {line[by] for line in found.waiting if by in line})
     return [
         _sum(name, [line for line in found.slices if line[by] == name], [w for w in found.waiting if w.get(by) == name])

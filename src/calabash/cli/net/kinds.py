@@ -29,13 +29,13 @@ class DurationType(click.ParamType[float]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetOption:
-    """An option of ``create`` and ``set``.
+    """Option of ``create`` and ``set``.
 
     Args:
-        read: its words to what the field gets; one that is a flag, a number or plain text stays as it is.
-        several: separated by commas, or given several times.
-        needed: by ``create``.
-        fixed: it cannot be changed later.
+        read: converts the option's value to that of the field; None: the value is used unchanged.
+        several: True if it takes values separated by commas, or can be repeated.
+        needed: True if ``create`` requires it.
+        fixed: True if it cannot be changed later.
     """
 
     flag: str
@@ -69,14 +69,17 @@ class NetOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetKind:
-    """A kind, or a part of one.
+    """Command group of a kind of network objects, or of the objects of a kind that have certain fields.
 
     Args:
-        word: of the command. kind: of the API. noun: in help, with its article.
-        path: how a name looks. columns: of ``list``, besides name, generation and state.
-        spec: what options come to where that is more than one field each.
-        only: fields that make an object one of this part, and that ``create`` sets.
-        create: whether there are ``create`` and ``set``.
+        word: name of the command.
+        kind: name in the API.
+        noun: noun with its article, for help texts.
+        path: form of the objects' names, for help texts.
+        columns: columns of ``list``, besides name, generation and state.
+        spec: sets fields of the object for options that are more than one field each.
+        only: fields that objects of this group have, and that ``create`` sets.
+        create: True if the group has ``create`` and ``set``.
     """
 
     word: str

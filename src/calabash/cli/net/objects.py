@@ -66,7 +66,7 @@ def spec_of(kind: NetKind, name: str, given: Given, known: Spec, pool: ApiClient
     return kind.spec(name, spec, given, ports) if kind.spec else spec
 
 
-def told(row: Any, fmt: str) -> None:
+def print_object(row: Any, fmt: str) -> None:
     """Print the name of the object, or the whole object in JSON or YAML."""
     if fmt in ("json", "yaml"):
         click.echo(output.document("NetworkObject", row, fmt))
@@ -92,7 +92,7 @@ def creation(kind: NetKind, word: str, help_text: str) -> click.Command:
 
     def create(name: str, fmt: str, **given: Any) -> None:
         pool = client()
-        told(put(pool, kind.kind, name, spec_of(kind, name, given, {}, pool), new=True), fmt)
+        print_object(put(pool, kind.kind, name, spec_of(kind, name, given, {}, pool), new=True), fmt)
 
     command: Any = create
     for option in reversed(kind.options):
@@ -110,7 +110,7 @@ def _set(kind: NetKind) -> click.Command:
         if all(value in (None, ()) for value in given.values()):
             raise CalabashError("no change was given", hint=f"see `calabash {kind.word} set --help`")
         pool = client()
-        told(change(pool, kind.kind, name, lambda known: _checked(kind, known, name, given, pool)), fmt)
+        print_object(change(pool, kind.kind, name, lambda known: _checked(kind, known, name, given, pool)), fmt)
 
     command: Any = set_fields
     for option in reversed([option for option in kind.options if not option.fixed]):
@@ -291,7 +291,7 @@ def set_rate(name: str, rate: str | None, egress: str | None, ingress: str | Non
     if any(rates.values()):
         policy = f"{vpc_of(name)}/{net_parsing.policy_name(*rates.values())}"
         put(pool, "qos", policy, rates)
-    told(change(pool, "port", name, lambda known: {**known, "qos": policy}), fmt)
+    print_object(change(pool, "port", name, lambda known: {**known, "qos": policy}), fmt)
 
 
 qos.add_command(set_rate)

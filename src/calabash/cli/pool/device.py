@@ -11,7 +11,7 @@ from calabash.adapters.pool.client import quoted
 from calabash.cli import output
 from calabash.cli.home import client
 from calabash.cli.output import Column, dash
-from calabash.cli.pool.view import strangers
+from calabash.cli.pool.view import unmanaged_lines
 from calabash.model.device import REPLICAS_MAX
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, format_mib, parse_duration_s
@@ -187,10 +187,10 @@ def _lines(body: Any) -> list[str]:
     if body["needs"]:
         lines.append(f"needs {body['needs']}")
     if body["evict_at"]:
-        lines.append(f"whoever is on it is ended in {format_duration(max(0.0, body['evict_at'] - time.time()))}")
+        lines.append(f"its processes are ended in {format_duration(max(0.0, body['evict_at'] - time.time()))}")
     lines += [f"part {part['name']} {part['health']}" for part in body["parts"]]
     lines += [f"test {name} {value:.0f} us" for name, value in sorted(body["figures"].items())]
-    lines += strangers([card])
+    lines += unmanaged_lines([card])
     for entry in body["history"]:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
         lines.append(f"{at} {entry['health']}: {entry['cause']}")

@@ -34,12 +34,12 @@ class Attempt:
 
 
 def attempts(socket: Path, interpreter: Path = Path(sys.executable), shim: Path = SHIM) -> Iterator[Attempt]:
-    """Yield what becomes of the command, of the shim, and of the pool's socket.
+    """Try the command, the shim and the pool's socket as ``nobody``, and yield the result of each.
 
     Args:
-        socket: the pool's; a pool that does not run has none, which is no obstacle.
-        interpreter: the Python that runs the command.
-        shim: the library that programs on slices preload.
+        socket: the pool's socket; a missing one, because no pool runs, is no obstacle.
+        interpreter: Python that runs the command.
+        shim: library that programs on slices preload.
     """
     command = [str(interpreter), "-I", "-m", "calabash.cli.main", "--version"]
     barrier = _barrier((interpreter, True)) or _barrier((_PACKAGE / "__init__.py", False))
@@ -73,7 +73,7 @@ def _tried(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _another_python(interpreter: Path, barrier: Barrier | None) -> str:
-    """The other way to mend a barrier that is not in the environment's own path: an environment with another Python."""
+    """Return a second remedy, an environment with another Python, if the barrier is outside the environment; else ""."""
     environment = interpreter.parent.parent
     if barrier is None or environment.name != ".venv" or _barrier((environment, False)):
         return ""

@@ -1,4 +1,4 @@
-"""``exporter`` and ``dashboards``: metrics for Prometheus, and what shows them."""
+"""``calabash exporter`` and ``dashboards``: metrics for Prometheus, dashboards for Grafana, and alert rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKEN_BYTES_MIN, _TOKEN_BYTES_MAX = 16, 4096
     help="Who reads must show the token in this file (Prometheus: authorization.credentials_file).",
 )
 @click.option(
-    "--open", "open_", is_flag=True, help="Whoever reaches the port may read; metrics name tenants and users."
+    "--open", "open_", is_flag=True, help="Every client that reaches the port may read; metrics name tenants and users."
 )
 @click.option(
     "--compatible", type=click.Choice(["dcgm", "hami"]), multiple=True, help="Names of others beside our own."
@@ -53,7 +53,7 @@ def exporter(
         raise CalabashError(
             "metrics name tenants and users: who may read them is not said",
             reason=Reason.BAD_REQUEST,
-            hint="give --token-file FILE for readers that show it, or --open for whoever reaches the port",
+            hint="give --token-file FILE for readers that show it, or --open for every client that reaches the port",
         )
     everywhere = "0.0.0.0"  # noqa: S104 - asked for as :PORT
     address = parse_address(f"{everywhere}{listen}" if listen.startswith(":") else listen)

@@ -1,4 +1,4 @@
-"""``calabash job``: commands that the pool runs for its users, and what they said."""
+"""``calabash job``: start, list, show and stop commands that the pool runs for its users."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start(command: tuple[str, ...], directory: str, fmt: str, **given: Any) -> N
     \b
     calabash job start --memory 8GiB --cores 30 -- python3 train.py
     calabash job start --gpus 2 --directory /data/ann -- sh -c 'make && ./a.out'
-    """
+    """  # noqa: D301 - click reads the backspace
     words = {option.flag: given[option.field] for option in run_options.OPTIONS}
     body = run_options.request(words, command) | {"command": list(command), "directory": directory}
     if not given["wait_s"]:

@@ -1,4 +1,4 @@
-"""``up``, ``down`` and ``status``: the pool daemon's life."""
+"""``calabash up``, ``down``, ``status`` and ``login-link``: start and stop the pool daemon, and show it."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ MEMBERSHIP = {
 @click.option("--db", metavar="URL", help="Journal: sqlite:///path or postgresql://...; default: a file in the home.")
 @click.option(
     "--strangers",
+    "on_unmanaged",
     type=click.Choice(["tell", "drain", "kill"]),
     default="tell",
     show_default=True,
@@ -52,7 +53,7 @@ MEMBERSHIP = {
 )
 @click.option("--insecure", is_flag=True, help="Serve them without TLS where other machines can reach them.")
 @click.option("--foreground", is_flag=True, help="Stay attached to the terminal.")
-def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecure: bool, foreground: bool) -> None:
+def up(*, sim: str | None, db: str | None, on_unmanaged: str, console: str, insecure: bool, foreground: bool) -> None:
     """Start the pool of this machine, with its real cards or with a simulated node."""
     directory = home()
     _check(directory, sim, console)
@@ -60,7 +61,7 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
         click.echo(
             "warning: root's pool serves the devices of this machine; this one is a second pool of them", err=True
         )
-    words = ["--home", str(directory), "--strangers", strangers, "--console", console]
+    words = ["--home", str(directory), "--strangers", on_unmanaged, "--console", console]
     words += ["--insecure"] if insecure else []
     words += ["--sim", sim] if sim else []
     url = _absolute(db) if db else ""
@@ -90,7 +91,7 @@ def up(*, sim: str | None, db: str | None, strangers: str, console: str, insecur
     pool = own_client()
     status = pool.get("/v1/status")
     count = f"{status['devices']} device{'' if status['devices'] == 1 else 's'}"
-    click.echo(f"pool is up: {count}, {where(status)}, pid {status['pid']}")
+    click.echo(f"pool is up: {count}, {served_node(status)}, pid {status['pid']}")
     if status["console"]:
         click.echo(f"console: {_login_link(pool, status['console'])}")
     elif status["console_failure"]:
@@ -121,14 +122,14 @@ def _log_of(directory: Path) -> BinaryIO:
 
 
 def _absolute(url: str) -> str:
-    """Return the URL of a database as it is meant in this directory, which is not the daemon's."""
+    """Return the URL of a database with a path relative to this directory made absolute; the daemon runs in another one."""
     from calabash.adapters.store import absolute_url  # noqa: PLC0415 - SQLAlchemy is slow to import
 
     return absolute_url(url)
 
 
 def _login_link(pool: ApiClient, console: str) -> str:
-    """A link that logs whoever opens it in as this user, once."""
+    """Return a link that logs a browser in as this user; it works once."""
     return link(console, pool.post("/v1/tokens", {"login": True})["secret"])
 
 
@@ -147,9 +148,9 @@ def login_link() -> None:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, start: int) -> None:
-    """Return when the daemon answers; raise with its own words when it ended instead.
+    """Wait until the daemon answers; raise the error that it printed if it ended instead.
 
-    Wait as long as it reports steps of its start, and NO_PROGRESS_S for the next one.
+    Raises TIMEOUT, and terminates the daemon, if it reports no further step of its start within NO_PROGRESS_S.
     """
     begun = time.monotonic()
     deadline, step = begun + NO_PROGRESS_S, ""
@@ -189,7 +190,7 @@ def _text(log: Path, start: int) -> str:
 
 
 def _with_what_runs(error: CalabashError) -> CalabashError:
-    """The refusal of a second pool, with what the first one serves: it may not be what was asked for."""
+    """Return the error; if another pool runs already, with the node that it serves, which may not be the requested one."""
     if error.reason is not Reason.POOL_RUNNING:
         return error
     try:
@@ -197,19 +198,19 @@ def _with_what_runs(error: CalabashError) -> CalabashError:
     except CalabashError:
         return error
     return CalabashError(
-        f"a pool runs already at {status['home']}, pid {status['pid']}, on {where(status)}",
+        f"a pool runs already at {status['home']}, pid {status['pid']}, on {served_node(status)}",
         reason=error.reason,
         hint=error.hint,
     )
 
 
-def where(status: Mapping[str, Any]) -> str:
-    """What a pool serves, from its status."""
+def served_node(status: Mapping[str, Any]) -> str:
+    """Return the text that names the node of a pool, real or simulated, from the pool's status."""
     return f"simulated node {status['sim']}" if status.get("sim") else f"node {status.get('node')}"
 
 
 def _failure(log: Path, start: int, code: int) -> CalabashError:
-    """The daemon's last words as an error: it prints ``error [reason]: message`` and ``hint: ...``."""
+    """Return the error that the daemon printed to its log, as ``error [reason]: message`` and ``hint: ...``."""
     lines = _text(log, start).splitlines()
     message, hint, reason = "", f"see {log}", Reason.CONFLICT
     for line in lines:

@@ -1,4 +1,4 @@
-"""``calabash login URL``: keeps a token for a pool elsewhere, for ``calabash --server URL``."""
+"""``calabash login URL``: store a token for a pool of another machine, for ``calabash --server URL``."""
 
 from __future__ import annotations
 

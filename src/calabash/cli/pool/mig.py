@@ -1,7 +1,7 @@
-"""``calabash mig``: how MIG cuts the cards, what would happen, and layouts that stay.
+"""``calabash mig``: show the MIG partitions of the cards, plan new ones, and pin cards to layouts.
 
-A layout is a card and its instances: ``0:3g.40gb,1g.10gb*2``; ``3g.40gb@4`` says where one begins, ``0:none`` gives a
-card back to demand. A file has one on each line, and comments behind ``#``.
+A layout is a card and its instances: ``0:3g.40gb,1g.10gb*2``. ``3g.40gb@4`` sets the first memory slice of an instance;
+``0:none`` unpins a card, which is then partitioned on demand. A file has one layout on each line, and comments after ``#``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _how(row: Any) -> str:
 
 
 def _start(row: Any) -> str:
-    """The first memory slice; of a part with its first compute slice behind it."""
+    """Return the first memory slice; for a compute instance ``MEMORY.COMPUTE``, with its first compute slice."""
     if not row["device"]:
         return "-"
     return f"{row['start']}.{row['part']}" if row["part"] >= 0 else str(row["start"])
@@ -100,7 +100,7 @@ def apply(layouts: tuple[str, ...], check: bool, fmt: str) -> None:
 
 
 def layouts_of(text: str) -> list[dict[str, Any]]:
-    """A layout, or all of a file. Raises CalabashError for what is neither."""
+    """Parse a layout, or all layouts of a file. Raises CalabashError if the text is neither."""
     if re.match(r"[^\s/:]+:", text):
         return [_layout(text)]
     try:
@@ -124,7 +124,7 @@ def _layout(text: str) -> dict[str, Any]:
 
 
 def instances_of(text: str) -> list[tuple[str, int]]:
-    """``3g.40gb,1g.10gb*2`` as profiles and starts, -1 where it says none. Raises CalabashError."""
+    """Parse ``3g.40gb,1g.10gb*2`` to profiles and first memory slices, -1 if not given. Raises CalabashError."""
     found: list[tuple[str, int]] = []
     for word in text.replace(",", " ").split():
         match = _INSTANCE.fullmatch(word)
@@ -138,7 +138,7 @@ def instances_of(text: str) -> list[tuple[str, int]]:
 
 
 def drawn(card: Any, *, wide: bool = False) -> list[str]:
-    """One card in lines: what it is, its memory slices in a row, its instances, what still has a place."""
+    """Return a card as lines: its model and mode, a row of memory slices, its instances, and the profiles that still fit."""
     row = [_FREE] * card["slices"]
     marks = "abcdefghijklmnopqrstuvwxyz"
     lines = []
@@ -167,7 +167,7 @@ def drawn(card: Any, *, wide: bool = False) -> list[str]:
 
 
 def _parts(instance: Any, *, wide: bool) -> list[str]:
-    """The parts of an instance: a row of its compute slices, and a line for each."""
+    """Return the compute instances of an instance as lines: a row of its compute slices, and a line for each."""
     if not instance.get("parts"):
         return []
     row, lines = [_FREE] * instance["compute"], []

@@ -1,4 +1,4 @@
-"""``calabash queue``: who deserves how many devices, and who may borrow."""
+"""``calabash queue``: list and change queues with their quotas, and move waiting requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.cli.output import Column, dash
 
 
 def gpus(name: str, *, wide: bool = False) -> Column:
-    """An amount of devices; ``-`` for none."""
+    """Return a column for an amount of devices; ``-`` for none."""
 
     def text(row: output.Row) -> str:
         value = row.get(name)

@@ -1,4 +1,4 @@
-"""``calabash sim``: simulated GPU nodes on disk, to try everything without a card and to break it on purpose."""
+"""``calabash sim``: create simulated GPU nodes, which are files, and inject faults into their devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEN_WITHIN_S = 5.0
 
 
 def _faults(device: output.Row) -> str:
-    """What is wrong with a simulated device, in words."""
+    """Return the injected faults of a device as text; ``-`` for none."""
     wrong = []
     if device["lost"]:
         wrong.append("lost")
@@ -55,7 +55,7 @@ DEVICE_COLUMNS = (
 
 
 def _node(name: str) -> dict[str, Any]:
-    """Everything known of node ``name`` as plain values."""
+    """Return the state of node ``name`` as plain values."""
     import msgspec  # noqa: PLC0415 - only where nodes are shown
 
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
@@ -65,7 +65,7 @@ def _node(name: str) -> dict[str, Any]:
 
 
 def _own_node(name: str) -> NodeFile:
-    """The files of node ``name`` of this home. Raises NOT_FOUND."""
+    """Return the files of node ``name`` of this home. Raises NOT_FOUND."""
     from calabash.adapters.gpu import sim as nodes  # noqa: PLC0415
 
     try:
@@ -79,7 +79,7 @@ def _own_node(name: str) -> NodeFile:
 
 
 def _pool_of(name: str) -> dict[str, Any]:
-    """The status of the pool of this home while it serves node ``name``, else nothing."""
+    """Return the status of the pool of this home if it runs and serves node ``name``, else an empty dict."""
     try:
         status: dict[str, Any] = own_client().get("/v1/status")
     except CalabashError:
@@ -88,7 +88,7 @@ def _pool_of(name: str) -> dict[str, Any]:
 
 
 def _wait_until_seen(name: str, fault: str) -> None:
-    """Give the pool that serves the node the time to look at its cards, so that what is typed next tells the truth."""
+    """Wait at most SEEN_WITHIN_S until the pool of the node shows the injected fault, for the next command."""
     if not _pool_of(name):
         return
     lost = {device["uuid"] for device in _node(name)["devices"] if device["lost"]}
@@ -166,7 +166,7 @@ def show(name: str, fmt: str) -> None:
 
 
 def _echo_unserved(unserved: list[dict[str, Any]], *, everything: bool) -> None:
-    """What programs asked for and the simulation does not have: a number, or every name with ``-o wide``."""
+    """Print the functions that programs requested and the simulation lacks: their number, or with ``everything`` each name."""
     kinds = f"{len(unserved)} name{'s' if len(unserved) > 1 else ''}"
     times = sum(entry["count"] for entry in unserved)
     more = "" if everything else "; -o wide lists them"

@@ -1,4 +1,4 @@
-"""``calabash top``: shares asked and got, memory caps and use, refreshed until interrupted."""
+"""``calabash top``: a live view of devices and allocations, with their shares, memory caps and use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from calabash.cli.grant_line import share
 from calabash.cli.home import client
 from calabash.cli.output import Column, Row, command_line, dash, table
-from calabash.cli.pool.view import strangers
+from calabash.cli.pool.view import unmanaged_lines
 from calabash.model.units import format_mib, parse_duration_s
 
 
@@ -30,7 +30,7 @@ def top(interval: str, once: bool) -> None:
 
 
 def show(frame: Callable[[int], str], pause_s: float) -> None:
-    """Show what ``frame`` makes for a width, again every ``pause_s`` until Ctrl-C; once when it is 0 or nobody looks."""
+    """Print ``frame(width)`` every ``pause_s`` seconds until Ctrl-C; once if it is 0 or stdout is not a terminal."""
     from rich.console import Console  # noqa: PLC0415 - only this command draws
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -54,10 +54,13 @@ def show(frame: Callable[[int], str], pause_s: float) -> None:
 
 
 def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], width: int = 0) -> str:
-    """One reading: devices and strangers on them, slices, who waits; cut to ``width`` columns when it is not 0."""
+    """Return tables of devices, their unmanaged processes, slices and waiting requests, cut to ``width`` columns unless 0."""
     waiting = [a for a in allocations if a["state"] == "pending"]
     slices = [{**a, **part} for a in allocations for part in a["slices"]]
-    shown = [table(DEVICES, devices, width), *(line if not width else line[:width] for line in strangers(devices))]
+    shown = [
+        table(DEVICES, devices, width),
+        *(line if not width else line[:width] for line in unmanaged_lines(devices)),
+    ]
     blocks = ["\n".join(shown), table(_SLICES, slices, width)]
     if waiting:
         blocks.append(table(_WAITING, waiting, width))
@@ -65,7 +68,7 @@ def screen(devices: list[dict[str, Any]], allocations: list[dict[str, Any]], wid
 
 
 def bar(percent: float, width: int = 10) -> str:
-    """``███·······  30%``: a bar and its number, readable without colour."""
+    """Return a bar of ``width`` characters with its number, such as ``███·······  30%``."""
     filled = round(min(100.0, max(0.0, percent)) * width / 100)
     return "█" * filled + "·" * (width - filled) + f" {percent:3.0f}%"
 
@@ -79,7 +82,7 @@ def _used(row: Row) -> str:
 
 
 def capped(row: Row) -> str:
-    """``20GiB``; where a part need not lie on the card, what is promised there stands in brackets: ``20GiB (8GiB)``."""
+    """Return the memory cap, ``20GiB``; with spill memory also what is guaranteed on the card: ``20GiB (8GiB)``."""
     if not row["memory_mib"]:
         return "whole"
     promised = f" ({format_mib(row['memory_mib'] - row['spill_mib'])})" if row.get("spill_mib") else ""

@@ -1,4 +1,4 @@
-"""``ps``, ``smi``, ``why`` and ``release``: what is there, who holds it, why something waits."""
+"""``calabash ps``, ``smi``, ``why`` and ``release``: list allocations and devices, explain waiting, end allocations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIDS_SHOWN = 4
 
 
 def amount(row: Any) -> str:
-    """``30% 8GiB``, ``best-effort 8GiB`` or ``1g.10gb`` per device of an allocation, ``2x`` in front when there are several."""
+    """Return an allocation's amount of each device: ``30% 8GiB``, ``1g.10gb``; for several devices ``2x 30% 8GiB``."""
     slices = row.get("slices") or []
     if not slices:
         return "-"
@@ -34,7 +34,7 @@ def amount(row: Any) -> str:
 
 
 def used(row: Any) -> str:
-    """Memory in use over the cap, summed over the devices of an allocation."""
+    """Return the memory in use, summed over the devices of an allocation; ``-`` if it has none."""
     slices = row.get("slices") or []
     if not slices:
         return "-"
@@ -42,7 +42,7 @@ def used(row: Any) -> str:
 
 
 def age(row: Any) -> str:
-    """Since when an allocation exists."""
+    """Return the time since an allocation started, or since its request; up to its end if it has ended."""
     started = row.get("started_at") or row.get("created_at")
     return format_duration(max(0.0, (row.get("ended_at") or time.time()) - started)) if started else "-"
 
@@ -95,15 +95,16 @@ SMI_COLUMNS = (
 )
 
 
-def strangers(devices: Sequence[Row]) -> list[str]:
-    """A line for each device that programs without a slice are on."""
+def unmanaged_lines(devices: Sequence[Row]) -> list[str]:
+    """Return a line for each device with unmanaged processes: their number, memory and PIDs."""
     found = []
     for device in devices:
-        there = device.get("strangers") or []
-        if there:
-            processes = "1 process" if len(there) == 1 else f"{len(there)} processes"
-            held = format_mib(sum(s["memory_mib"] for s in there))
-            pids = ", ".join(str(s["pid"]) for s in there[:_PIDS_SHOWN]) + (", …" if len(there) > _PIDS_SHOWN else "")
+        unmanaged = device.get("strangers") or []
+        if unmanaged:
+            processes = "1 process" if len(unmanaged) == 1 else f"{len(unmanaged)} processes"
+            held = format_mib(sum(s["memory_mib"] for s in unmanaged))
+            more = ", …" if len(unmanaged) > _PIDS_SHOWN else ""
+            pids = ", ".join(str(s["pid"]) for s in unmanaged[:_PIDS_SHOWN]) + more
             found.append(f"GPU {device['index']}: {processes} without a slice, {held} (pid {pids})")
     return found
 
@@ -115,12 +116,12 @@ def smi(fmt: str) -> None:
     devices = client().items("/v1/devices")
     output.emit("DeviceList", devices, SMI_COLUMNS, fmt, name="uuid")
     if fmt in ("table", "wide"):
-        for line in strangers(devices):
+        for line in unmanaged_lines(devices):
             click.echo(line)
 
 
 def _path(identifier: str) -> str:
-    """Where the API has an allocation. Raises NOT_FOUND for what can be none: the API would look for another path."""
+    """Return the API path of an allocation. Raises NOT_FOUND if the ID is empty or has a slash, which changes the path."""
     if not identifier or "/" in identifier:
         raise CalabashError(
             f"there is no allocation {identifier!r}",

@@ -1,4 +1,4 @@
-"""``calabash vm``: cards and parts of cards for virtual machines."""
+"""``calabash vm``: attach cards or virtual functions to virtual machines, and detach them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from calabash.model.errors import CalabashError, Reason
 MODE = "passthrough"
 GRANT_S = 120.0
 BACK_S = 60.0
-_LOOK_AGAIN_S = 0.2
+_POLL_S = 0.2
 _LIBVIRT = "libvirt:"
 
 
-def _of(row: Row) -> str:
-    """Which machine has it, as the allocation's command says."""
+def _machine_of(row: Row) -> str:
+    """Return the virtual machine of an allocation, which its command names."""
     words = row["command"]
     return str(words[1]) if len(words) > 1 and words[0] == "vm" else dash(" ".join(words))
 
@@ -35,7 +35,7 @@ COLUMNS = (
     Column(title="ID", text=lambda r: r["id"]),
     Column(title="GPU", text=lambda r: ",".join(str(s["device_index"]) for s in r["slices"]) or "-"),
     Column(title="PART", text=_part),
-    Column(title="TO", text=_of),
+    Column(title="TO", text=_machine_of),
     Column(title="STATE", text=lambda r: r["state"]),
     Column(title="AGE", text=age, right=True),
     Column(title="USER", text=lambda r: dash(r.get("user")), wide=True),
@@ -99,28 +99,28 @@ def detach(name: str) -> None:
     from calabash.adapters.host.pci import libvirt  # noqa: PLC0415
 
     pool = client()
-    rows = [row for row in _rows() if name in (row["id"], _of(row), _of(row).removeprefix(_LIBVIRT))]
+    rows = [row for row in _rows() if name in (row["id"], _machine_of(row), _machine_of(row).removeprefix(_LIBVIRT))]
     if not rows:
         raise CalabashError(
             f"no virtual machine {name!r} has anything", reason=Reason.NOT_FOUND, hint="see `calabash vm list`"
         )
     for row in rows:
-        target = _of(row)
+        target = _machine_of(row)
         if target.startswith(_LIBVIRT):
             granted = pool.get(f"/v1/allocations/{row['id']}/environment")
             for device in _devices(granted):
                 libvirt.detach(_domain(target), libvirt.device_xml(device))
         pool.delete(f"/v1/allocations/{row['id']}?force=1", timeout_s=GRANT_S)
-        _tell_back(row)
+        _wait_until_back(row)
 
 
-def _tell_back(row: Row) -> None:
-    """Wait until the cards are back at work, but not for ever."""
+def _wait_until_back(row: Row) -> None:
+    """Wait at most BACK_S until the cards are in service again; print those that are not, and the allocation's ID."""
     uuids = {s["device"] for s in row["slices"]}
     until = time.monotonic() + BACK_S
     away = _away(uuids)
     while away and time.monotonic() < until:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
         away = _away(uuids)
     for device in away:
         click.echo(f"device {device['index']} is {device['health']}: {device['cause']}", err=True)
@@ -145,7 +145,7 @@ def _rows() -> list[Any]:
 
 
 def _devices(granted: Row) -> list[str]:
-    """PCI addresses, or UUIDs of mediated devices: the card, then what of it goes along, such as its sound."""
+    """Return PCI addresses or UUIDs of mediated devices: the card, then its other functions, such as audio."""
     environment = granted["environment"]
     names = environment.get("CALABASH_PCI") or environment.get("CALABASH_MDEV") or ""
     return [name for name in (*names.split(","), *environment.get("CALABASH_PCI_BESIDE", "").split(",")) if name]

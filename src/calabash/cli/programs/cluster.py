@@ -17,7 +17,7 @@ _WAITING_SHOWN_MAX = 50
 
 
 class AgentCommand(click.Command):
-    """Its words are the agent's own."""
+    """Command that prints the help of the agent's own parser, which parses its arguments."""
 
     def get_help(self, ctx: click.Context) -> str:
         from calabash.kubernetes.node_plugin.daemon import parser  # noqa: PLC0415
@@ -35,7 +35,7 @@ def agent(words: tuple[str, ...]) -> None:
 
 
 class RelayCommand(click.Command):
-    """Its options are those of the relay itself."""
+    """Command that prints the help of the relay's own parser, which parses its arguments."""
 
     def get_help(self, ctx: click.Context) -> str:
         from calabash.kubernetes.node_plugin.devices.relay import parser  # noqa: PLC0415
@@ -208,7 +208,7 @@ def _url_in(path: Path) -> str:
 
 
 def read_settings(path: Path | None) -> AdmissionSettings:
-    """The settings of a file. Raises CalabashError(BAD_FILE) that names the field."""
+    """Read the settings of admission; the defaults without a file. Raises CalabashError(BAD_FILE) that names the field."""
     import msgspec  # noqa: PLC0415
     import yaml  # noqa: PLC0415
 

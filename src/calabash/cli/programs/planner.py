@@ -144,7 +144,7 @@ def planner(
     if not _is_loopback(host.strip("[]")):
         raise CalabashError(
             f"{listen!r} is not an address of the loopback",
-            hint=f"whoever reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
+            hint=f"every client that reaches it may bind pods: let kube-scheduler run beside it and ask 127.0.0.1:{_PORT}",
         )
     shard = Shard.from_selector(nodes)
     if handshake == Handshake.AFFINITY and not shard.everything:

@@ -1,4 +1,4 @@
-"""``calabash remote``: cards of other machines, who uses them, and cards that are kept for several programs."""
+"""``calabash remote``: servers of other machines, their cards and sessions, and reservations for several programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash server``: offer the pool of this machine to programs of others."""
+"""``calabash server``: offer the devices of this machine to programs on other machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from calabash.adapters.host.children import start_module
 from calabash.cli import home as homes
 from calabash.cli import output
-from calabash.cli.pool.lifecycle import INHERITED, where
+from calabash.cli.pool.lifecycle import INHERITED, served_node
 from calabash.cli.remote.server_tokens import token
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import format_duration, parse_duration_s
@@ -26,12 +26,12 @@ COMMANDS = "calabash.cli.main"
 
 
 def directory() -> Path:
-    """Where the server's files are."""
+    """Return the directory of the server's files."""
     return homes.home() / "server"
 
 
 def own_server() -> Any:
-    """The server of this home."""
+    """Return a client for the server of this home, over its owner's socket."""
     from calabash.broker.client.connection import OwnerSocketClient  # noqa: PLC0415
     from calabash.broker.server.directory import SOCKET_FILE  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def up(
     """Start the server, and the pool when none runs yet."""
     from calabash.broker.addresses import parse_address  # noqa: PLC0415
 
-    _require_somewhere(listen, ports)
+    _check_addresses(listen, ports)
     address, grace_s = parse_address(listen) if listen else None, parse_duration_s(grace)
     if not 1 <= grace_s <= 86_400:
         raise CalabashError(f"--grace {grace} is out of range", hint="1s to 24h")
@@ -100,8 +100,8 @@ def up(
     click.echo(f"server is up: {view['name']} at {_addresses()}, {len(view['cards'])} cards, pid {view['pid']}")
 
 
-def _require_somewhere(listen: str, ports: tuple[str, ...]) -> None:
-    """What is wrong with where it is to listen is told before anything is started."""
+def _check_addresses(listen: str, ports: tuple[str, ...]) -> None:
+    """Raise CalabashError if the server would have no address, one port twice, or ports that need root."""
     from calabash.broker.server.network_ports import parse_tenant_listener  # noqa: PLC0415
 
     if not listen and not ports:
@@ -121,7 +121,7 @@ def _require_somewhere(listen: str, ports: tuple[str, ...]) -> None:
 
 
 def _addresses() -> str:
-    """``0.0.0.0:7433, 10.0.1.20:7433 (red/a/gpu1)``."""
+    """Return the addresses of the server as text, such as ``0.0.0.0:7433, 10.0.1.20:7433 (red/a/gpu1)``."""
     lines = (directory() / "address").read_text().splitlines()
     shown = [(address, port) for address, _, port in (line.partition(" ") for line in lines)]
     return ", ".join(f"{address} ({port})" if port else address for address, port in shown)
@@ -140,7 +140,7 @@ def _pool_is_up(sim: str | None) -> None:
         return
     if sim and status["sim"] != sim:
         raise CalabashError(
-            f"the pool that runs is on {where(status)}, not on simulated node {sim}",
+            f"the pool that runs is on {served_node(status)}, not on simulated node {sim}",
             reason=Reason.POOL_RUNNING,
             hint="leave --sim out, or stop it with `calabash down`",
         )
@@ -175,7 +175,7 @@ def _started(words: list[str]) -> tuple[subprocess.Popen[bytes], Path, int]:
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path, start: int) -> dict[str, Any]:
-    """The server's view when it answers; raises with its own words when it ended instead."""
+    """Wait until the server answers, and return its view; raise the error that it printed if it ended instead."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

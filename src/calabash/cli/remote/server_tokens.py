@@ -1,4 +1,4 @@
-"""``calabash server token``: who may use how much of this server."""
+"""``calabash server token``: create, list and revoke the tokens of this server, and change the key that signs them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
 
     \b
     calabash server token create vision --gpus 2 --memory 40GiB --expires 30d > vision.token
-    """
+    """  # noqa: D301 - click reads the backspace
     from calabash.broker.fingerprints import fingerprint  # noqa: PLC0415
     from calabash.broker.server.directory import certificate_of  # noqa: PLC0415
     from calabash.broker.token_file import GivenToken  # noqa: PLC0415
@@ -71,7 +71,7 @@ def create(*, name: str, gpus: int, memory: str | None, cores: str, expires: str
 
 
 def _addresses(directory: Path) -> tuple[str, ...]:
-    """Where the server listens, or listened last; an address that means all of them becomes this machine's name."""
+    """Return the addresses that the server last wrote, with this machine's name for an unspecified one such as 0.0.0.0."""
     try:
         lines = (directory / "address").read_text().splitlines()
     except OSError:
@@ -85,7 +85,7 @@ def _address(text: str) -> str:
 
 
 def _for_its_owner_only() -> None:
-    """The file that standard output goes to becomes readable by its owner only."""
+    """Set mode 0600 on the file that standard output goes to, if it is a regular file of this user."""
     status = os.fstat(sys.stdout.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
         os.fchmod(sys.stdout.fileno(), 0o600)

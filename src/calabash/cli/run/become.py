@@ -17,7 +17,7 @@ import sys
 import time
 
 from calabash.adapters.pool.entering import environment_with, hold_lease, outside_of_slices, require_loadable
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.grant_line import described
 from calabash.cli.home import client
 from calabash.cli.run import options as run_options
@@ -65,7 +65,7 @@ def _granted(pool: ApiClient, body: Mapping[str, Any], *, quiet: bool) -> Any:
     wait_s: float = body["wait_s"]
     if not wait_s:
         return pool.post("/v1/allocations", body, timeout_s=_ANSWER_S)
-    from calabash.cli.run.wait_reason import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only where somebody waits
+    from calabash.cli.run.wait_reason import EVERY_S, FIRST_S, WaitingLine  # noqa: PLC0415 - only for --wait
 
     line, left_s, deadline = WaitingLine(pool, quiet=quiet), wait_s, time.monotonic() + wait_s
     try:
@@ -114,9 +114,9 @@ def _print_grant(granted: Mapping[str, Any], given: Mapping[str, Sequence[str]])
     """Print the granted allocation on a terminal or with ``--verbose``, and the pool's warnings."""
     terminal = sys.stderr is not None and sys.stderr.isatty()
     if given.get(run_options.VERBOSE) or (terminal and not given.get(run_options.QUIET)):
-        say(described(granted))
+        print_on_stderr(described(granted))
     for text in granted.get("warnings", ()):
-        say(f"warning: {text}")
+        print_on_stderr(f"warning: {text}")
 
 
 def become_with_worker(command: Sequence[str], granted: Mapping[str, str]) -> NoReturn:
@@ -129,10 +129,12 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606 - running a program is the command's purpose
     except (FileNotFoundError, NotADirectoryError):
-        say(f"error: {command[0]}: not found")
-        say("hint: check the path after --")
+        print_on_stderr(f"error: {command[0]}: not found")
+        print_on_stderr("hint: check the path after --")
         sys.exit(127)
     except OSError as error:
-        say(f"error: {command[0]}: {error.strerror}")
-        say("hint: shorten its arguments" if "long" in (error.strerror or "") else "hint: is it executable?")
+        print_on_stderr(f"error: {command[0]}: {error.strerror}")
+        print_on_stderr(
+            "hint: shorten its arguments" if "long" in (error.strerror or "") else "hint: is it executable?"
+        )
         sys.exit(126)

@@ -48,7 +48,7 @@ def run(command: tuple[str, ...], **given: Any) -> None:
     calabash run --memory 8GiB --cores 30 -- python train.py
     calabash run --gpus 2 --mode exclusive -- ./a.out
     calabash run --remote --gpus 2 --memory 20GiB -- python train.py
-    """
+    """  # noqa: D301 - click reads the backspace
     words = {option.flag: given[option.field] for option in run_options.OPTIONS}
     far = {name: given[name] for name in ("filters", "servers", "lease", "span")}
     if given["remote"]:

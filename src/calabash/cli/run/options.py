@@ -249,7 +249,7 @@ _BY_FLAG = {option.flag: option for option in OPTIONS}
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]] | None:
-    """The words behind ``run`` as what each flag was given, and the command. None: the command tree must have a look."""
+    """Parse the words after ``run`` to the values of each flag and the command; None if the command tree must parse them."""
     given: dict[str, list[str]] = {}
     at = 0
     while at < len(words):

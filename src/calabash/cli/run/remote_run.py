@@ -17,7 +17,7 @@ from calabash.broker.client.multi_server import MultiServerRequest, release_all
 from calabash.broker.client.server_choice import rank
 from calabash.broker.filters import parse_filters
 from calabash.broker.messages import LeaseOrder, ServerView
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.cli.run import options as run_options
 from calabash.cli.run.become import become_with_worker
 from calabash.cli.servers import account, views
@@ -85,7 +85,7 @@ def write_keys(granted: Sequence[tuple[RemoteServerClient, Any]]) -> list[tuple[
         raise
     for _, grant in granted:
         for text in grant["warnings"]:
-            say(f"warning: {text}")
+            print_on_stderr(f"warning: {text}")
     return [(server, grant["id"], grant["grace_s"]) for server, grant in granted]
 
 
@@ -126,7 +126,7 @@ class _Waits:
     def __call__(self, refusal: CalabashError) -> None:
         if not self._said:
             self._said = True
-            say(f"waiting for devices: {refusal.message}")
+            print_on_stderr(f"waiting for devices: {refusal.message}")
 
 
 def _leases(

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from calabash.cli.failure import say
+from calabash.cli.failure import print_on_stderr
 from calabash.model.errors import CalabashError
 
 TYPE_CHECKING = False  # as typing has it, without importing typing
@@ -56,7 +56,7 @@ class WaitingLine:
         if not self._quiet and self._away != error.reason:
             self._away = error.reason
             self.clear()
-            say(f"waiting for the pool: {error.message}")
+            print_on_stderr(f"waiting for the pool: {error.message}")
 
     def clear(self) -> None:
         """Remove the line from the terminal."""
@@ -67,7 +67,7 @@ class WaitingLine:
     def _write(self, text: str) -> None:
         text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
         if not self._terminal:
-            say(text)
+            print_on_stderr(text)
             return
         try:
             width = os.get_terminal_size(sys.stderr.fileno()).columns or 80

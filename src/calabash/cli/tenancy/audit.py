@@ -1,4 +1,4 @@
-"""``calabash audit``: who did what from where."""
+"""``calabash audit``: list the audit log, and verify that it was not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calabash invoice``: a month becomes drafts, drafts become invoices, and an invoice can be taken back."""
+"""``calabash invoice``: draft, issue, show, verify, credit and void invoices."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RATING_S = 1000.0
 
 
 def _moment(at_s: float) -> str:
-    """A moment in this machine's time zone, to the second."""
+    """Return a time in ISO format, in this machine's time zone, to the second."""
     return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
 
 
-def _counted_to(bill: Mapping[str, Any]) -> str:
-    """The moment up to which usage is in a draft; "-" of an issued invoice, which has all of its month."""
-    known = bill["state"] == "draft" and bill["counted_to_s"]
-    return _moment(bill["counted_to_s"]) if known else dash("")
+def _counted_to(row: Mapping[str, Any]) -> str:
+    """Return the time up to which a draft has usage; "-" for an issued invoice, which has its whole month."""
+    known = row["state"] == "draft" and row["counted_to_s"]
+    return _moment(row["counted_to_s"]) if known else dash("")
 
 
 COLUMNS = (
@@ -125,10 +125,10 @@ def list_invoices(month: str, tenant: str, fmt: str) -> None:
 @click.option("--file", type=click.Path(path_type=Path), help="Write it there. Default: standard output.")
 def show(what: str, tenant: str, fmt: str, file: Path | None) -> None:
     """Show an invoice or a draft."""
-    bill = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
+    row = client().get(f"/v1/invoices/{quoted(_one(what, tenant))}")
     if fmt == "pdf" and file is None and sys.stdout.isatty():
         raise CalabashError("a PDF is not for a terminal", hint="write it to a file: --file invoice.pdf")
-    _deliver(_written(bill, fmt), file)
+    _deliver(_written(row, fmt), file)
 
 
 @invoice.command("items")
@@ -166,7 +166,7 @@ def verify(what: str, tenant: str, fmt: str) -> None:
     Exits with status 1 if anything was changed. Usage records that retention has removed or merged are not-kept: the seal
     and the items still prove the invoice.
     """
-    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "draft")
+    numbers = _numbers(what, tenant, lambda row: row["state"] != "draft")
     verdicts = [client().get(f"/v1/invoices/{quoted(number)}/verify", timeout_s=RATING_S) for number in numbers]
     checks = [check for verdict in verdicts for check in verdict["items"]]
     output.emit("InvoiceCheckList", checks, CHECK_COLUMNS, fmt, name="number")
@@ -185,7 +185,7 @@ def verify(what: str, tenant: str, fmt: str) -> None:
 @output.option
 def issue(what: str, tenant: str, fmt: str) -> None:
     """Give drafts their numbers: from then on they never change."""
-    numbers = _numbers(what, tenant, lambda bill: bill["state"] == "draft")
+    numbers = _numbers(what, tenant, lambda row: row["state"] == "draft")
     found = [client().post(f"/v1/invoices/{quoted(number)}/issue") for number in numbers]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
@@ -220,7 +220,7 @@ def void(what: str, tenant: str, fmt: str) -> None:
 
     An invoice that was taken back keeps its number and stays as it is.
     """
-    standing = _numbers(what, tenant, lambda bill: bill["state"] == "issued" and bill["kind"] == "invoice")
+    standing = _numbers(what, tenant, lambda row: row["state"] == "issued" and row["kind"] == "invoice")
     found = [client().post(f"/v1/invoices/{quoted(number)}/void") for number in standing]
     output.emit("InvoiceList", found, COLUMNS, fmt, name="number")
 
@@ -241,10 +241,10 @@ def _listed(month: str, tenant: str) -> list[Any]:
 
 
 def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) -> list[str]:
-    """Those of a month that are meant, or the one that was named. Raises NOT_FOUND for none."""
+    """Return the numbers of a month's invoices that ``meant`` selects, or the given number. Raises NOT_FOUND for none."""
     if re.fullmatch(r"\d{4}-\d{2}", what) is None:
         return [what]
-    found = [bill["number"] for bill in _listed(what, tenant) if meant(bill)]
+    found = [row["number"] for row in _listed(what, tenant) if meant(row)]
     if not found:
         of = f" of {tenant}" if tenant else ""
         raise CalabashError(
@@ -256,8 +256,8 @@ def _numbers(what: str, tenant: str, meant: Callable[[dict[str, Any]], bool]) ->
 
 
 def _one(what: str, tenant: str) -> str:
-    """The one invoice or draft that is meant. Raises CalabashError for none and for several."""
-    numbers = _numbers(what, tenant, lambda bill: bill["state"] != "void" and bill["kind"] == "invoice")
+    """Return the number of the only matching invoice or draft. Raises CalabashError for none and for several."""
+    numbers = _numbers(what, tenant, lambda row: row["state"] != "void" and row["kind"] == "invoice")
     if len(numbers) > 1:
         raise CalabashError(
             f"{len(numbers)} invoices are meant: {', '.join(numbers[:5])}", hint="name one of them, or a tenant"
@@ -273,16 +273,16 @@ def _deliver(data: bytes, file: Path | None) -> None:
         sys.stdout.buffer.write(data)
 
 
-def _written(bill: dict[str, Any], fmt: str) -> bytes:
+def _written(row: dict[str, Any], fmt: str) -> bytes:
     if fmt in ("json", "yaml"):
-        return (output.document("Invoice", bill, fmt) + "\n").encode()
+        return (output.document("Invoice", row, fmt) + "\n").encode()
     if fmt == "table":
-        return (_table(bill) + "\n").encode()
+        return (_table(row) + "\n").encode()
     import msgspec  # noqa: PLC0415 - only for documents
 
     from calabash.api.billing import InvoiceView  # noqa: PLC0415
 
-    view = msgspec.convert(bill, InvoiceView)
+    view = msgspec.convert(row, InvoiceView)
     if fmt == "csv":
         from calabash.adapters.documents.invoice_csv import invoice_csv  # noqa: PLC0415
 
@@ -296,16 +296,14 @@ def _written(bill: dict[str, Any], fmt: str) -> bytes:
     return invoice_pdf(view)
 
 
-def _table(bill: dict[str, Any]) -> str:
-    head = output.table(COLUMNS[:8], [bill])
-    lines = output.table(LINE_COLUMNS, bill["lines"])
-    sums = [("counted up to", _counted_to(bill))] if _counted_to(bill) != dash("") else []
-    sums += [("net", bill["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in bill["taxes"])]
-    sums.append(("total", bill["total"]))
-    sums += [
-        (f"credit note {s['number']}, {s['reason']}", f"-{s['amount']}".replace("--", "")) for s in bill["settled"]
-    ]
-    sums += [("due", bill["due"])] if bill["settled"] else []
-    sums += [("credits", f"{bill['credits']}, {bill['reason']}")] if bill["credits"] else []
+def _table(row: dict[str, Any]) -> str:
+    head = output.table(COLUMNS[:8], [row])
+    lines = output.table(LINE_COLUMNS, row["lines"])
+    sums = [("counted up to", _counted_to(row))] if _counted_to(row) != dash("") else []
+    sums += [("net", row["net"]), *((f"{t['name']} {t['percent']}%", t["amount"]) for t in row["taxes"])]
+    sums.append(("total", row["total"]))
+    sums += [(f"credit note {s['number']}, {s['reason']}", f"-{s['amount']}".replace("--", "")) for s in row["settled"]]
+    sums += [("due", row["due"])] if row["settled"] else []
+    sums += [("credits", f"{row['credits']}, {row['reason']}")] if row["credits"] else []
     rows = [f"{output.printable(name)}: {output.printable(amount)}" for name, amount in sums]
     return "\n".join([head, "", lines, "", *rows])

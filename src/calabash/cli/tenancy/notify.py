@@ -1,4 +1,4 @@
-"""``calabash notify``: who is told of what, by webhooks and by mail."""
+"""``calabash notify``: notifications of events by webhook and mail."""
 
 from __future__ import annotations
 

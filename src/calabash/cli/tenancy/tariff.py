@@ -1,4 +1,4 @@
-"""``calabash tariff``: what an hour costs, since when."""
+"""``calabash tariff``: apply and show tariffs, the prices of an hour of use."""
 
 from __future__ import annotations
 

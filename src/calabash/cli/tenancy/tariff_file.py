@@ -1,6 +1,6 @@
-"""A tariff as a YAML file: read strictly, and whatever is wrong with it is told with its line.
+"""Parser of tariffs in YAML files; each error names its line.
 
-Figures and times of day stay the text that was written, so that 0.1 is a tenth and 22:00 is ten in the evening.
+Numbers and times of day are kept as text, so that 0.1 is not rounded to a binary fraction and 22:00 is not read as 1320.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HINT = "see docs/how-to/send-invoices.md for one with everything in it"
 
 
 def read_tariff(path: Path) -> TariffSettings:
-    """The tariff of a file. Raises CalabashError(BAD_FILE) with the line."""
+    """Read the tariff of a file. Raises CalabashError(BAD_FILE) with the line."""
     text = path.read_bytes()
     if len(text) > FILE_BYTES_MAX:
         raise _wrong(path, 0, f"has {len(text)} bytes, at most {FILE_BYTES_MAX} are read")
@@ -51,7 +51,7 @@ def read_tariff(path: Path) -> TariffSettings:
 
 
 def _plain(path: Path, node: yaml.Node, *, depth: int) -> Any:
-    """As JSON would have it; what YAML would guess to be a date, a time or a fraction stays text."""
+    """Convert a YAML node to dicts, lists, texts and None; other scalars, such as dates and numbers, stay text."""
     if depth > 8:
         raise _wrong(path, _line_of(node), "is nested too deep")
     if isinstance(node, yaml.MappingNode):
@@ -67,7 +67,7 @@ def _plain(path: Path, node: yaml.Node, *, depth: int) -> Any:
 
 
 def _line(root: yaml.Node | None, message: str) -> int:
-    """Where a message of msgspec is about."""
+    """Return the line that a message of msgspec is about; 0 without a document."""
     match = _PATH.search(message)
     node = root
     if node is None:
@@ -84,7 +84,7 @@ def _line(root: yaml.Node | None, message: str) -> int:
 
 
 def _line_named(root: yaml.Node | None, message: str) -> int:
-    """Where the longest of the texts stands that the message names; 0 when it names none."""
+    """Return the line of the longest scalar that occurs in the message; 0 if none does."""
     texts = [node for node in (_scalars(root) if root else ()) if len(node.value) > 1 and node.value in message]
     return _line_of(max(texts, key=lambda node: len(node.value))) if texts else 0
 

@@ -1,4 +1,4 @@
-"""``calabash tenant``, ``project`` and ``quota``: teams, their parts, and what each is promised."""
+"""``calabash tenant``, ``project`` and ``quota``: tenants, their projects, and the guarantees and limits of both."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _body(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(kind: str, row: Row, columns: tuple[Column, ...], fmt: str) -> None:
-    """One object: a line of a table, or the document."""
+    """Print an object as a row of a table, or as a document in JSON or YAML."""
     if fmt in ("json", "yaml"):
         click.echo(output.document(kind, row, fmt))
     else:

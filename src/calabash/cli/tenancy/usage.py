@@ -1,4 +1,4 @@
-"""``calabash usage``: hours used between two moments, summed as asked."""
+"""``calabash usage``: GPU hours used between two times, grouped as requested."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def usage(by: str, since: str | None, until: str | None, fmt: str) -> None:
 
 
 def comma_separated(names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Rows as CSV. A text that a spreadsheet would take for a formula is kept a text."""
+    """Return rows as CSV; a text that a spreadsheet would read as a formula gets a quote in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)

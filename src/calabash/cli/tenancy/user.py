@@ -1,4 +1,4 @@
-"""``calabash user`` and ``token``: people, what they are where, and what proves who they are."""
+"""``calabash user`` and ``token``: users, their roles, and their API tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl calabash drain``: nobody new comes, who is there leaves as budgets and graces allow, and it says how far it is."""
+"""Tests of ``kubectl calabash drain``: cordon, evictions within disruption budgets and grace periods, and progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calabash.cli.kubectl import drain
 
 
 class Time:
-    """The clock of the command; at each pause the world goes on."""
+    """Clock of the command: each pause advances it and calls ``meanwhile``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -43,15 +43,15 @@ def cordoned(world: World) -> bool:
 
 
 def end(world: World, name: str, namespace: str = "default") -> None:
-    """The kubelet ends a pod that was asked to leave."""
+    """Remove an evicted pod, as its kubelet does; do nothing if it was not evicted."""
     pod = world.client.get(POD, name, namespace)
     if pod is not None and pod.metadata.deletion_timestamp:
         world.client.faults.release(namespace, name)
 
 
 def give_back(world: World) -> None:
-    """The agent has the devices back."""
-    world.tell({"devices": [{**device, "slices": []} for device in world.devices()]})
+    """Report all devices of the node as free, as the agent does after the pods have ended."""
+    world.set_status({"devices": [{**device, "slices": []} for device in world.devices()]})
 
 
 def test_pods_with_devices_leave_and_others_stay_and_nobody_new_is_given_any(
@@ -71,7 +71,7 @@ def test_pods_with_devices_leave_and_others_stay_and_nobody_new_is_given_any(
             end(world, "runs")
         elif clock.now_s == 2.5:  # the agent has forgotten the pod before it has the devices back
             first, second = world.devices()
-            world.tell({"devices": [{**first, "slices": [{**first["slices"][0], "podUid": ""}]}, second]})
+            world.set_status({"devices": [{**first, "slices": [{**first["slices"][0], "podUid": ""}]}, second]})
         elif clock.now_s == 3.0:
             give_back(world)
 
@@ -216,7 +216,7 @@ def test_a_dry_run_lists_who_would_have_to_leave_and_changes_nothing(
     assert not cordoned(world)
 
 
-def test_it_stops_when_somebody_else_lifts_the_cordon(
+def test_drain_stops_when_another_client_lifts_the_cordon(
     world: World, clock: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock.meanwhile = lambda: world.client.patch(GPU_NODE, "node1", body={"spec": {"unschedulable": None}})

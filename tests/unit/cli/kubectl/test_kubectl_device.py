@@ -1,4 +1,4 @@
-"""``kubectl calabash device``: what is wanted of a device stands in its node's spec, and what became of it is told."""
+"""Tests of ``kubectl calabash device``: desired states and orders in the GpuNode's spec, and the printed results."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def wanted(world: World, uuid: str) -> GpuNodeDeviceSpec:
 
 
 def answers(world: World, uuid: str, state: str, message: str) -> None:
-    """The agent carries out the order that stands there."""
+    """Report the result of the order in the spec, as the agent does."""
     order = wanted(world, uuid).order
     assert order is not None
     outcome = {"id": order.id, "what": order.what, "state": state, "message": message}
-    world.tell({"devices": [{**d, "order": outcome} if d["uuid"] == uuid else d for d in world.devices()]})
+    world.set_status({"devices": [{**d, "order": outcome} if d["uuid"] == uuid else d for d in world.devices()]})
 
 
 def test_a_drained_device_keeps_its_pods_and_another_device_is_not_meant(
@@ -61,12 +61,12 @@ def test_evicted_pods_leave_the_device_and_those_on_others_stay(
         "policy": "fixed",
     }
     first, second = world.devices()
-    world.tell({"devices": [first, {**second, "slices": [{**held, "allocation": "b"}]}]})
+    world.set_status({"devices": [first, {**second, "slices": [{**held, "allocation": "b"}]}]})
 
     def meanwhile() -> None:
         end(world, "runs")
         if world.client.get(POD, "runs", "default") is None:
-            world.tell({"devices": [{**d, "slices": []} if d["uuid"] == "GPU-0" else d for d in world.devices()]})
+            world.set_status({"devices": [{**d, "slices": []} if d["uuid"] == "GPU-0" else d for d in world.devices()]})
 
     clock.meanwhile = meanwhile
     assert run("device", "drain", "node1", "GPU-0", "--evict") == 0, capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_evicted_pods_leave_the_device_and_those_on_others_stay(
     assert world.client.get(POD, "beside", "default") is not None
 
 
-def test_emptying_ends_when_somebody_puts_the_device_back(
+def test_device_drain_ends_when_another_client_undrains_the_device(
     world: World, clock: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lifted() -> None:
@@ -127,9 +127,9 @@ def test_an_order_that_fails_says_why_and_one_that_nobody_answers_ends(
 
 def test_the_list_shows_state_cause_and_the_last_order(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = world.devices()
-    ill = {"health": "unhealthy", "state": "draining", "reason": "drained: a new fan"}
+    draining = {"health": "unhealthy", "state": "draining", "reason": "drained: a new fan"}
     told = {"id": "1", "what": "test", "state": "failed", "message": "no"}
-    world.tell({"devices": [{**first, **ill}, {**second, "order": told}]})
+    world.set_status({"devices": [{**first, **draining}, {**second, "order": told}]})
     assert run("device", "list", "node1", "-o", "wide") == 0
     _, one, two = capsys.readouterr().out.splitlines()
     assert "draining" in one

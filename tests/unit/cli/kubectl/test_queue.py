@@ -1,4 +1,4 @@
-"""``kubectl calabash queue``: the tree, what the planner or else the pods say of it, and the order of what waits."""
+"""Tests of ``kubectl calabash queue``: the tree, amounts from the planner's status or the pods, and the order of waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl calabash top``: what was given and what is used, of whom one asks for."""
+"""Tests of ``kubectl calabash top``: allocated and used amounts, with filters and groups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from calabash.model.errors import CalabashError, Reason
 
 
 def use(world: World, mib: int = 4096, percent: int = 27) -> None:
-    """The agent tells what is used of the one slice."""
+    """Report the use of the only slice, as the agent does."""
     first, second = world.devices()
     told = {"memoryUsedMib": mib, "coreUsedPercent": percent}
     first |= {"utilizationPercent": 41, "memoryUsedMib": 5000, "slices": [{**first["slices"][0], **told}]}
-    world.tell({"devices": [first, second]})
+    world.set_status({"devices": [first, second]})
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -118,8 +118,8 @@ def test_watching_draws_until_it_is_interrupted(
 
 
 def test_a_cordoned_node_and_one_that_is_not_ready_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    ill: dict[str, Any] = {"type": "Ready", "status": "False", "reason": "no_devices", "message": "no driver"}
-    world.tell({"conditions": [ill]})
+    not_ready: dict[str, Any] = {"type": "Ready", "status": "False", "reason": "no_devices", "message": "no driver"}
+    world.set_status({"conditions": [not_ready]})
     world.client.patch(GPU_NODE, "node1", body={"spec": {"unschedulable": True}})
     for command in ("top", "smi"):
         assert run(command) == 0

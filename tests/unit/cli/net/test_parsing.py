@@ -1,4 +1,4 @@
-"""Words of network commands: rates, addresses with numbers, rules, short names of ports."""
+"""Tests of the arguments of network commands: rates, addresses with port numbers, rules, short names of ports."""
 
 from __future__ import annotations
 

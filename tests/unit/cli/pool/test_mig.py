@@ -1,4 +1,4 @@
-"""Layouts as people write them, and a card as people see it."""
+"""Tests of ``calabash mig``: parsing of layouts, and the drawing of a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words behind ``calabash run``: read without the command tree, and to the same request as with it."""
+"""Tests that ``calabash run`` without the command tree makes the same request as with it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VALUES = {
 
 
 def of_the_tree(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The request that click makes of the same words."""
+    """Return the request that the command tree makes of the same arguments."""
     made: list[Any] = []
     monkeypatch.setattr(run_help, "start", lambda given, command: made.append(request(given, command)))
     run_help.run.main(args=words, standalone_mode=False)

@@ -1,4 +1,4 @@
-"""How ``calabash run --wait`` asks again while the pool cannot take its request."""
+"""Tests of ``calabash run --wait`` repeating its request while the pool cannot take it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class AwayPool(ApiClient):
-    """A pool that refuses requests for the given reasons first, and has granted something to this process meanwhile."""
+    """Pool that refuses requests for the given reasons first, and has an allocation of this process from a lost reply."""
 
     def __init__(self, *reasons: Reason) -> None:
         self.reasons = list(reasons)

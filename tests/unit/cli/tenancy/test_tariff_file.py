@@ -1,4 +1,4 @@
-"""A tariff as a file: the example is understood, and whatever is wrong with it is told with its line and a hint."""
+"""Tests of tariff files: the documented example is accepted, and each error names its line and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API through the gateway: what is passed on, with whose token, and what never reaches the pool."""
+"""Tests of the API through the gateway: forwarded requests and their tokens, and requests that the pool never gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def gateway() -> GatewayWorld:
     return GatewayWorld()
 
 
-def test_a_question_goes_to_the_pool_with_the_token_of_whoever_asks(gateway: GatewayWorld) -> None:
+def test_request_goes_to_the_pool_with_the_token_of_its_user(gateway: GatewayWorld) -> None:
     shown = gateway("GET", "/v1/queues?after=a%2Fb", authorization=BEARER)
     assert (shown.status, shown.json()["reason"]) == (404, "not_found")  # the stand-in knows no such page
     assert [(a.path, a.token) for a in gateway.pool.asked] == [("/v1/me", TOKEN), ("/v1/queues?after=a%2Fb", TOKEN)]
@@ -94,7 +94,9 @@ def test_a_login_code_is_exchanged_with_the_gateways_word_and_nobody_is_vouched_
         ("", 421),
     ],
 )
-def test_a_name_that_is_not_ours_is_refused_whoever_resolved_it(gateway: GatewayWorld, host: str, status: int) -> None:
+def test_host_name_of_another_site_is_refused_although_it_resolves_to_the_gateway(
+    gateway: GatewayWorld, host: str, status: int
+) -> None:
     assert gateway("GET", "/v1/queues", authorization=BEARER, host=host).status == status
 
 

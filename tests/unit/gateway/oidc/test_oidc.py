@@ -1,4 +1,4 @@
-"""Logging in at a provider: what an honest one leads to, and what a lying one, a forged answer and a stolen one do not."""
+"""Tests of logins with OpenID Connect: an honest provider succeeds; a lying one, forged and stolen answers fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLBACK = "/login/oidc/callback"
 
 
 def _begun(gateway: GatewayWorld, to: str = "/queues", **options: str) -> tuple[str, dict[str, str], str]:
-    """Return where a browser is sent, what is asked there, and the ticket that its page keeps."""
+    """Return the URL to which the browser is sent, its query, and the ticket that the page keeps."""
     shown = gateway("POST", "/login/oidc", msgspec.json.encode({"to": to}), given=JSON, **options)
     assert (shown.status, shown.cookies) == (200, ()), shown.content
     url = shown.json()["url"]
@@ -58,7 +58,7 @@ def _begun(gateway: GatewayWorld, to: str = "/queues", **options: str) -> tuple[
 
 
 def _back(gateway: GatewayWorld, path: str, ticket: str) -> Shown:
-    """Return what the page that the provider leads back to is answered."""
+    """Return the reply to the page to which the provider redirects."""
     opened = gateway("GET", path)
     assert (opened.status, b'id="entering"' in opened.content) == (200, True)
     query = {n: v[0] for n, v in parse_qs(urlsplit(path).query).items()}
@@ -93,7 +93,7 @@ def test_a_browser_is_sent_off_with_a_challenge_and_comes_back_to_a_session(
     assert order["groups"] == ["gpu"]  # from what the provider says of users, since the token does not say it
 
 
-def test_whoever_the_provider_knows_and_the_pool_does_not_is_told_to_ask(
+def test_user_whom_only_the_provider_knows_is_told_to_ask_an_administrator(
     gateway: GatewayWorld, provider: LyingProvider
 ) -> None:
     gateway.pool.subjects = set()

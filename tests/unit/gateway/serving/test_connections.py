@@ -1,4 +1,4 @@
-"""GatewayConnections of a gateway: one holder's many cost no other holder, and a valid credential is served beside them."""
+"""Tests of GatewayConnections: many connections of one holder do not keep other holders with valid tokens out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HANG_S = 60.0
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """A connection that stands in."""
+    """Test double of a connection."""
 
     waits: bool = True
     dropped: bool = False
@@ -98,7 +98,7 @@ def test_bounds_hold_after_any_steps_and_a_small_holder_keeps_its_connections(
 
 
 def _flooded(flood: Callable[[int], Awaitable[None]], *, limits: GatewayLimits | None = None) -> None:
-    """Ask 50 times on fresh connections beside the flood; each has to be answered 200."""
+    """Assert that 50 requests on new connections beside the flood are answered with 200."""
 
     async def both() -> None:
         world = GatewayWorld()

@@ -1,4 +1,4 @@
-"""One user's requests that wait for the pool, and its watchers, leave room for those of every other user."""
+"""Tests of limits per user: waiting requests and watchers of one user leave room for those of other users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMITS = GatewayLimits(waiting=8, waiting_per_user=4, watchers=6, watchers_per_u
 
 
 class WaitingPool(PoolStandIn):
-    """A pool that does not answer some requests. ``cal_USER_...`` is a token of USER."""
+    """Pool that does not answer requests with ``wait`` in their path. ``cal_USER_...`` is a token of USER."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class WaitingPool(PoolStandIn):
 
 
 class Client:
-    """Asks the gateway of a world."""
+    """Client of the gateway on a port of this machine."""
 
     def __init__(self, port: int) -> None:
         self._port = port

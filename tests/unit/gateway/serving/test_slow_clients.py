@@ -1,4 +1,4 @@
-"""Whoever sends or reads slowly is hung up on after a bounded time, and others are answered meanwhile."""
+"""Tests that slow clients are disconnected after a bounded time, and other clients are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _posted(rest: bytes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds instead of tens of them."""
+    """Shorten the gateway's limits of time to seconds."""
     monkeypatch.setattr(serving_server, "REQUEST_S", SHORT_S)
     monkeypatch.setattr(serving_server, "SEND_S", SHORT_S)
     monkeypatch.setattr(request_guard, "BODY_S", SHORT_S)
@@ -55,7 +55,7 @@ def _served(client: Callable[[int], Awaitable[None]], answers: dict[str, object]
 
 
 async def _hung_up_on(port: int, data: bytes, drip: bytes = b"") -> bytes:
-    """Send that, and then byte after byte; what came until the other end hung up."""
+    """Send the text, then byte after byte; return the bytes received until the gateway closed the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)

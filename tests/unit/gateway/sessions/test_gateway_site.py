@@ -1,4 +1,4 @@
-"""Sessions, pages and files of the console through the gateway."""
+"""Tests of sessions, pages and files of the console through the gateway."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_session_ends_with_the_pool_and_outlives_a_restart_of_the_gateway() -> N
     assert again.proven(recorded, _question(), scheme="http") is None, "a request of before the restart is replayed"
     other = Sessions("credential of the next start")
     assert other.key("abcdefghjk") != before.key("abcdefghjk")
-    other.start = before.start  # the most that somebody can know
+    other.start = before.start  # the most that an attacker can know
     assert other.proven(recorded, _question(), scheme="http") is None
 
 

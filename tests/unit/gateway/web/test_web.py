@@ -1,4 +1,4 @@
-"""One request to a web server of others: which addresses may be reached, and what a bad answer leads to."""
+"""Tests of requests to other web servers: permitted addresses, and invalid replies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_asked(monkeypatch: py
 
 @contextmanager
 def _speaking(speak: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that says something to whoever connects."""
+    """Run a server that calls ``speak`` for the first connection; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""What forms ask of the pool."""
+"""Tests of the requests that the console's forms send to the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is offered to whom, and that every page can be shown."""
+"""Tests of the actions that pages offer to each role, and that every page can be drawn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_pages_that_only_some_may_use_are_shown_to_nobody_else() -> None:
 
 
 class Pool:
-    """A pool that answers whatever a shape needs at least, so that every template meets what it shows."""
+    """Pool whose replies have a value in every field, so that templates draw everything."""
 
     def __init__(self, **known: Any) -> None:
         self._known = known
@@ -69,7 +69,7 @@ async def _read(page: ConsolePage, visit: Visit) -> Shown:
 
 
 def filled(shape: type[Any]) -> Any:
-    """A value of that shape with something in every field."""
+    """Return a value of the type with something in every field."""
     return msgspec.convert(_plain(msgspec.inspect.type_info(shape)), shape)
 
 

@@ -1,4 +1,4 @@
-"""What the pages show of the pool's replies."""
+"""Tests of the pages that the console draws from the pool's replies."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_slice_without_a_cap_is_the_whole_lane() -> None:
 
 
 def test_processes_without_a_slice_stand_at_the_right_end_of_the_lane() -> None:
-    stranger = replies.UnmanagedProcessView(pid=9, uid=0, command="x", memory_mib=4000, allocation="")
-    card = device(memory_mib=40000, unmanaged_processes=[stranger])
+    unmanaged = replies.UnmanagedProcessView(pid=9, uid=0, command="x", memory_mib=4000, allocation="")
+    card = device(memory_mib=40000, unmanaged_processes=[unmanaged])
     (piece,) = memory_lane(card, [])
     assert (piece.at, piece.wide, piece.hue, piece.href) == (90.0, 10.0, 0, "")
 

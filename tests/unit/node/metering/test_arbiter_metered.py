@@ -1,4 +1,4 @@
-"""Slices that are only measured: the arbiter gives them no turns."""
+"""Tests of slices that are only metered: the arbiter gives them no time windows."""
 
 from __future__ import annotations
 
