@@ -118,7 +118,7 @@ def test_a_denial_reaches_the_user_with_its_hint(cluster: Cluster, team: str) ->
     with pytest.raises(RefusedError, match=r"nvidia.com/mig-junk is not a MIG profile.*; hint: ") as refused:
         create(cluster, team, junk)
     assert refused.value.status == 422
-    with pytest.raises(RefusedError, match="sets spec.nodeName to n1"):
+    with pytest.raises(RefusedError, match=r"sets spec\.nodeName to n1"):
         create(cluster, team, asking("pinned", nodeName="n1"))
 
 
