@@ -141,7 +141,7 @@ def find_moves(
 
 
 def _host_suffices(cluster: Cluster, shape: Shape, row: int, moving: list[Occupant]) -> bool:
-    """Return True if CPU and host memory of a node suffice for the shape once the requests in ``moving`` have left it."""
+    """Return True if a node has enough CPU and host memory for the shape once the requests in ``moving`` have left."""
     cpu_milli = int(cluster.cpu_free_milli[row]) + sum(o.shape.cpu_milli for o in moving)
     memory_mib = int(cluster.memory_free_mib[row]) + sum(o.shape.memory_mib for o in moving)
     return cpu_milli >= shape.cpu_milli and memory_mib >= shape.memory_mib

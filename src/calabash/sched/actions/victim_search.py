@@ -51,7 +51,7 @@ class _ShapeCache:
 
 
 class _Search:
-    """State of the search for one plan.
+    """State of the search for the victims of one plan.
 
     Attributes:
         pool: units that may be evicted. evicted: units that are evicted, by ID.
@@ -164,7 +164,7 @@ class _Search:
         return (excessive, trial.gpu_milli, trial.rank)
 
     def _cache(self, request: Request) -> _ShapeCache:
-        """Return the results of earlier plans for the shape."""
+        """Return the results of earlier plans for the request's shape."""
         shape = request.shape
         if self._state is None:
             return _ShapeCache(freeable=self._freeable_devices(shape))
@@ -197,7 +197,7 @@ class _Search:
         """Return the best trial on a node.
 
         Args:
-            changed: this plan has changed the node, so the cache is neither used nor updated.
+            changed: this plan has changed the node already, so the cache of trials is neither used nor updated.
         """
         versions = (self.transaction.changes.get(node, 0), self.pool.version(node))
         known = None if changed else cache.trials.get(node)
@@ -227,7 +227,7 @@ class _Search:
 
     @staticmethod
     def _by_device(units: Sequence[Unit], node: int) -> list[Unit]:
-        """Return the units sorted by their most expensive device, where the cost of a device is the milli of its units."""
+        """Return the units sorted by their most expensive device. The cost of a device is the milli of all its units."""
         cost: dict[int, float] = {}
         devices_of: dict[str, list[int]] = {}
         for unit in units:
@@ -242,7 +242,7 @@ class _Search:
         )
 
     def _trial(self, request: Request, node: int, units: Sequence[Unit], *, together: bool = False) -> Trial | None:
-        """Return the trial that evicts units in order until the request fits, rolled back afterwards; None if it never fits.
+        """Evict units in order until the request fits, roll back, and return the trial; None if it never fits.
 
         Args:
             together: the request cannot fit before all of the units are evicted.
@@ -360,7 +360,7 @@ def _greedy(transaction: Transaction, requests: Sequence[Request], search: _Sear
 def _exhaustive(
     transaction: Transaction, requests: Sequence[Request], search: _Search, *, whole: bool, bound: float
 ) -> Plan | None:
-    """Return the plan of the cheapest set of units after whose eviction the requests fit, trying all sets; else None.
+    """Try all sets of units, and return the plan of the cheapest set after whose eviction the requests fit; else None.
 
     Args:
         whole: the requests are for whole devices, so the cheapest set is that with the fewest slices.

@@ -29,7 +29,12 @@ def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
 
 
 def with_device_preference(cluster: Cluster, rows: Rows, fits: Bools, scores: Floats) -> Floats:
-    """Return scores of the rows by the class of their best device first, and by a policy's scores second."""
+    """Return scores that prefer rows by their best device for a best-effort slice, and among equals by ``scores``.
+
+    Args:
+        fits: [rows, G] devices where the shape fits.
+        scores: [rows] scores of the placement policy.
+    """
     best = best_effort_scores(cluster, rows, fits).max(axis=1)
     crowded = np.where(best < _CLASS, best, 0)  # among other devices the policy decides
     bounded = np.clip(scores, -WHOLE_MILLI, WHOLE_MILLI)

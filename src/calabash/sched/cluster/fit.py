@@ -34,7 +34,7 @@ class CompiledShape:
 
     Attributes:
         selected, tolerated: [N] nodes whose labels match and whose taints are tolerated; None if all are.
-        static: [N] both of them; None if all nodes are.
+        static: [N] nodes that are both selected and tolerated; None if all nodes are.
         device_static: [N, G] devices of the right model and card memory; None if all are.
         mode: number of the shape's sharing mode.
         version: ``static_version`` of the cluster for which the masks were computed.
@@ -88,7 +88,8 @@ class CompiledShape:
     def plain(self) -> bool:
         """Return True if only amounts of CPU, host memory and compute decide whether the shape fits.
 
-        That is: no masks, modes, MIG, device memory or slices, all nodes schedulable, and all devices healthy.
+        The shape then has no masks, sharing mode, MIG profile, device memory or limited number of slices; all nodes are
+        schedulable and all devices healthy.
         """
         cluster, shape = self.cluster, self.shape
         special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode

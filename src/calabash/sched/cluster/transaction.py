@@ -39,7 +39,7 @@ class Placer(Protocol):
         ...
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
-        """Return [nodes, G] the devices that would serve the shape if they were idle, and the number of their placements."""
+        """Return [nodes, G] the devices that would serve the shape if they were idle, and the placements on each device."""
         ...
 
     def device_users(self) -> npt.NDArray[Any]:
