@@ -113,8 +113,8 @@ class Scheduler:
         """Add a request that runs already.
 
         Args:
-            node: node on which the best placement is used if ``placement`` is None; "" for any node.
-            placement: placement of the request.
+            placement: devices on which the request runs; None to choose the best placement.
+            node: node for the choice if ``placement`` is None; "" for any node.
 
         Raises:
             CalabashError: the placement is not free, or no placement was found. Nothing is changed then.
@@ -252,7 +252,7 @@ class Scheduler:
         """Set the time of the cycle that is due after the last decisions.
 
         Args:
-            changed: the decisions changed something.
+            changed: the last decisions started, stopped or moved a request, so that another cycle may decide more.
         """
         since_s = self._completed_at_s if changed else self.state.now_s
         settled = not self.registry.queued or self._memory.is_settled()

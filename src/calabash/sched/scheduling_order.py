@@ -99,7 +99,10 @@ class SchedulingOrder:
         return all(self._is_before_queue(other, gang) for other in ahead.values())
 
     def is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Return True if the portion has precedence over the gang, regardless of other portions in its queue."""
+        """Return True if the portion has precedence over the gang.
+
+        Other portions in the queue of the portion are not considered; see ``comes_before``.
+        """
         if portion.gang.queue == gang.queue:
             return self._state.owners.sort_key(portion) < self._state.owners.sort_key(first_portion(gang))
         return self._is_before_queue(portion, gang)

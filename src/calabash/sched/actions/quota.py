@@ -77,7 +77,7 @@ class _SmallSlices:
 
 
 class MarkedQueues:
-    """For each row of the ``UnitTable`` a mark: True if the unit is in quota.
+    """In-quota marks: for each row of the ``UnitTable`` True if its unit is in quota.
 
     The marks of a queue are cached until ``invalidate`` is called for the queue.
     """

@@ -155,7 +155,7 @@ class UnitPool:
             yield from found
 
     def version(self, node: int) -> int:
-        """Return a number that increases when the selection on a node changes, by which callers validate cached results."""
+        """Return a number that increases when the selection on a node changes, to tell if cached results are valid."""
         return self._versions.item(node)
 
     @property
@@ -173,7 +173,7 @@ class UnitPool:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _update(self, chosen: Bools, marks: Bools) -> None:
-        """Change the selection, and recompute the nodes where the selection or the marks of selected rows have changed."""
+        """Change the selection, and recompute the nodes where it, or ``in_quota`` of a selected unit, has changed."""
         table = self.table
         table.rank(chosen)
         if self._ranking != table.ranking:

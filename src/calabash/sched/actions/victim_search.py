@@ -227,7 +227,7 @@ class _Search:
 
     @staticmethod
     def _by_device(units: Sequence[Unit], node: int) -> list[Unit]:
-        """Return the units sorted by their most expensive device. The cost of a device is the milli of all its units."""
+        """Return the units sorted by their most expensive device; a device costs the milli of all units on it."""
         cost: dict[int, float] = {}
         devices_of: dict[str, list[int]] = {}
         for unit in units:

@@ -106,7 +106,7 @@ class VictimRules:
     # ---- units in quota -------------------------------------------------------------------------------------------
 
     def marks(self) -> Bools:
-        """Return for each row of the table True if its unit is in quota. Entries of units that have ended are undefined."""
+        """Return for each row of the table True if its unit is in quota; undefined for units that have ended."""
         self._sync()
         return self._marks_of_all()
 
@@ -335,7 +335,7 @@ class VictimRules:
         return self._marked.marks((queue,))
 
     def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
-        """Return the sum of the amounts of the in-quota units of a queue that have at least ``priority``; None for all."""
+        """Return the sum of the in-quota units of a queue that have at least ``priority``; None for any priority."""
         if not self._state.registry.running_in.get(queue):
             return ZERO
         marks, table = self._queue_marks(queue), self.table

@@ -1,4 +1,4 @@
-"""Temporary release of the first ``n`` of a sequence of placements, to find the smallest ``n`` after which requests fit.
+"""Temporary release of the first ``n`` placements of a sequence, to find the smallest ``n`` after which requests fit.
 
 Theory of operation. A release changes sums over placements (free compute, free memory, users) and values derived from them
 (idle devices, sharing modes). So the first ``n`` placements are released by adding their amounts to the columns, for all
@@ -120,5 +120,5 @@ def _amounts(shape: Shape) -> tuple[int, int, int, int, int]:
 
 
 def _device_amounts(shape: Shape) -> tuple[int, int, int, int]:
-    """Return what a placement takes of each device: compute milli, memory in MiB, slices, and 1 if it takes all memory."""
+    """Return the compute milli, MiB and slices that a placement takes of each device, and 1 if it takes all memory."""
     return (WHOLE_MILLI if shape.whole else shape.gpu_milli, shape.gpu_memory_mib, shape.gpu_slices, int(shape.whole))

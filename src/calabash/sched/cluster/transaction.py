@@ -39,7 +39,7 @@ class Placer(Protocol):
         ...
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
-        """Return [nodes, G] the devices that would serve the shape if they were idle, and the placements on each device."""
+        """Return [nodes, G] the devices that would serve the shape if idle, and the number of placements on each."""
         ...
 
     def device_users(self) -> npt.NDArray[Any]:

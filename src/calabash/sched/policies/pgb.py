@@ -52,7 +52,7 @@ _FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbWeights:
-    """Weights of the terms of the potential, in cards; ``spare`` and ``unfed`` in cards per vCPU.
+    """Weights of the terms of the potential: in cards, but ``spare`` and ``unfed`` in cards per vCPU.
 
     Args:
         block_scarce: added to ``block`` in proportion to the cube of ``SpareCpu.strength``, because requests for several cards
@@ -138,7 +138,11 @@ class _PgbScorer(ScorerBase):
                 self._set_tables(learn(demand, self.cluster))
 
     def _cpu_counts(self, demand: Demand) -> bool:
-        """Return True if spare CPU has or gets a value; it depends on changes of the mix that ``distance`` does not show."""
+        """Return True if spare CPU has a value now, or would get one from this demand.
+
+        The tables must then be learned again. The value depends on changes of the demand that ``Demand.distance`` does
+        not show.
+        """
         return self._tables.spare is not None or learn_spare(demand, self.cluster) is not None
 
     def _set_tables(self, tables: Tables) -> None:
@@ -337,7 +341,7 @@ class _PgbScorer(ScorerBase):
         return hungry
 
     def _starved_one(self, cpu_milli: int, total_milli: int) -> float:
-        """Return ``_starved`` of one node."""
+        """Return the term of ``_starved`` for one node."""
         at = cpu_milli * FED_STEPS_PER_VCPU // max(total_milli, 1)
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 

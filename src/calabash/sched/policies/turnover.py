@@ -33,7 +33,10 @@ class Turnover:
         self._until_sample = SAMPLE_ARRIVALS
 
     def arrived(self) -> bool:
-        """Count a new request, and sample the cluster every SAMPLE_ARRIVALS. Returns True if ``fills`` has changed."""
+        """Count a new request, and sample the free CPU of the cluster at every SAMPLE_ARRIVALS-th one.
+
+        Returns True if ``fills`` has changed.
+        """
         self._until_sample -= 1
         return self._until_sample <= 0 and self._sample()
 

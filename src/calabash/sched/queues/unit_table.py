@@ -100,7 +100,10 @@ class UnitTable:
         return range(before, self.size)
 
     def rank(self, chosen: Bools) -> None:
-        """Compute ``rank_of`` for all rows by ``Unit.order``, unless the chosen rows all have ranks."""
+        """Compute ``rank_of``, the position in the eviction order, for all rows.
+
+        Does nothing if the chosen rows all have ranks.
+        """
         if not (self.rank_of[: len(chosen)][chosen] == UNRANKED).any():
             return
         rows = np.flatnonzero(self.alive[: self.size])
@@ -248,7 +251,7 @@ class UnitTable:
 
 
 def _uses(row: int, unit: Unit) -> Iterator[tuple[int, int, int, int, int, float]]:
-    """Yield the ``use_`` entries of a unit: row, node, device, count, slices, share."""
+    """Yield the values of the ``use_`` columns for each device of a unit: row, node, device, count, slices, share."""
     nodes: dict[int, Counter[int]] = {}
     for member in unit.members:
         nodes.setdefault(member.placement.node, Counter()).update(member.placement.devices)
