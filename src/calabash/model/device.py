@@ -142,7 +142,10 @@ class Slowdown(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTime:
-    """Busy time of a MIG device that is the only one in its GPU instance, counted since the first query of the driver."""
+    """Busy time of a MIG device that is the only one in its GPU instance.
+
+    The driver counts the time from the first query on. ``uuid`` is the UUID of the MIG device.
+    """
 
     uuid: DeviceUuid
     busy_ns: int

@@ -75,8 +75,9 @@ def render_lists(text: str, words: Callable[[list[tuple[str, str]]], str]) -> st
     """Return the text for one reader, replacing each list of mentions at once.
 
     Args:
-        words: returns the text for a list, given the kinds and names of its mentions, so that redacted names can be counted.
-            A list is the result of ``mentions``; a single mention is a list of one.
+        words: returns the text for one list, given the kind and name of each mention in it. It sees the whole list, so
+            that it can write the number of redacted names. A list is the result of ``mentions``; a single mention is a
+            list of one.
     """
     if _BEGIN in text:
         text = _RUN.sub(lambda run: words([(m[1], m[2] or "") for m in _MENTION.finditer(run[0])]), text)

@@ -270,7 +270,7 @@ def _allowed(geometry: MigGeometry, start: int, parts: Sequence[int]) -> tuple[i
 
 
 def _joins(geometry: MigGeometry, profile: MigProfile, state: MigState) -> Iterator[tuple[MigShared, MigPlace]]:
-    """Yield the divided GPU instances that have room for the compute instance, and its best position in each."""
+    """Yield the divided GPU instances in which the compute instance fits, and its best position in each."""
     for shared in state.shared:
         if shared.profile == profile.of:
             allowed = _allowed(geometry, shared.start, free_compute_slices(profile, shared.mask, shared.kept))
@@ -286,7 +286,7 @@ def _first_part(geometry: MigGeometry, profile: MigProfile, option: _Option) -> 
 
 
 def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, profile: MigProfile) -> tuple[str, ...]:
-    """Return the GPU instances that waiting requests will need, at most ``COMING_MAX``.
+    """Return the profiles of the GPU instances that waiting requests will need, at most ``COMING_MAX``.
 
     Compute instances use the free compute slices of divided GPU instances first, including the one for ``profile``.
     """
@@ -364,7 +364,7 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
 
 @lru_cache(maxsize=8192)
 def _ahead(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle: Idle) -> tuple[tuple[bool, ...], int]:
-    """Return which of the waiting profiles can be placed, and the number of instances that this destroys.
+    """Return for each waiting profile if it can be placed, and the number of instances that must be destroyed for them.
 
     A profile counts as placed if it fits together with all earlier profiles that fit.
     """

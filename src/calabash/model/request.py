@@ -49,8 +49,10 @@ class Selector:
 
     Args:
         models, models_excluded: substrings of model names, without regard to case.
-        memory_mib_min, memory_mib_max: bounds of the nominal memory size.
-        reported_mib_min: least memory size that the driver reports.
+        memory_mib_min, memory_mib_max: bounds of the nominal memory size, under which the model is sold; 0 for no
+            bound.
+        reported_mib_min: least memory size that the driver must report, which is below the nominal size; 0 for no
+            bound.
     """
 
     models: tuple[str, ...] = ()
@@ -67,7 +69,7 @@ class GpuRequest:
     """Request of one container or program for devices.
 
     Args:
-        count: number of devices; each gives the same amount.
+        count: number of devices; the request has the same amount of each.
         memory_mib: device memory per device; None: the whole memory in mode exclusive, otherwise no limit.
         spill_mib: how much of ``memory_mib`` may be paged to host memory.
         memory_milli: device memory per device in thousandths of its size, 1..1000; None if not given. A request has at most one
