@@ -58,7 +58,7 @@ def _integral(marks: Column, held: Column, guaranteed: Column) -> list[int]:
 
     Args:
         marks: times in microseconds, ascending.
-        held, guaranteed: devices held and guaranteed from each of these times to the next, in the same unit.
+        held, guaranteed: amounts held and guaranteed from each of these times to the next, in thousandths of a device.
     """
     values: list[int] = []
     so_far, since, excess, total = 0, 0, 0, 1

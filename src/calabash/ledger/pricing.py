@@ -3,9 +3,9 @@
 The first hours of a price are covered by its commitment; then its tiers are used in order. If several projects use a price,
 each tier is divided among them in proportion to their use, in whole units that add up.
 
-Commitments and tiers are per month. If several versions of a tariff are in force in a month, prices with the same tier basis
-share
-one count of hours: the use under a version begins in the tier in which the use under the earlier versions ended.
+Commitments and tiers are per month. Several versions of a tariff may be in force in a month one after the other. Prices
+with the same tier basis (names of tariff and price, and measure) then share one count of hours: the use under a version
+begins in the tier in which the use under the earlier versions ended.
 """
 
 from __future__ import annotations

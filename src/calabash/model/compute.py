@@ -74,7 +74,11 @@ def with_policy(request: GpuRequest, policy: ComputePolicy) -> GpuRequest:
 
 
 def reapply_compute_defaults(request: GpuRequest) -> GpuRequest:
-    """Apply the rule of this module again to a request whose mode or isolation level was changed after ``with_compute``."""
+    """Apply the rule of this module again, because the mode or isolation level of the request has changed since.
+
+    Args:
+        request: a result of ``with_compute``.
+    """
     if _unnamed(request) and names_memory(request):
         return with_compute(request, core_percent=None, policy=None)
     return request

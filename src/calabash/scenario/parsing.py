@@ -27,7 +27,8 @@ class ScenarioReader:
         path: name of the file, for error messages.
         number: number of the current line.
         opens_statement: the current line begins with a keyword; False for a continuation line.
-        statements: parsed statements with their line numbers.
+        rule: text of the ``rule`` statement; "" before it.
+        statements: statements parsed so far, with their line numbers.
         geometries: MIG geometries defined so far, by name.
     """
 
@@ -72,7 +73,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def strings(fields: dict[str, object], key: str) -> tuple[str, ...]:
-    """Return the tuple or set of strings under a key; () if there is none."""
+    """Return the strings that are stored in ``fields`` under a key as a tuple or set; () if there are none."""
     value = fields.get(key, ())
     return tuple(value) if isinstance(value, tuple | frozenset) else ()
 

@@ -15,7 +15,10 @@ class NodesLine:
     """Add equal nodes (``nodes``).
 
     Args:
-        models: per device: model, memory in MiB, physical card or "", MIG geometry or None.
+        names: names of the nodes.
+        models: for each device of a node: model, memory in MiB, physical card or "", MIG geometry or None.
+        nvlink: the devices are connected by NVLink. mig: the devices are in mode mig.
+        mode: sharing mode to which the devices are pinned; "" for none.
     """
 
     names: tuple[str, ...]
@@ -34,7 +37,9 @@ class HasLine:
     """Add a running request (``has``).
 
     Args:
-        devices: its device numbers; () lets the scheduler choose.
+        started_ago_s: time for which it has run.
+        node: name of its node; "" lets the scheduler choose.
+        devices: numbers of its devices on the node; () lets the scheduler choose.
         places: its MIG positions on each device; () lets the scheduler choose.
     """
 
@@ -86,7 +91,13 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One expected decision; empty fields match anything."""
+    """One expected decision; empty fields match anything.
+
+    Args:
+        verb: kind of the decision: ``bind``, ``move``, ``evict`` or ``pending``.
+        id: ID of the request.
+        by: ID of the request for which another one is evicted or moved.
+    """
 
     verb: str
     id: str
@@ -108,7 +119,9 @@ class WhyLine:
     """Expect the explanation of a waiting request to have a reason code and to contain texts (``why``).
 
     Args:
-        start_in_s: expected estimate of the start, from now; None: not checked.
+        id: ID of the request.
+        texts: texts that the explanation must contain.
+        start_in_s: expected time from now to the estimated start; None: not checked.
     """
 
     id: str
@@ -119,7 +132,7 @@ class WhyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesLine:
-    """Expect the current shares of a queue, in devices (``shares``)."""
+    """Expect the current shares of a queue, in devices (``shares``). ``wanted`` are pairs of kind of share and amount."""
 
     queue: str
     wanted: tuple[tuple[str, float], ...]

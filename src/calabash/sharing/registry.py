@@ -73,7 +73,8 @@ def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, Sharin
 
     It is the mode with the best rank among those in which the request would fit on the device if the device were idle.
 
-    A pinned device uses its pinned mode if that is one of them. Raises CalabashError as ``mode_for`` does.
+    If it would fit in none, it is the mode with the best rank. A pinned device uses its pinned mode if that may serve
+    the request. Raises CalabashError as ``mode_for`` does.
     """
     candidates = _modes_for(request, modes)
     if device.pinned:

@@ -80,7 +80,7 @@ class _Window:
 
 
 class Queueing:
-    """Simulation of queues.
+    """Simulation of jobs that wait in queues and run on a cluster.
 
     Args:
         window_s: length of a fairness window.
