@@ -132,7 +132,7 @@ class WhyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesLine:
-    """Expect the current shares of a queue, in devices (``shares``). ``wanted`` are pairs of kind of share and amount."""
+    """Expect the current shares of a queue (``shares``). ``wanted`` are pairs of a kind of share and devices."""
 
     queue: str
     wanted: tuple[tuple[str, float], ...]

@@ -92,7 +92,7 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPol
 
 
 class Ratios(TypedDict):
-    """Those fields of RunResult that Tally computes: fractions of the arrived requests of a kind, 0..1."""
+    """Fields of RunResult that Tally computes: fractions of the arrived requests of a kind, 0..1."""
 
     cpu_only_admitted_ratio: float
     constrained_admitted_ratio: float
