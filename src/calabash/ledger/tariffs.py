@@ -33,8 +33,9 @@ class Price:
     """Price of an hour of one measure.
 
     Args:
-        models: substrings of device model names, without regard to case; empty: all models.
-        modes: sharing modes; empty: all modes.
+        models: substrings of the names of the device models to which it applies, without regard to case; empty: all
+            models.
+        modes: sharing modes to which it applies; empty: all modes.
         window: name of the time window in which the price applies; "": always.
         tiers: prices beyond numbers of hours, in ascending order.
     """

@@ -191,8 +191,8 @@ def used_and_idle(
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
     """Return the used state of a device, including unmanaged processes, and its idle instances.
 
-    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device. A GPU instance that
-    unmanaged processes use accepts no more compute instances.
+    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device. No compute instance
+    can be added to a GPU instance that unmanaged processes use.
     """
     state = used
     idle: list[MigInstance] = []

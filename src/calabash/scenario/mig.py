@@ -138,7 +138,11 @@ def _profile_text(p: MigProfile) -> str:
 
 
 def stands_line(node: str, device: int, instances: Iterable[MigInstance]) -> str:
-    """Return the ``stands`` statement of a device."""
+    """Return the ``stands`` statement that lists the MIG instances on a device.
+
+    Args:
+        node: name of the node. device: number of the device on the node.
+    """
     clauses = []
     for instance in instances:
         words = [f"{instance.profile}@{instance.start}"]

@@ -42,7 +42,11 @@ class ScenarioReader:
     geometries: dict[str, MigGeometry] = field(default_factory=dict)
 
     def fail(self, what: str, hint: str = "") -> ScenarioError:
-        """Return an error for the current line."""
+        """Return an error about the current line of the file.
+
+        Args:
+            what: the message. hint: what to write instead; "" for none.
+        """
         return ScenarioError(f"{self.path}:{self.number}: {what}", reason=Reason.BAD_FILE, hint=hint)
 
     def add(self, statement: Statement) -> None:

@@ -19,6 +19,8 @@ Terms of the package:
 * A *held node* is a node that is kept free for a gang with a reservation.
 * The *row* of a node is its index in the arrays of the cluster. ``N`` is the number of rows, ``G`` the most devices of
   a node.
+* ``[N, G]`` before a noun is the shape of an array. ``[rows]`` means one entry for each of the given rows.
+* *Eviction order* sorts units: lower priority first, then surplus before cores, then the youngest first.
 * A *milli* of a device is a thousandth of its compute.
 
 The package has no clocks, threads, files, sockets or logging, and knows no front end. Time is an argument. The pool, the

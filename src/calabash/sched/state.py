@@ -105,7 +105,10 @@ class SchedulerState:
         self.freed()
 
     def occupy(self, shape: Shape, placement: NodePlacement) -> bool:
-        """Take a placement for a program that is not in the registry. Returns False if the placement is not free."""
+        """Take a placement in the arrays for a program that the scheduler does not manage.
+
+        Returns False if the placement is not free.
+        """
         try:
             self.cluster.place(shape, placement)
         except CalabashError:

@@ -46,7 +46,7 @@ class HeldNodes:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the rows of the nodes that are held now."""
+        """Return the rows of the nodes that are held now for reservations."""
         return tuple(self._cordoned)
 
     def add(self, reservation: Reservation) -> None:
@@ -65,7 +65,7 @@ class HeldNodes:
 
     @contextmanager
     def released(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
-        """Release the held nodes within the context, except those of the reservations in ``keep``."""
+        """Let requests use the held nodes within the context, except those of the reservations in ``keep``."""
         self.release()
         self._cordon(keep)
         try:

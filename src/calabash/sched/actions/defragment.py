@@ -110,7 +110,8 @@ def find_moves(
 
     Args:
         occupants: returns the requests that run on a node, by its row.
-        cost_max_milli: highest cost of a node that is tried.
+        cost_max_milli: highest cost (``node_costs``) of a node that is tried.
+        move_cost_milli: cost of a move in addition to the device milli that it moves.
         nodes_tried: most nodes that are tried.
         rows: rows of the nodes that may be tried; None for all.
 
@@ -218,7 +219,10 @@ class Defragment:
         self._hopeless.clear()
 
     def plan(self, requests: Sequence[Request]) -> Plan | None:
-        """Return a plan that moves requests to start one, applied in the transaction; None if no moves are found."""
+        """Return a plan that moves running requests so that one request can start; None if no moves are found.
+
+        The plan is applied in the transaction. It is made for a single request only.
+        """
         state, options, request = self._state, self._state.options, requests[0]
         if len(requests) != 1 or not self.may_help(request):
             return None

@@ -18,6 +18,8 @@ class Plan:
     """Placements of the requests that start, and the evictions and moves that they need.
 
     Args:
+        placed: requests that start, with their placements.
+        evicted: units that are evicted. moved: running requests that are moved, with their new placements.
         in_quota: the requests that start are within the guaranteed amount of their queue.
     """
 

@@ -105,7 +105,7 @@ class UnitPool:
 
     @property
     def size(self) -> int:
-        """Return the number of selected units."""
+        """Return the number of selected units, excluded ones included."""
         return int(np.count_nonzero(self._all))
 
     def least(self, resource: int) -> float:
@@ -164,7 +164,10 @@ class UnitPool:
         return self._versions
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the object that is cached for a key; create it with ``make`` first if there is none."""
+        """Return the object that the pool caches for a key, such as the trials for a shape.
+
+        If there is none, it is created with ``make`` first.
+        """
         if key not in self._cache:
             self._cache[key] = make()
         found: T = self._cache[key]

@@ -364,7 +364,7 @@ def _exhaustive(
 
     Args:
         whole: the requests are for whole devices, so the cheapest set is that with the fewest slices.
-        bound: amount of the requested resource that should not be exceeded; sets above it are tried last.
+        bound: amount of the requested resource that should not be exceeded; sets that have more are tried last.
     """
     subsets: dict[frozenset[str], list[Unit]] = {}
     units = search.pool.units()

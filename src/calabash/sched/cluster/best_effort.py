@@ -20,7 +20,13 @@ _CLASS = 10 * WHOLE_MILLI  # larger than any expected compute and any score of a
 
 
 def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
-    """Return [rows, G] the score of each device for a best-effort slice, larger is better; -1 where it does not fit."""
+    """Return [rows, G] the score of each device for a best-effort slice; -1 where it does not fit.
+
+    A larger score is better.
+
+    Args:
+        fits: [rows, G] devices where the shape fits.
+    """
     expected = cluster.gpu_free_milli[rows] // (1 + cluster.gpu_best_effort[rows])
     used = cluster.gpu_users[rows] > 0
     rank = np.where(used, np.where(expected >= EXPECTED_MILLI_MIN, 2, 0), 1)

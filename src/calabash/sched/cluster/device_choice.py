@@ -75,7 +75,11 @@ def placement_options(compiled: CompiledShape, row: int) -> Iterator[NodePlaceme
 
 
 def _device_sets(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets of ``count`` devices that differ in the number of devices taken from each group."""
+    """Yield sets of ``count`` devices that differ in the number of devices taken from each group.
+
+    Args:
+        groups: groups of interchangeable devices, by index.
+    """
     if not count:
         yield ()
     elif groups:

@@ -36,7 +36,7 @@ _REFUSALS_MIN = 8
 
 
 class _Entry:
-    """Cached scores of one shape."""
+    """Cached scores of one shape for all nodes, with the position in the change log up to which they are current."""
 
     __slots__ = ("compiled", "cursor", "devices", "first", "scores", "static_version", "version")
 
@@ -126,7 +126,10 @@ class Engine:
         return None if score == _NOWHERE else self._placement(entry, rows[first], score)
 
     def scores(self, shape: Shape) -> Floats:
-        """Return [N] the current scores, minus infinity where the shape does not fit. The array must not be changed."""
+        """Return [N] the current scores of the nodes; minus infinity where the shape does not fit.
+
+        The array is the cached one and must not be changed.
+        """
         return self._fresh(shape).scores
 
     @property

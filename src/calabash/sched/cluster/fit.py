@@ -104,7 +104,7 @@ class CompiledShape:
         """Return [rows, G] the devices that can serve the shape now.
 
         Args:
-            gaps: free milli of the rows, if the caller has them already.
+            gaps: [rows, G] free compute of the devices in milli, if the caller has it already.
         """
         cluster, shape = self.cluster, self.shape
         if gaps is None:
@@ -194,7 +194,10 @@ class CompiledShape:
         return simple and (shape.whole or shape.gpu_count <= 1)
 
     def count(self, rows: Rows) -> Ints:
-        """Return [rows] the number of requests of the shape that fit on each node; an upper bound unless ``counted``."""
+        """Return [rows] the number of requests of the shape that fit on each node together.
+
+        It is exact if ``counted`` is True, and otherwise an upper bound.
+        """
         cluster, shape = self.cluster, self.shape
         most = np.full(len(rows), COUNT_MAX)
         fits = self.devices(rows) if shape.gpu_count else None
@@ -221,7 +224,7 @@ class CompiledShape:
         return matrix[rows].astype(np.int64)
 
     def _most_in_one_group(self, rows: Rows, fits: Bools) -> Ints:
-        """Return [rows] the largest number of fitting devices within one island or NUMA node."""
+        """Return [rows] the largest number of devices in ``fits`` that are within one NVLink island or NUMA node."""
         groups = self.groups(rows)
         most = np.zeros(len(rows), np.int64)
         for group in range(int(groups.max(initial=-1)) + 1):

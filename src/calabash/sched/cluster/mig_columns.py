@@ -39,7 +39,7 @@ class MigColumns:
     def mig_profiles(
         self, row: int, device: int, names: Sequence[str]
     ) -> tuple[MigGeometry, tuple[MigProfile, ...]] | None:
-        """Return the geometry of a device and its profiles of some names; None if it does not have all of them."""
+        """Return the MIG geometry of a device, and its profiles with the given names; None if it lacks one of them."""
         geometry = self.geometries[int(self.gpu_geometry[row, device])]
         if geometry is None:
             return None

@@ -107,7 +107,7 @@ class Explainer:
         return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
     def _held_for(self, reservation: Reservation) -> str:
-        """Return a text with the nodes that are held, the requests that they are held for, and the end of the reservation."""
+        """Return a text about a reservation: the nodes that are held, the requests of the reserved gang, and its end."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
         return (

@@ -73,7 +73,7 @@ class PgbWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbPolicy:
-    """PGB policy.
+    """PGB policy: place a request where it increases the potential of the nodes least.
 
     Args:
         demand: demand from which the tables are learned once; None to learn them from the requests as they arrive.
@@ -93,8 +93,8 @@ class _ScoredRows:
 
     Attributes:
         gaps: [k, G] free compute of the devices.
-        at: [k, G] index of the gaps in the tables, for the free CPU after the placement.
-        after: [k] interval of the free CPU after the placement.
+        at: [k, G] index of each gap in the tables for the free CPU that the row has after the placement.
+        after: [k] number of the interval in which the free CPU is after the placement.
         free: [k] idle cards; None if there are no blocks.
         fitting: [k, G] fitting devices; None if only amounts decide.
     """
@@ -291,7 +291,10 @@ class _PgbScorer(ScorerBase):
         return -growth
 
     def _slice_growth(self, compiled: CompiledShape, scored: _ScoredRows) -> tuple[Floats, Devices]:
-        """Return [k] the least growth over the devices of each row for a slice, infinite if none fits, and [k] the device."""
+        """Return [k] the least growth of the potential by which a slice can be placed on each row, and [k] the device.
+
+        The growth is infinite where the slice fits on no device.
+        """
         shape, cluster = compiled.shape, self.cluster
         rows, gaps, after, free = scored.rows, scored.gaps, scored.after, scored.free
         if shape.gpu_milli in self._deltas or scored.at.size > _FEW_GAPS:
@@ -334,7 +337,11 @@ class _PgbScorer(ScorerBase):
         return found
 
     def _starved(self, cpu_milli: Ints, total_milli: Ints) -> Floats:
-        """Return the term of cards that will be left without CPU."""
+        """Return the term of the potential for cards that will be left without CPU.
+
+        Args:
+            cpu_milli, total_milli: free CPU and free device compute of the nodes.
+        """
         at = cpu_milli * FED_STEPS_PER_VCPU // np.maximum(total_milli, 1)
         hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
@@ -346,10 +353,10 @@ class _PgbScorer(ScorerBase):
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
     def _spare_value(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
-        """Return [2k] the value of spare CPU of the rows after the placement and before it.
+        """Return [2k] the value of spare CPU of k rows, first after the placement of the shape and then before it.
 
         Args:
-            cpu_milli: [2k] free CPU after and before.
+            cpu_milli: [2k] free CPU of the rows after the placement and before it.
         """
         assert self._spare is not None
         memory, total = self.cluster.memory_free_mib[rows], self.cluster.gpu_sum_milli[rows]

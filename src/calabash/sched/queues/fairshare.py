@@ -149,7 +149,12 @@ def divide(tree: FairShareInput, capacity: Sequence[float]) -> QueueShares:
 
 
 def _divide_level(tree: FairShareInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
-    """Write the shares of one resource for the children of one queue."""
+    """Divide the amounts of one queue among its children, for one resource; the results are stored in the last arguments.
+
+    Args:
+        parent: number of the queue. resource: index of the resource in ``Amount``.
+        guaranteed, fair: shares by queue number and resource, in which those of the parent are set already.
+    """
     kids = tree.children[parent]
     demand = [tree.demand[k][resource] for k in kids]
     due = [min(tree.deserved[k][resource], d) for k, d in zip(kids, demand, strict=True)]

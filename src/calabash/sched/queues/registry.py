@@ -62,7 +62,10 @@ class GangRegistry:
         return self._changed is None or len(self._changed) > CHANGED_MAX // 16
 
     def take_changed(self) -> set[GangKey] | None:
-        """Return the gangs whose running members changed since the last call, ended gangs included; None for all gangs."""
+        """Return the gangs whose running members changed since the last call, ended gangs included.
+
+        None means that all gangs may have changed.
+        """
         changed, self._changed = self._changed, set()
         return changed
 
