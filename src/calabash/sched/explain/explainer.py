@@ -107,7 +107,7 @@ class Explainer:
         return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
     def _held_for(self, reservation: Reservation) -> str:
-        """Return a text about a reservation: the nodes that are held, the requests of the reserved gang, and its end."""
+        """Return a text about a reservation: the held nodes, the requests of the reserved gang, and its end."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
         return (

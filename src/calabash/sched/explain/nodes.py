@@ -250,7 +250,10 @@ def _show(reason: Reason, value: float) -> str:
 
 
 def changes_for(cluster: Cluster, shape: Shape) -> tuple[str, ...]:
-    """Return texts like "would fit if memory <= 12GiB": changes of the request, each of which alone would let it fit now."""
+    """Return texts of changes of the request, each of which alone would let it fit now.
+
+    An example is "would fit if memory <= 12GiB".
+    """
     found: list[str] = []
     for relax in (_less_memory, _less_compute, _fewer_devices, _less_cpu, _less_host_memory, _other_conditions):
         found.extend(relax(cluster, shape))

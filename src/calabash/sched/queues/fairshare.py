@@ -149,7 +149,7 @@ def divide(tree: FairShareInput, capacity: Sequence[float]) -> QueueShares:
 
 
 def _divide_level(tree: FairShareInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
-    """Divide the amounts of one queue among its children, for one resource; the results are stored in the last arguments.
+    """Divide the amounts of one queue among its children, for one resource, and store the results.
 
     Args:
         parent: number of the queue. resource: index of the resource in ``Amount``.
