@@ -172,7 +172,8 @@ def same_terms(one: Tariff, other: Tariff) -> bool:
 def tariff_in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:
     """Return the tariff of a tenant that is in force at a time; None if there is none.
 
-    A tariff that names the tenant precedes one for all tenants. Otherwise the one with the latest begin is used.
+    A tariff that names the tenant precedes one for all tenants. Of several such tariffs the one with the latest begin
+    is used.
     """
     valid = [
         tariff

@@ -67,7 +67,7 @@ class MigProfile:
         of: profile of the GPU instance that contains a compute instance; "" for the profile of a GPU instance.
         whole: number of compute slices of that GPU instance; 0 for the profile of a GPU instance.
 
-    The other fields of a compute instance are those of its GPU instance.
+    The other fields of the profile of a compute instance are those of the profile of its GPU instance.
     """
 
     id: int = -1
@@ -314,10 +314,11 @@ def legal_starts(geometry: MigGeometry, profile: MigProfile, state: MigState) ->
 
 
 def with_instance(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
-    """Return the state after a GPU instance is created at ``start``.
+    """Return the state after an instance of the profile is created in a device.
 
-    For the profile of a compute instance: after the compute instance is created at compute slice ``part`` (-1: the best one),
-    in the divided GPU instance at ``start`` or in a new one.
+    A GPU instance is created at the memory slice ``start``. A compute instance is created at the compute slice ``part``
+    (-1: the best one) of the divided GPU instance at ``start``; if there is none, a GPU instance is created there for
+    it.
     """
     shared = state.shared
     if profile.of:
@@ -360,7 +361,7 @@ def without_instance(state: MigState, profile: MigProfile, start: int, part: int
 def open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
     """Return for every profile the number of memory slices at which one more instance can start, largest profile first.
 
-    Of two states, the one with the greater result keeps larger profiles possible.
+    Results are compared as tuples: of two states, the one with the greater result keeps larger profiles possible.
     """
     return _open_profiles(geometry, replace(state, shared=()) if state.shared else state)
 

@@ -335,8 +335,8 @@ def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: 
 def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: MigState, idle: Idle) -> Idle | None:
     """Return the idle instances that must be destroyed for a new GPU instance, or None if a fixed one is among them.
 
-    These are the instances on its memory slices, the one with the media engine that it needs, and the fewest others that free
-    enough compute slices.
+    These are the instances on the new instance's memory slices, the one that has the media engine if the new one needs
+    it, and the fewest others that free enough compute slices.
     """
     run = memory_mask(profile, start)
     gone: list[_Known] = []

@@ -70,7 +70,8 @@ class GpuRequest:
 
     Args:
         count: number of devices; the request has the same amount of each.
-        memory_mib: device memory per device; None: the whole memory in mode exclusive, otherwise no limit.
+        memory_mib: memory per device; None if no amount is given: the whole memory in mode exclusive, otherwise no
+            limit.
         spill_mib: how much of ``memory_mib`` may be paged to host memory.
         memory_milli: device memory per device in thousandths of its size, 1..1000; None if not given. A request has at most one
             of ``memory_mib`` and ``memory_milli``.
@@ -89,7 +90,8 @@ class GpuRequest:
         run_time_s: expected run time; 0: unknown. A request with a run time may use reserved devices until they are needed.
         ports: ports of tenant networks, ``VPC/SUBNET/PORT``. The program has these and no other network interfaces. They are
             granted and given back together with the devices.
-        cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
+        cpu_milli, host_memory_mib: CPU and memory of the node, for schedulers that place requests on nodes; 0 where
+            they are not managed.
     """
 
     count: int = 1

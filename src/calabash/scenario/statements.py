@@ -76,7 +76,12 @@ class AfterLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbLine:
-    """Apply a verb to named requests or nodes: ``ends``, ``cancel``, ``cordon``, ``uncordon`` or ``remove``."""
+    """Report an event of requests or nodes to the scheduler.
+
+    Args:
+        verb: ``ends`` or ``cancel`` for requests; ``cordon``, ``uncordon`` or ``remove`` for nodes.
+        names: IDs of the requests, or names of the nodes.
+    """
 
     verb: str
     names: tuple[str, ...]

@@ -10,7 +10,7 @@ and the simulator use it alike.
 |---|---|
 | ``submit`` | the request waits in its queue; its demand counts for fair shares |
 | ``cycle`` | ``Bind``: runs from now on; ``Evict``: waits again; ``Move``: runs elsewhere; ``Defer``: waits |
-| ``decide`` | the same for one request, at the cost of one attempt if nothing was freed since the last cycle |
+| ``decide`` | as ``cycle``, but for one request, at the cost of one attempt if nothing was freed since the last cycle |
 | ``adopt`` | the request runs already (restart of the caller, placements of others) |
 | ``finished`` | the request has ended or was cancelled; its devices are free |
 | ``unbind`` | a bind could not be carried out: the request waits again, with its former position in the queue |

@@ -65,7 +65,7 @@ class Edits:
     """Changes of a program's or container's environment that it needs to use its slices.
 
     Args:
-        environment: variables; of two with the same name the later one is used.
+        environment: environment variables; of two variables with the same name the later one is used.
         mounts: for containers: files of the host to mount.
         device_nodes: for containers: device nodes of the host, in addition to those of the devices.
         worker_socket: socket of the worker that uses the slices on behalf of the program; "" if the program uses them itself.
@@ -77,7 +77,10 @@ class Edits:
     worker_socket: str = ""
 
     def joined(self, more: Edits) -> Edits:
-        """Return the union of both edits. ``more`` wins for the same variable and for the socket."""
+        """Return these edits together with ``more``.
+
+        If both set the same variable, or the socket, the value of ``more`` is used.
+        """
         return Edits(
             environment=tuple((dict(self.environment) | dict(more.environment)).items()),
             mounts=(*self.mounts, *more.mounts),

@@ -178,7 +178,7 @@ def fits(
     Args:
         mode_now: mode of the device by its current slices; None if it is idle.
         held: current slices of the device.
-        place: required position of the MIG instance; None: chosen by the mode.
+        place: required position of the MIG instance; None if the mode may choose it.
     """
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:

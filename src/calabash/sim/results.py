@@ -17,7 +17,8 @@ class RunResult:
         arrivals: number of arrived requests.
         allocation_ratio_end: allocated divided by installed device compute after the last arrival ("arrivals"), or its
             mean over the measured time ("churn").
-        allocation_ratio_at_100: the same ratio when the requested compute first reaches the size of the cluster.
+        allocation_ratio_at_100: allocated divided by installed device compute when the requested compute first reaches
+            the compute of the cluster.
         cpu_only_admitted_ratio: admitted fraction of the requests without devices.
         constrained_admitted_ratio: admitted fraction of the requests that name device models.
         rejected_8gpu_ratio: rejected fraction of the requests for eight devices.

@@ -98,13 +98,13 @@ class MarkedQueues:
             self._unknown.add(queue)
 
     def invalidate_all(self) -> None:
-        """Drop all marks, because the rows were renumbered."""
+        """Drop all in-quota marks, because the rows of the table were renumbered."""
         self._known.clear()
         self._unknown = None
         self._marks = NO_ROWS
 
     def rows_appended(self, new: range) -> None:
-        """Drop the marks of the queues of new rows."""
+        """Drop the in-quota marks of the queues to which new rows belong, because new units may displace others."""
         if len(self._marks) < self._table.size:
             self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
         if new:

@@ -84,7 +84,7 @@ class _Search:
         return [u for u in (*with_core, unit) if _unit_id(u) not in self.evicted]
 
     def evict(self, unit: Unit) -> list[Unit]:
-        """Release a unit and those that are evicted with it, and return them; none if the budget of its queue is exceeded."""
+        """Evict a unit and those of its ``group``, and return them; evict none if its queue would lose too much."""
         group = self.group(unit)
         lost = sum(u.amount[self.resource] for u in group)
         if lost > self.budgets.get(unit.queue, math.inf) + EPSILON:
@@ -109,7 +109,7 @@ class _Search:
         return True
 
     def undo(self, mark: int, units: Iterable[Unit]) -> None:
-        """Roll the transaction back to a mark, after which these units were evicted."""
+        """Roll the transaction back to the position ``mark`` in its log. ``units`` were evicted after it."""
         self.transaction.rollback(mark)
         for unit in units:
             if _unit_id(unit) in self.evicted:
@@ -211,7 +211,7 @@ class _Search:
         return trial
 
     def _is_local(self, node: int) -> bool:
-        """Return True if the units on a node, and those evicted with them, are on no other node."""
+        """Return True if the units on a node, and the units that would be evicted with them, are on no other node."""
         units = self.pool.on(node)
         more = [other for unit in units if unit.core for other in self.pool.surplus(unit.gang)]
         return all(m.placement.node == node for unit in (*units, *more) for m in unit.members)

@@ -308,7 +308,7 @@ class VictimRules:
         self._marked.rows_appended(new)
 
     def _started_rows(self, new: range) -> list[int]:
-        """Return those of the new rows that have a member which this round has started."""
+        """Return the rows in ``new`` whose unit has a member that this round has started."""
         table, registry, started = self.table, self._state.registry, self._started
         if not started:
             return []

@@ -68,7 +68,7 @@ class Cluster(Columns):
             self.log_start += cut
 
     def amounts(self, shape: Shape, row: int, device: int) -> tuple[int, int]:
-        """Return (compute milli, memory MiB) that a shape takes of one device.
+        """Return the compute in milli and the memory in MiB that a shape takes of one device.
 
         Raises:
             CalabashError: the device does not have the shape's MIG profiles.
@@ -90,7 +90,7 @@ class Cluster(Columns):
         return shape.gpu_milli, shape.gpu_memory_mib
 
     def slices_max(self, shape: Shape, row: int, device: int) -> int:
-        """Return the most slices of the shape's sharing mode that a device takes."""
+        """Return the largest number of slices of the shape's sharing mode that fit on a device; 0 for no limit."""
         return shape.gpu_slices_max * int(self.gpu_services[row, device])
 
     def place(self, shape: Shape, placement: NodePlacement, *, held: bool = False) -> None:

@@ -23,7 +23,7 @@ COUNT_MAX = 1 << 30
 
 @lru_cache(maxsize=4096)
 def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
-    """Return True if all of the profiles fit on an empty device together."""
+    """Return True if MIG instances of all of these profiles fit together on an empty device with this geometry."""
     if len(names) == 1:
         return geometry.profile(names[0]) is not None
     return place_together(geometry, names, MigState(), ()) is not None

@@ -95,7 +95,7 @@ class Transaction:
         self._log.append((False, shape, placement))
 
     def rollback(self, mark: int) -> None:
-        """Undo all changes since a mark."""
+        """Undo all changes since ``mark``, a position in the log that the method ``mark`` returned."""
         while len(self._log) > mark:
             placed, shape, placement = self._log.pop()
             if placed:
@@ -104,7 +104,7 @@ class Transaction:
                 self.placer.restore(shape, placement)
 
     def nodes_since(self, mark: int) -> set[int]:
-        """Return the rows of the nodes that were changed since a mark."""
+        """Return the rows of the nodes that were changed since ``mark``, a position in the log."""
         return {placement.node for _, _, placement in self._log[mark:]}
 
     def commit(self) -> None:

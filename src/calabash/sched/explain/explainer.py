@@ -127,7 +127,10 @@ class Explainer:
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
 
     def _members_fitting(self, requests: Sequence[Request]) -> int:
-        """Return the number of members that fit now if those that fit on the fewest nodes are placed first. Cached."""
+        """Return the number of members that fit now, cached by the members.
+
+        The members that fit on the fewest nodes are placed first, because they have the least choice.
+        """
         key = (requests[0].id, len(requests))
         if key in self._fitting:
             return self._fitting[key]

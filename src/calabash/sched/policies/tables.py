@@ -35,7 +35,7 @@ class Tables:
     """Values of free resources for one demand on one cluster.
 
     Attributes:
-        fluid_limit: largest part of the cluster's compute to which the demand can be packed (1.0 is all of it).
+        fluid_limit: largest fraction of the cluster's compute that requests of this demand can use (1.0 is all of it).
         gap_value: [1001] value of a gap of g milli, in cards.
         fed_share: [LORENZ_POINTS] part of the device demand that index * LORENZ_STEP_VCPU vCPU per card can serve.
         blocks: (devices, cpu_milli, weight) of the shapes of several devices; the weight is the shape's part of the device

@@ -22,7 +22,8 @@ class Turnover:
     """CPU that requests of a cluster have recently taken and given back, up to about the CPU of the whole cluster.
 
     Attributes:
-        fills: True if at most GIVEN_BACK_MAX of the taken CPU was given back, and before the first sample.
+        fills: True if the cluster only fills up: at most the fraction GIVEN_BACK_MAX of the taken CPU was given back.
+            It is True before the first sample too.
     """
 
     def __init__(self, cluster: Cluster) -> None:

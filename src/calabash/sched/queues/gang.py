@@ -45,7 +45,7 @@ class Gang:
 
     @property
     def required(self) -> int:
-        """Return the number of members that must run together: ``min_member`` less those that have ended, at least 1."""
+        """Return the number of members that must run together: ``min_member`` minus the ended members, at least 1."""
         return max(1, self.min_member - self.ended)
 
     @property
