@@ -74,7 +74,7 @@ def zone_of(name: str) -> ZoneInfo:
 def minute_of_day(text: str) -> int:
     """Parse a time of day and return minutes since midnight: ``22:30`` gives 1350, ``24:00`` gives 1440.
 
-    Raises CalabashError.
+    Raises CalabashError if the text is not a time of day.
     """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
@@ -83,7 +83,7 @@ def minute_of_day(text: str) -> int:
 
 
 def month_period(month: str, zone: ZoneInfo) -> Period:
-    """Return the period of a month like ``2026-11`` in a time zone. Raises CalabashError."""
+    """Return the period of a month like ``2026-11`` in a time zone. Raises CalabashError if the text is not a month."""
     match = _MONTH.fullmatch(month)
     if match is None:
         raise CalabashError(f"month {month[:32]!r} is not a month", hint="write year and month, like 2026-11")
@@ -103,9 +103,9 @@ def midnight_us(day: date, zone: ZoneInfo) -> int:
 
 
 def window_edges(period: Period, windows: Sequence[TimeWindow], zone: ZoneInfo) -> list[tuple[int, frozenset[str]]]:
-    """Return the times within a period at which the set of open windows changes, with the windows that are open from then on.
+    """Return the times within a period at which a time window opens or closes.
 
-    The first time is the begin of the period.
+    Each time comes with the names of the windows that are open from then on. The first time is the begin of the period.
     """
     changes: dict[int, dict[str, int]] = {period.from_us: {}}
     first = datetime.fromtimestamp(period.from_us / SECOND_US, zone).date() - timedelta(days=2)

@@ -81,7 +81,14 @@ def credit_note(issued: Invoice, *, amount: Decimal, reason: str, credited: Deci
 
 
 def settle_with_credits(total: Decimal, notes: Sequence[OpenCredit], currency: str) -> tuple[Settlement, ...]:
-    """Return the settlements that pay an invoice with credit notes, in the order of the notes, up to the total."""
+    """Return the settlements by which credit notes pay an invoice.
+
+    The notes are used in their order until the total is paid or nothing is open.
+
+    Args:
+        total: total of the invoice with tax.
+        notes: credit notes of the tenant with open amounts.
+    """
     left, found = Fraction(total), []
     for note in notes:
         used = min(left, Fraction(note.amount))

@@ -54,11 +54,11 @@ def borrowed_quantities(usage: Usage, changes: Sequence[GuaranteeChange]) -> lis
 
 
 def _integral(marks: Column, held: Column, guaranteed: Column) -> list[int]:
-    """Return the integral R at each time in ``marks``.
+    """Return the integral R of the module description at each time in ``marks``, in 2^-40 microseconds.
 
     Args:
         marks: times in microseconds, ascending.
-        held, guaranteed: amounts from each mark to the next.
+        held, guaranteed: amounts held and guaranteed from each of these times to the next, in thousandths of a device.
     """
     values: list[int] = []
     so_far, since, excess, total = 0, 0, 0, 1

@@ -26,8 +26,10 @@ class UsageInterval:
     Args:
         share_percent: compute share of the slice.
         memory_mib: device memory of the slice.
-        busy_us: measured GPU time of the slice.
-        idle_us: time without GPU work, at most the length of the interval. Rating multiplies it by the share of the slice.
+        from_us, to_us: begin and end of the use, in microseconds since 1970.
+        busy_us: measured GPU time of the slice in microseconds.
+        idle_us: time without GPU work, in microseconds, at most the length of the interval. Rating multiplies it by the
+            share of the slice.
     """
 
     project: str = ""
@@ -46,7 +48,7 @@ class UsageInterval:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LineKey:
-    """Attributes by which an invoice has separate lines."""
+    """Attributes of usage by which an invoice has separate lines: usage with equal keys is summed in one line."""
 
     project: str
     model: str
@@ -59,9 +61,10 @@ class Usage:
     """Usage intervals of one tenant as columns with one entry per interval.
 
     Args:
+        keys: the different keys of the intervals.
         key: index of the interval's key in ``keys``.
-        item: number that the caller assigns to each interval, by which an invoice can be itemised. Pieces of a split interval
-            keep it. All intervals of an item have the same key.
+        item: number that the caller assigns to each interval, for example one number per allocation. An invoice can be
+            itemised by it. Pieces of a split interval keep it. All intervals of an item have the same key.
     """
 
     keys: tuple[LineKey, ...]
@@ -100,7 +103,7 @@ class Usage:
 
     @classmethod
     def of_columns(cls, keys: Sequence[LineKey], rows: Column, items: Column | None = None) -> Usage:
-        """Return usage from an array of rows.
+        """Return the usage that is given as an array with one row per interval.
 
         Args:
             keys: keys to which the first column refers.
@@ -128,7 +131,7 @@ class Usage:
         return self.to_us - self.from_us
 
     def within(self, period: Period) -> Usage:
-        """Return the intervals, and pieces of intervals, that are in the period."""
+        """Return the intervals that are in the period. Intervals that reach beyond it are cut at its begin and end."""
         pieces = self.split(np.array([period.from_us, period.to_us], dtype=np.int64))
         inside = (pieces.from_us >= period.from_us) & (pieces.to_us <= period.to_us) & (pieces.from_us < period.to_us)
         return pieces.select(np.flatnonzero(inside))
@@ -194,9 +197,14 @@ def exact_sums(values: Column, groups: npt.NDArray[np.intp], count: int) -> list
 
 
 def _divide_by_time(measured: Column, whole: Usage, begin: Column, end: Column) -> Column:
-    """Return the share of each measured quantity for the time from begin to end of its interval in ``whole``.
+    """Divide measured quantities of whole intervals among their pieces, in proportion to time.
 
-    Each share is a difference of two rounded values, so that the shares of an interval add up exactly.
+    Each result is a difference of two rounded values, so that the results of all pieces of an interval add up exactly.
+
+    Args:
+        measured: quantity of the whole interval, one entry per piece.
+        whole: the whole intervals, one entry per piece.
+        begin, end: begin and end of each piece.
     """
     amount, origin, length = measured.astype(object), whole.from_us, whole.length_us.astype(object)
     until, since = amount * (end - origin) // length, amount * (begin - origin) // length

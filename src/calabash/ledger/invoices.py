@@ -46,11 +46,12 @@ class Invoice:
     """Invoice of one tenant for one month; amounts are in ``currency``.
 
     Args:
+        month: the month like ``2026-11``.
         net, total: sums without and with tax.
-        reverses: of a reversal: number of the reversed invoice.
+        reverses: number of the invoice that a reversal reverses; "" if this is no reversal.
         number: number of the invoice; "" for a draft.
-        credits: of a credit note: number of the credited invoice.
-        reason: of a credit note: its reason.
+        credits: number of the invoice that a credit note credits; "" if this is no credit note.
+        reason: reason of a credit note; "" if this is no credit note.
         settled: amounts of credit notes that pay the invoice.
     """
 

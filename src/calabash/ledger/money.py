@@ -40,8 +40,9 @@ def rounded(amount: Fraction, currency: str) -> Decimal:
 def apportion(amounts: Sequence[Fraction], currency: str) -> list[Decimal]:
     """Round amounts so that they add up to the rounded sum.
 
-    All amounts are rounded down; the missing units go to the amounts with the largest remainders, the first ones of equals.
-    Each result differs from its exact value by less than one unit of the last decimal.
+    All amounts are rounded down. The units of the last decimal that are then missing are given, one each, to the
+    amounts with the largest remainders; of equal remainders the first. So each result differs from its exact value by
+    less than one unit.
     """
     places = digits(currency)
     exact = [amount * 10**places for amount in amounts]

@@ -3,9 +3,9 @@
 The first hours of a price are covered by its commitment; then its tiers are used in order. If several projects use a price,
 each tier is divided among them in proportion to their use, in whole units that add up.
 
-Commitments and tiers are per month. If several versions of a tariff are in force in a month, prices with the same tier basis
-share
-one count of hours: the use under a version begins in the tier in which the use under the earlier versions ended.
+Commitments and tiers are per month. Several versions of a tariff may be in force in a month one after the other. Prices
+with the same tier basis (names of tariff and price, and measure) then share one count of hours: the use under a version
+begins in the tier in which the use under the earlier versions ended.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from calabash.model.errors import CalabashError, Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Quantities of one measure at one price, by key.
+    """Quantities of one measure at one price, by the key of the invoice line.
 
     Args:
-        tariff: index of the tariff; -1 if none is in force.
-        price: None if the tariff has no price for the measure.
+        tariff: index of the tariff in the list of tariffs; -1 if none is in force.
+        price: the price; None if the tariff has none for the measure.
+        quantities: quantity by key, in fine units of the measure.
     """
 
     tariff: int
@@ -106,9 +107,14 @@ def _basis(tariff: Tariff, price: Price) -> _Basis:
 def _commitments(
     versions: Sequence[tuple[int, Tariff]], lengths: Mapping[int, Fraction]
 ) -> dict[tuple[int, _Basis], int]:
-    """Return the committed quantities by version and tier basis, for the time in which each version is in force.
+    """Return the committed quantities by index of the tariff version and tier basis.
 
-    Fractions of a unit are carried from version to version, so that several equal versions give the same sum as one version.
+    A version counts for the time in which it is in force. Fractions of a unit are carried from version to version, so
+    that several equal versions give the same sum as one version.
+
+    Args:
+        versions: index and tariff of each version, in the order in which they are in force.
+        lengths: part of the month in which each version is in force, by its index.
     """
     found: dict[tuple[int, _Basis], int] = {}
     exact: dict[_Basis, Fraction] = defaultdict(Fraction)
@@ -127,8 +133,8 @@ def _lines(tenant: str, tariff: Tariff, bucket: Bucket, *, begin: int, committed
     """Return the lines of a bucket.
 
     Args:
-        begin: earlier use in the month with the same tier basis.
-        committed: quantity that commitments of the month cover.
+        begin: quantity that was used earlier in the month at prices with the same tier basis, in fine units.
+        committed: quantity that commitments of the month cover, in fine units.
     """
     price = bucket.price
     assert price is not None
@@ -156,7 +162,12 @@ def _lines(tenant: str, tariff: Tariff, bucket: Bucket, *, begin: int, committed
 
 
 def _divide_into_tiers(price: Price, begin: int, end: int, committed: int) -> list[_PricedQuantity]:
-    """Divide the use of a tier basis from ``begin`` to ``end`` into the quantity of the commitment and those of the tiers."""
+    """Divide use into the quantity that a commitment covers and the quantities of the tiers.
+
+    Args:
+        begin, end: quantities used in the month before and after the use that is divided, in fine units.
+        committed: quantity of the month that the commitment covers, in fine units.
+    """
     found = [_PricedQuantity(quantity=max(0, min(committed, end) - begin), price=Decimal(0), committed=True)]
     above = [0, *(int(Fraction(tier.above_hours) * per_hour(price.measure)) for tier in price.tiers)]
     prices = [price.price, *(tier.price for tier in price.tiers)]
@@ -168,7 +179,11 @@ def _divide_into_tiers(price: Price, begin: int, end: int, committed: int) -> li
 
 
 def _divide_by_key(left: dict[LineKey, int], quantity: int) -> dict[LineKey, int]:
-    """Divide a quantity among the keys in proportion to what is left of each, in whole units that add up."""
+    """Divide a quantity among keys in proportion to their quantities, in whole units that add up.
+
+    Args:
+        left: quantity of each key that is not divided into tiers yet.
+    """
     total, so_far, given = sum(left.values()), 0, 0
     found = {}
     for key, amount in left.items():

@@ -46,16 +46,18 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedLine:
-    """Quantity of one measure at one price.
+    """Line of an invoice: a quantity of one measure at one price.
 
     Args:
-        quantity: in fine units of the measure.
+        quantity: the quantity in fine units of the measure.
         per_hour: number of fine units in an hour.
         unit: unit of ``hours`` for people, for example "GPU-h".
         tariff: name of the tariff; "" if none was in force.
         price: name of the price; "" if the tariff has none.
         tier: number of the tier, from 0.
-        committed: covered by a commitment, which has a separate line.
+        window: name of the time window of the price; "" if it always applies.
+        committed: the quantity is covered by a commitment. It costs nothing here, because the commitment has a line of
+            its own.
         unit_price: price of an hour before the discount.
     """
 

@@ -31,7 +31,11 @@ _Class = tuple[int, Price | None, Measure]  # use with the same price: index of 
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """Tariff and open time windows of a phase; ``tariff`` is an index, -1 if none is in force."""
+    """Tariff and open time windows of a phase of the period.
+
+    ``tariff`` is the index of the tariff that is in force, or -1 if there is none. ``windows`` are the names of the
+    open windows.
+    """
 
     tariff: int
     windows: frozenset[str]
@@ -39,11 +43,13 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemLine:
-    """Use of one item at one price, and the item's share of the amount.
+    """Use of one item at one price, and the item's share of the amount of the invoice line.
 
     Args:
         item: number of the item; -1 for a commitment.
-        amount: has ITEM_DIGITS more decimals than the currency.
+        quantity: the use in fine units of the measure.
+        tariff, price, window: names; "" for none.
+        amount: amount of money, with ITEM_DIGITS more decimals than the currency has.
     """
 
     item: int
@@ -87,8 +93,9 @@ def rate_itemised(
 ) -> tuple[list[RatedLine], list[ItemLine]]:
     """Return the lines as :func:`rate` does, and the shares of the items in them.
 
-    The quantities and amounts of the items add up exactly to those of the lines. Items with the same key and price divide its
-    amount, over all tiers and including use that a commitment covers, in proportion to their quantities.
+    The quantities and amounts of the items add up exactly to those of the lines. Items with the same key and price
+    divide the amount in proportion to their quantities. The amounts of all tiers, and use that a commitment covers, are
+    taken together.
     """
     rating = _Rating(usage, tenant=tenant, tariffs=tariffs, guarantees=guarantees, period=period)
     return rating.lines, rating.items()
@@ -173,7 +180,12 @@ class _Rating:
         return sorted(made, key=lambda one: one.item)
 
     def _class(self, condition: int, key: LineKey, measure: Measure) -> _Class | None:
-        """Return tariff, price and measure for the use of a key under a condition; None if no line shows the use."""
+        """Return the tariff, price and measure at which use is rated; None if no invoice line shows the use.
+
+        Args:
+            condition: index of the tariff and open windows under which the use happened.
+            key: attributes of the use.
+        """
         asked = condition, key, measure
         if asked not in self._classes:
             index, windows = self._conditions[condition].tariff, self._conditions[condition].windows
@@ -182,7 +194,12 @@ class _Rating:
         return self._classes[asked]
 
     def _sums(self, group: Column, width: int) -> dict[tuple[int, Measure], int]:
-        """Return the sums by group and measure, in fine units. There are ``width`` groups for each condition."""
+        """Return the sums of usage by group and measure, in fine units.
+
+        Args:
+            group: group number of each piece of usage: index of its condition times ``width``, plus a number below
+                ``width``.
+        """
         found: dict[tuple[int, Measure], int] = {}
         for index, held, lent, rest in self._totals(group, width):
             over = lent >> FRACTION_BITS
@@ -192,7 +209,14 @@ class _Rating:
         return found
 
     def _item_sums(self, item: Column, key_of: Column) -> dict[tuple[int, Measure], int]:
-        """Return the sums by condition and item. Borrowed use is rounded so that the items of a key add up to its sum."""
+        """Return the sums of usage by condition, item and measure, in fine units.
+
+        Borrowed use is rounded so that the items of a key add up to the sum of the key.
+
+        Args:
+            item: index of the item of each piece of usage.
+            key_of: index of the key of each item.
+        """
         found: dict[tuple[int, Measure], int] = {}
         so_far: dict[tuple[int, int], int] = defaultdict(int)
         width = len(key_of)
@@ -209,7 +233,7 @@ class _Rating:
     def _totals(self, group: Column, width: int) -> Iterator[tuple[int, int, int, dict[Measure, int]]]:
         """Yield, for each group with pieces: its number, the held quantity, the borrowed quantity, and the other measures.
 
-        The borrowed quantity is in units of 2^-40.
+        Quantities are in fine units of their measures, but the borrowed quantity is in 2^-40 of such a unit.
         """
         pieces = self._pieces
         if not len(pieces):

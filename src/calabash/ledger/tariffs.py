@@ -22,7 +22,7 @@ _DECIMALS_MAX = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Another price from a number of hours in the month on."""
+    """Tier of a price: another price for the hours of a month beyond ``above_hours``."""
 
     above_hours: Decimal
     price: Decimal
@@ -33,8 +33,9 @@ class Price:
     """Price of an hour of one measure.
 
     Args:
-        models: substrings of device model names, without regard to case; empty: all models.
-        modes: sharing modes; empty: all modes.
+        models: substrings of the names of the device models to which it applies, without regard to case; empty: all
+            models.
+        modes: sharing modes to which it applies; empty: all modes.
         window: name of the time window in which the price applies; "": always.
         tiers: prices beyond numbers of hours, in ascending order.
     """
@@ -80,6 +81,8 @@ class Commitment:
     If the tariff is in force for a part of the month only, the hours are reduced in proportion.
 
     Args:
+        of_price: name of the price whose use is covered.
+        hours: committed hours per month.
         price: price of a committed hour.
     """
 
@@ -103,7 +106,8 @@ class Tariff:
     Args:
         valid_from_us, valid_to_us: validity period, excluding the end; ``valid_to_us`` None: without end.
         tenants: tenants for which it is in force; empty: all.
-        preemptible_discount_percent: discount for use with a priority below 0.
+        windows: time windows that its prices name.
+        preemptible_discount_percent: discount for use by requests with a priority below 0.
     """
 
     name: str
@@ -168,7 +172,8 @@ def same_terms(one: Tariff, other: Tariff) -> bool:
 def tariff_in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Tariff | None:
     """Return the tariff of a tenant that is in force at a time; None if there is none.
 
-    A tariff that names the tenant precedes one for all tenants. Otherwise the one with the latest begin is used.
+    A tariff that names the tenant precedes one for all tenants. Of several such tariffs the one with the latest begin
+    is used.
     """
     valid = [
         tariff
@@ -181,7 +186,11 @@ def tariff_in_force(tariffs: Iterable[Tariff], *, tenant: str, at_us: int) -> Ta
 
 
 def require_amount(value: Decimal, what: str) -> None:
-    """Raise CalabashError if the value is not a number from 0 to PRICE_MAX with at most 9 decimals."""
+    """Raise CalabashError if the value is not a number from 0 to PRICE_MAX with at most 9 decimals.
+
+    Args:
+        what: name of the amount, for the error message.
+    """
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int) or not 0 <= value <= PRICE_MAX or exponent < -_DECIMALS_MAX:
         raise CalabashError(

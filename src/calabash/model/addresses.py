@@ -61,10 +61,10 @@ def check_label(text: str, what: str) -> str:
 
 
 def check_path(text: str, parts: int, what: str) -> tuple[str, ...]:
-    """Return the labels of a name like ``red/a/web1``.
+    """Return the labels of the path of a network object: ``red/a/web1`` gives red, a and web1.
 
     Args:
-        parts: the number of labels that the name must have.
+        parts: the number of labels that the path must have.
         what: the kind of the object, for the error message.
 
     Raises:

@@ -31,9 +31,11 @@ class AllocationRecord:
             the allocation, the allocation is ended.
         program_pid, program_start_time: identity of the program that reported that it runs in the allocation.
         slot: path of the slot directory.
-        granted_ns: ``granted_at`` by the monotonic clock of ``boot``, for the duration; 0 in records of older versions.
-        boot: ID of the machine's boot in which it was granted; "" in records of older versions.
-        reason, explanation: reason code and text of its end.
+        granted_ns: time of the grant by the machine's monotonic clock in nanoseconds, from which the duration is
+            computed even if the wall clock is set; 0 in records of older versions.
+        boot: ID of the machine's boot in which it was granted; "" in records of older versions. ``granted_ns`` is valid
+            during this boot only.
+        reason, explanation: reason code and text of its end; "" before it.
     """
 
     id: AllocationId

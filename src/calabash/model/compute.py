@@ -41,7 +41,8 @@ def with_compute(
         request: the request with all other fields; its own share and policy are not read.
         core_percent: the compute share that the user named, 1..100; None if no share was named.
         policy: the policy that the user named; None if no policy was named.
-        part: True if the request is for some of each device's memory; None: decide from the amounts of the request.
+        part: True if the request is for a part of each device's memory, False if it is for all of it; None: decide from
+            the amounts of the request.
 
     Raises:
         CalabashError(BAD_REQUEST): the policy lacks the amount that it needs.
@@ -73,7 +74,11 @@ def with_policy(request: GpuRequest, policy: ComputePolicy) -> GpuRequest:
 
 
 def reapply_compute_defaults(request: GpuRequest) -> GpuRequest:
-    """Apply the rule again to a result of ``with_compute`` whose mode or isolation level was changed afterwards."""
+    """Apply the rule of this module again, because the mode or isolation level of the request has changed since.
+
+    Args:
+        request: a result of ``with_compute``.
+    """
     if _unnamed(request) and names_memory(request):
         return with_compute(request, core_percent=None, policy=None)
     return request

@@ -64,7 +64,8 @@ class Device:
 
     Args:
         index: number of the device on its node.
-        numa_node: -1 if unknown.
+        memory_mib: memory that the driver reports.
+        numa_node: NUMA node of the device; -1 if unknown.
         nvlink_peers: devices connected directly by NVLink.
         reset_peers: devices that are reset together with it, because no NVLink switch is between them.
         mig_enabled: MIG mode is on now.
@@ -73,8 +74,8 @@ class Device:
         pinned: the only sharing mode that the operator allows; "" if the mode follows demand.
         vf_profiles: profiles of its virtual functions.
         spill_mib: host memory of the node for all slices that spill device memory.
-        replicas: most allocations that time-slice the device.
-        interval: length of their time slices; "" leaves it to the driver.
+        replicas: most allocations that may share the device in mode timeslice.
+        interval: length of the time slices in that mode; "" leaves it to the driver.
     """
 
     uuid: DeviceUuid
@@ -142,7 +143,10 @@ class Slowdown(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTime:
-    """Busy time of a MIG device that is the only one in its GPU instance, counted since the first query of the driver."""
+    """Busy time of a MIG device that is the only one in its GPU instance.
+
+    The driver counts the time from the first query on. ``uuid`` is the UUID of the MIG device.
+    """
 
     uuid: DeviceUuid
     busy_ns: int

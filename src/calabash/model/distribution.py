@@ -11,7 +11,7 @@ class Distribution:
 
     Attributes:
         bounds: the upper bounds of the ranges in ascending order; a value that equals a bound is in its range.
-        counts: the values of each range, and last those above all bounds.
+        counts: the number of values in each range, and as the last entry the number of values above all bounds.
         total: the sum of all values.
     """
 

@@ -33,12 +33,15 @@ class Mentioned(StrEnum):
 
 
 def mention(kind: Mentioned, name: str) -> str:
-    """Return the name with its marks, for use anywhere in a text. An empty name gives an empty string."""
+    """Return the name with control characters that mark it as a name of this kind, for use anywhere in a text.
+
+    An empty name gives an empty string.
+    """
     return f"{_BEGIN}{kind}{_BETWEEN}{name.translate(_MARKS)}{_END}" if name else ""
 
 
 def mentions(kind: Mentioned, names: Iterable[str]) -> str:
-    """Return the names, each with its marks, separated by commas."""
+    """Return the names, each marked as by ``mention``, separated by commas."""
     return ", ".join(mention(kind, name) for name in names)
 
 
@@ -54,7 +57,7 @@ def render(text: str, shown: Callable[[str, str], bool]) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Return the text without marks that belong to no mention.
+    """Return the text without control characters that belong to no mention.
 
     Most texts have no marks, and searching for a mark is faster than translating the text.
     """
@@ -75,8 +78,9 @@ def render_lists(text: str, words: Callable[[list[tuple[str, str]]], str]) -> st
     """Return the text for one reader, replacing each list of mentions at once.
 
     Args:
-        words: returns the text for a list, given the kinds and names of its mentions, so that redacted names can be counted.
-            A list is the result of ``mentions``; a single mention is a list of one.
+        words: returns the text for one list, given the kind and name of each mention in it. It sees the whole list, so
+            that it can write the number of redacted names. A list is the result of ``mentions``; a single mention is a
+            list of one.
     """
     if _BEGIN in text:
         text = _RUN.sub(lambda run: words([(m[1], m[2] or "") for m in _MENTION.finditer(run[0])]), text)

@@ -63,11 +63,11 @@ class MigProfile:
         starts: legal first memory slices.
         limit: most GPU instances of this profile on one device.
         memory_mib: memory that the tenant may use; for a compute instance its proportional share of the GPU instance's memory.
-        media: it has the only media engine.
-        of: for a compute instance: the profile of its GPU instance; otherwise "".
-        whole: for a compute instance: the number of compute slices of its GPU instance; otherwise 0.
+        media: its instances have the only media engine of the device.
+        of: profile of the GPU instance that contains a compute instance; "" for the profile of a GPU instance.
+        whole: number of compute slices of that GPU instance; 0 for the profile of a GPU instance.
 
-    The other fields of a compute instance are those of its GPU instance.
+    The other fields of the profile of a compute instance are those of the profile of its GPU instance.
     """
 
     id: int = -1
@@ -96,7 +96,7 @@ class MigProfile:
 class MigGeometry:
     """Profiles of a device model, and its numbers of memory slices (``slices``) and compute slices (``compute``).
 
-    ``only`` restricts new instances to one position; None: no restriction.
+    New instances are possible only at the position ``only``; None: at all positions.
     """
 
     slices: int
@@ -147,7 +147,8 @@ Kept = tuple[tuple[int, int], ...]
 class MigShared:
     """GPU instance that is divided into compute instances.
 
-    ``mask`` are its used compute slices; ``kept`` are its compute instances that must not be destroyed.
+    ``start`` is its first memory slice, ``mask`` the bitmask of its used compute slices. ``kept`` are its compute
+    instances that must not be destroyed.
     """
 
     profile: str
@@ -166,7 +167,7 @@ class MigState:
     """Used resources of one device.
 
     Args:
-        mask: used memory slices.
+        mask: used memory slices, as a bitmask.
         compute: number of used compute slices.
         media: the media engine is used.
         shared: the used GPU instances that are divided into compute instances.
@@ -178,7 +179,7 @@ class MigState:
     shared: tuple[MigShared, ...] = ()
 
     def joined(self, geometry: MigGeometry, name: str, start: int, part: int = -1) -> MigState:
-        """Return the state with one more GPU instance or compute instance.
+        """Return the state with one more GPU instance of the profile ``name``, or one more compute instance.
 
         Returns the state unchanged if the device does not have the profile.
         """
@@ -195,7 +196,8 @@ class MigState:
 class MigPart:
     """Existing compute instance in a GPU instance; programs see it as a device.
 
-    ``start`` is its first compute slice. ``kept``: the product did not create it and must not destroy it.
+    ``start`` is its first compute slice, ``compute`` the number of its compute slices. If ``kept`` is True, the product
+    did not create it and must not destroy it.
     """
 
     start: int
@@ -210,7 +212,9 @@ class MigInstance:
 
     Args:
         uuid: UUID of its first MIG device.
-        fixed: it existed before, or a MIG layout of an administrator contains it. It is allocated, and never destroyed.
+        start: its first memory slice.
+        fixed: it existed before the product managed the device, or a MIG layout of an administrator contains it. It can
+            be allocated, and is never destroyed.
         foreign: unmanaged processes use it.
         parts: its compute instances.
     """
@@ -300,17 +304,21 @@ def mig_state(geometry: MigGeometry, places: Iterable[tuple[str, int] | tuple[st
 
 
 def legal_starts(geometry: MigGeometry, profile: MigProfile, state: MigState) -> tuple[int, ...]:
-    """Return the starts at which one more GPU instance fits; for the profile of a compute instance, a GPU instance for it."""
+    """Return the memory slices at which one more GPU instance of the profile can start.
+
+    For the profile of a compute instance these are the possible starts of a new GPU instance that would contain it.
+    """
     if state.compute + profile.instance_compute > geometry.compute or (profile.media and state.media):
         return ()
     return tuple(start for start in profile.starts if not state.mask & memory_mask(profile, start))
 
 
 def with_instance(state: MigState, profile: MigProfile, start: int, part: int = -1) -> MigState:
-    """Return the state after a GPU instance is created at ``start``.
+    """Return the state after an instance of the profile is created in a device.
 
-    For the profile of a compute instance: after the compute instance is created at compute slice ``part`` (-1: the best one),
-    in the divided GPU instance at ``start`` or in a new one.
+    A GPU instance is created at the memory slice ``start``. A compute instance is created at the compute slice ``part``
+    (-1: the best one) of the divided GPU instance at ``start``; if there is none, a GPU instance is created there for
+    it.
     """
     shared = state.shared
     if profile.of:
@@ -351,9 +359,9 @@ def without_instance(state: MigState, profile: MigProfile, start: int, part: int
 
 
 def open_profiles(geometry: MigGeometry, state: MigState) -> tuple[int, ...]:
-    """Return the number of legal starts of every profile, the largest profile first.
+    """Return for every profile the number of memory slices at which one more instance can start, largest profile first.
 
-    Of two states, the one with the greater result keeps larger profiles possible.
+    Results are compared as tuples: of two states, the one with the greater result keeps larger profiles possible.
     """
     return _open_profiles(geometry, replace(state, shared=()) if state.shared else state)
 

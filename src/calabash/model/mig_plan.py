@@ -191,8 +191,8 @@ def used_and_idle(
 ) -> tuple[MigState, tuple[MigInstance, ...]]:
     """Return the used state of a device, including unmanaged processes, and its idle instances.
 
-    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device. A GPU instance that
-    unmanaged processes use accepts no more compute instances.
+    ``used`` are the resources that allocations use, ``instances`` all GPU instances on the device. No compute instance
+    can be added to a GPU instance that unmanaged processes use.
     """
     state = used
     idle: list[MigInstance] = []
@@ -270,7 +270,7 @@ def _allowed(geometry: MigGeometry, start: int, parts: Sequence[int]) -> tuple[i
 
 
 def _joins(geometry: MigGeometry, profile: MigProfile, state: MigState) -> Iterator[tuple[MigShared, MigPlace]]:
-    """Yield the divided GPU instances that have room for the compute instance, and its best position in each."""
+    """Yield the divided GPU instances in which the compute instance fits, and its best position in each."""
     for shared in state.shared:
         if shared.profile == profile.of:
             allowed = _allowed(geometry, shared.start, free_compute_slices(profile, shared.mask, shared.kept))
@@ -286,7 +286,7 @@ def _first_part(geometry: MigGeometry, profile: MigProfile, option: _Option) -> 
 
 
 def _instances(geometry: MigGeometry, names: Sequence[str], state: MigState, profile: MigProfile) -> tuple[str, ...]:
-    """Return the GPU instances that waiting requests will need, at most ``COMING_MAX``.
+    """Return the profiles of the GPU instances that waiting requests will need, at most ``COMING_MAX``.
 
     Compute instances use the free compute slices of divided GPU instances first, including the one for ``profile``.
     """
@@ -335,8 +335,8 @@ def _options(geometry: MigGeometry, profile: MigProfile, state: MigState, idle: 
 def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: MigState, idle: Idle) -> Idle | None:
     """Return the idle instances that must be destroyed for a new GPU instance, or None if a fixed one is among them.
 
-    These are the instances on its memory slices, the one with the media engine that it needs, and the fewest others that free
-    enough compute slices.
+    These are the instances on the new instance's memory slices, the one that has the media engine if the new one needs
+    it, and the fewest others that free enough compute slices.
     """
     run = memory_mask(profile, start)
     gone: list[_Known] = []
@@ -364,7 +364,7 @@ def _in_the_way(geometry: MigGeometry, profile: MigProfile, start: int, state: M
 
 @lru_cache(maxsize=8192)
 def _ahead(geometry: MigGeometry, names: tuple[str, ...], state: MigState, idle: Idle) -> tuple[tuple[bool, ...], int]:
-    """Return which of the waiting profiles can be placed, and the number of instances that this destroys.
+    """Return for each waiting profile if it can be placed, and the number of instances that must be destroyed for them.
 
     A profile counts as placed if it fits together with all earlier profiles that fit.
     """

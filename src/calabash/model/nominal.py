@@ -20,7 +20,7 @@ _SIZES_GIB = (
 
 @lru_cache(maxsize=4096)
 def nominal_memory_mib(memory_mib: int, model: str = "") -> int:
-    """Return the nominal size in MiB of a device that reports ``memory_mib``.
+    """Return the nominal memory size, in MiB, of a device whose driver reports ``memory_mib``.
 
     The result is the size in the name of the model if the reported size is at most 8 % below it. Otherwise it is the smallest
     size on the market that the reported size is at most 8 % below. If there is none, it is the reported size.

@@ -49,8 +49,10 @@ class Selector:
 
     Args:
         models, models_excluded: substrings of model names, without regard to case.
-        memory_mib_min, memory_mib_max: bounds of the nominal memory size.
-        reported_mib_min: least memory size that the driver reports.
+        memory_mib_min, memory_mib_max: bounds of the nominal memory size, under which the model is sold; 0 for no
+            bound.
+        reported_mib_min: least memory size that the driver must report, which is below the nominal size; 0 for no
+            bound.
     """
 
     models: tuple[str, ...] = ()
@@ -67,8 +69,9 @@ class GpuRequest:
     """Request of one container or program for devices.
 
     Args:
-        count: number of devices; each gives the same amount.
-        memory_mib: device memory per device; None: the whole memory in mode exclusive, otherwise no limit.
+        count: number of devices; the request has the same amount of each.
+        memory_mib: memory per device; None if no amount is given: the whole memory in mode exclusive, otherwise no
+            limit.
         spill_mib: how much of ``memory_mib`` may be paged to host memory.
         memory_milli: device memory per device in thousandths of its size, 1..1000; None if not given. A request has at most one
             of ``memory_mib`` and ``memory_milli``.
@@ -87,7 +90,8 @@ class GpuRequest:
         run_time_s: expected run time; 0: unknown. A request with a run time may use reserved devices until they are needed.
         ports: ports of tenant networks, ``VPC/SUBNET/PORT``. The program has these and no other network interfaces. They are
             granted and given back together with the devices.
-        cpu_milli, host_memory_mib: for schedulers that place on nodes; 0 where the pool does not manage them.
+        cpu_milli, host_memory_mib: CPU and memory of the node, for schedulers that place requests on nodes; 0 where
+            they are not managed.
     """
 
     count: int = 1

@@ -189,7 +189,7 @@ class Principal:
         token: ID of the token of the request; "" for a local process that is identified by its socket credentials.
         kind: purpose of the token; None without a token.
         scopes: restrictions of the token; empty: none.
-        own: personal tenant of the user; "" for members of a tenant.
+        own: name of the user's personal tenant; "" for a user who is a member of a tenant and has no personal one.
     """
 
     user: str

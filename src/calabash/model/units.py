@@ -87,9 +87,9 @@ def format_mib(mib: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a duration of a file that programs may have written.
+    """Parse a duration and return seconds, for files that programs may have written.
 
-    As :func:`parse_duration_s`, and a number without a unit is seconds.
+    It accepts all that :func:`parse_duration_s` accepts, and also a number of seconds without a unit.
     """
     plain = re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", text) is not None
     return float(text) if plain else parse_duration_s(text)

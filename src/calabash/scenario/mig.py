@@ -23,7 +23,7 @@ _PROFILE_HINT = "write it like 1g.10gb 1c 1s 0+1+2 x7 9728MiB, optionally follow
 
 
 def is_amount(word: str) -> bool:
-    """Return True if the word consists of MIG profile names: ``1g.10gb``, ``3g.40gb&1g.10gb``."""
+    """Return True if the word is a MIG amount: profile names joined by ``&``, such as ``3g.40gb&1g.10gb``."""
     return all(is_profile_name(name) for name in word.split("&"))
 
 
@@ -97,7 +97,11 @@ def _instance(reader: ScenarioReader, clause: str) -> MigInstance:
 
 
 def places_of(reader: ScenarioReader, text: str) -> tuple[tuple[MigPlace, ...], ...]:
-    """Parse the MIG positions on each device: ``0@4.2+1@0&6``. The result is () if none is given. Raises ScenarioError."""
+    """Parse devices with MIG positions, and return the positions on each device; () if none are given.
+
+    ``0@4.2+1@0&6`` gives one position on device 0 (memory slice 4, compute slice 2) and two on device 1 (memory slices
+    0 and 6). Raises ScenarioError.
+    """
     found: list[tuple[MigPlace, ...]] = []
     for device in text.split("+"):
         _, at, places = device.partition("@")
@@ -115,7 +119,11 @@ def places_of(reader: ScenarioReader, text: str) -> tuple[tuple[MigPlace, ...], 
 
 
 def geometry_lines(geometries: Mapping[MigGeometry, str]) -> list[str]:
-    """Return the ``geometry`` statements of named geometries."""
+    """Return the ``geometry`` statements that define some geometries.
+
+    Args:
+        geometries: name by geometry.
+    """
     return [
         f"geometry {name}: {geometry.slices} slices {geometry.compute} compute, "
         + ", ".join(_profile_text(p) for p in geometry.profiles)
@@ -130,7 +138,11 @@ def _profile_text(p: MigProfile) -> str:
 
 
 def stands_line(node: str, device: int, instances: Iterable[MigInstance]) -> str:
-    """Return the ``stands`` statement of a device."""
+    """Return the ``stands`` statement that lists the MIG instances on a device.
+
+    Args:
+        node: name of the node. device: number of the device on the node.
+    """
     clauses = []
     for instance in instances:
         words = [f"{instance.profile}@{instance.start}"]

@@ -27,7 +27,8 @@ class ScenarioReader:
         path: name of the file, for error messages.
         number: number of the current line.
         opens_statement: the current line begins with a keyword; False for a continuation line.
-        statements: parsed statements with their line numbers.
+        rule: text of the ``rule`` statement; "" before it.
+        statements: statements parsed so far, with their line numbers.
         geometries: MIG geometries defined so far, by name.
     """
 
@@ -41,7 +42,11 @@ class ScenarioReader:
     geometries: dict[str, MigGeometry] = field(default_factory=dict)
 
     def fail(self, what: str, hint: str = "") -> ScenarioError:
-        """Return an error for the current line."""
+        """Return an error about the current line of the file.
+
+        Args:
+            what: the message. hint: what to write instead; "" for none.
+        """
         return ScenarioError(f"{self.path}:{self.number}: {what}", reason=Reason.BAD_FILE, hint=hint)
 
     def add(self, statement: Statement) -> None:
@@ -72,7 +77,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def strings(fields: dict[str, object], key: str) -> tuple[str, ...]:
-    """Return the tuple or set of strings under a key; () if there is none."""
+    """Return the strings that are stored in ``fields`` under a key as a tuple or set; () if there are none."""
     value = fields.get(key, ())
     return tuple(value) if isinstance(value, tuple | frozenset) else ()
 

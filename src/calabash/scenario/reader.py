@@ -89,7 +89,7 @@ def _read_after(reader: ScenarioReader, rest: str) -> None:
 
 
 def _verb(verb: str) -> Callable[[ScenarioReader, str], None]:
-    """Return the reader of a statement that is a verb and a list of names."""
+    """Return a parser of the statements that consist of this verb and a list of names, such as ``cordon gpu-[1-2]``."""
 
     def read(reader: ScenarioReader, rest: str) -> None:
         names = tuple(itertools.chain.from_iterable(expand(word) for word in rest.replace(",", " ").split()))

@@ -52,10 +52,11 @@ def read_asks(reader: ScenarioReader, rest: str) -> None:
 
 
 def _requests(reader: ScenarioReader, rest: str) -> tuple[list[Request], dict[str, list[str]]]:
-    """Parse ``queue/name: amount, clause, ...``.
+    """Parse the requests of a statement: ``queue/name: amount, clause, ...``.
 
     Returns:
-        The requests, and the values of the clauses ``started``, ``submitted`` and ``on``, one or several each.
+        The requests, and the values of the clauses ``started``, ``submitted`` and ``on`` by name. A clause has one
+        value for all requests or one for each of them.
     """
     head, colon, body = rest.partition(":")
     queue, slash, base = head.strip().partition("/")
@@ -130,7 +131,15 @@ def _ask_clause(  # noqa: C901, PLR0912  one case per clause
     base: str,
     members: int,
 ) -> None:
-    """Parse one clause of a request into shape fields, request settings or values of the statement."""
+    """Parse one clause of a request and store its values in ``fields``, ``settings`` or ``extras``.
+
+    Args:
+        fields: fields of the requests' Shape.
+        settings: other fields of the requests.
+        extras: values that belong to the statement (``started``, ``submitted``, ``on``).
+        base: name of the requests without a range, from which the name of a gang is taken.
+        members: number of requests of the statement.
+    """
     words = clause.split()
     match words:
         case ["gang"]:

@@ -65,13 +65,14 @@ class ScenarioResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStatement:
-    """One checked statement.
+    """Outcome of one statement that states expectations (``then``, ``why`` or ``shares``).
 
     Args:
         line: line number in the file.
         at_s: time on the virtual clock.
-        results: results as text, one per line.
-        differences: lines that begin with - (missing) or + (unexpected).
+        results: results of the scheduler as text, one per line.
+        differences: differences from the file: lines that begin with - (missing) or + (unexpected); () if there are
+            none.
     """
 
     line: int
@@ -105,7 +106,7 @@ def run_scenario(scenario: Scenario, *, path: str = "scenario") -> ScenarioResul
 
 
 class _Run:
-    """State of one run. The scheduler is created when the first statement needs it."""
+    """State of one run of a scenario. The scheduler is created when the first statement needs it."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario

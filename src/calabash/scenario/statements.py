@@ -15,7 +15,10 @@ class NodesLine:
     """Add equal nodes (``nodes``).
 
     Args:
-        models: per device: model, memory in MiB, physical card or "", MIG geometry or None.
+        names: names of the nodes.
+        models: for each device of a node: model, memory in MiB, physical card or "", MIG geometry or None.
+        nvlink: the devices are connected by NVLink. mig: the devices are in mode mig.
+        mode: sharing mode to which the devices are pinned; "" for none.
     """
 
     names: tuple[str, ...]
@@ -34,7 +37,9 @@ class HasLine:
     """Add a running request (``has``).
 
     Args:
-        devices: its device numbers; () lets the scheduler choose.
+        started_ago_s: time for which it has run.
+        node: name of its node; "" lets the scheduler choose.
+        devices: numbers of its devices on the node; () lets the scheduler choose.
         places: its MIG positions on each device; () lets the scheduler choose.
     """
 
@@ -71,7 +76,12 @@ class AfterLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbLine:
-    """Apply a verb to named requests or nodes: ``ends``, ``cancel``, ``cordon``, ``uncordon`` or ``remove``."""
+    """Report an event of requests or nodes to the scheduler.
+
+    Args:
+        verb: ``ends`` or ``cancel`` for requests; ``cordon``, ``uncordon`` or ``remove`` for nodes.
+        names: IDs of the requests, or names of the nodes.
+    """
 
     verb: str
     names: tuple[str, ...]
@@ -86,7 +96,13 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One expected decision; empty fields match anything."""
+    """One expected decision; empty fields match anything.
+
+    Args:
+        verb: kind of the decision: ``bind``, ``move``, ``evict`` or ``pending``.
+        id: ID of the request.
+        by: ID of the request for which another one is evicted or moved.
+    """
 
     verb: str
     id: str
@@ -108,7 +124,9 @@ class WhyLine:
     """Expect the explanation of a waiting request to have a reason code and to contain texts (``why``).
 
     Args:
-        start_in_s: expected estimate of the start, from now; None: not checked.
+        id: ID of the request.
+        texts: texts that the explanation must contain.
+        start_in_s: expected time from now to the estimated start; None: not checked.
     """
 
     id: str
@@ -119,7 +137,7 @@ class WhyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesLine:
-    """Expect the current shares of a queue, in devices (``shares``)."""
+    """Expect the current shares of a queue (``shares``). ``wanted`` are pairs of a kind of share and devices."""
 
     queue: str
     wanted: tuple[tuple[str, float], ...]

@@ -9,6 +9,20 @@ Subpackages and modules:
 * ``explain``: explanations of why a request waits;
 * ``scheduler``: the public interface; ``cycle``, ``rounds``, ``scheduling_order``, ``cycle_memory``: one pass over the queues.
 
+Terms of the package:
+
+* A *gang* is a set of requests of which the first ``min_member``, its *core*, start together. Its other members are
+  *surplus*.
+* A *portion* is what is started in one attempt: the core of a gang, or one surplus member. A *unit* is the same of
+  running requests: the core or the surplus member that is evicted as a whole.
+* A unit is *in quota* if it is within the guaranteed amount of its queue; otherwise it is *borrowed*.
+* A *held node* is a node that is kept free for a gang with a reservation.
+* The *row* of a node is its index in the arrays of the cluster. ``N`` is the number of rows, ``G`` the most devices of
+  a node.
+* ``[N, G]`` before a noun is the shape of an array. ``[rows]`` means one entry for each of the given rows.
+* *Eviction order* sorts units: lower priority first, then surplus before cores, then the youngest first.
+* A *milli* of a device is a thousandth of its compute.
+
 The package has no clocks, threads, files, sockets or logging, and knows no front end. Time is an argument. The pool, the
 Kubernetes planner and the simulator use it through the names below.
 """

@@ -1,4 +1,7 @@
-"""Charge of a queue for a shape: per device the largest of its compute, memory and slice shares, and its host resources.
+"""Charge for a request: the amounts by which it counts against the quota and the limit of its queue.
+
+The charge depends on the shape of the request. Of each device it is the largest of three shares: that of the compute,
+of the memory, and of the slices that the request takes. CPU and host memory are charged as requested.
 
 A device takes a limited number of slices (``Shape.gpu_slices_max``), so a slice of a hundredth of a device may keep others from
 using more than that. A slice is therefore charged at least the device divided by that number: a device that is full by number
@@ -17,7 +20,7 @@ _LEAST_PARTS = 1 << 20
 
 
 class Charges:
-    """Charges on one cluster, cached by shape.
+    """Charges for requests on one cluster, cached by shape.
 
     Args:
         card_memory_mib: card memory at which a memory-only slice counts as a whole device; 0 takes the smallest card.
@@ -50,9 +53,9 @@ class Charges:
         return max(shape.gpu_milli, memory_milli, _slices_milli(shape))
 
     def _whole_card_mib(self) -> int:
-        """Return the card memory that counts as a whole device; 0 if the cluster has no cards.
+        """Return the card memory, in MiB, that counts as a whole device; 0 if the cluster has no cards.
 
-        Once the cluster has cards the value is fixed, so that the amount given back equals the amount charged.
+        The value is fixed as soon as the cluster has cards, so that the amount given back equals the amount charged.
         """
         if not self._card_memory_mib:
             cards = self._cluster.gpu_mib[self._cluster.gpu_mib > 0]
@@ -61,12 +64,12 @@ class Charges:
 
 
 def is_charged_by_count(shape: Shape, charge: Amount) -> bool:
-    """Return True if the charge is the least charge for the number of slices, which is at least what the slices use."""
+    """Return True if the charge is determined by the number of slices and not by their compute and memory."""
     return bool(shape.gpu_slices_max) and charge.gpu_milli <= shape.gpu_count * _slices_milli(shape)
 
 
 def _slices_milli(shape: Shape) -> float:
-    """Return the least charge, in milli, for the slices that the shape takes of one device."""
+    """Return the least charge for the slices that the shape takes of one device, in milli, by their number alone."""
     if not shape.gpu_slices_max:
         return 0
     return shape.gpu_slices * WHOLE_MILLI * _LEAST_PARTS // shape.gpu_slices_max / _LEAST_PARTS

@@ -92,7 +92,10 @@ class Cycle:
         return self._reported()
 
     def run_one(self, portion: Portion) -> tuple[Decision, ...]:
-        """Attempt one portion and return the decisions. Reservations of gangs that precede it in the order bind it."""
+        """Attempt one portion and return the decisions.
+
+        The portion must not delay the reservations of gangs that precede it in the order.
+        """
         state = self._state
         reservations = [r for r in state.reservations if self._reserve.is_binding(r) and r.gang != portion.gang.key]
         behind = [r for r in reservations if self._order.comes_before(portion, state.registry.gangs[r.gang])]
@@ -115,7 +118,7 @@ class Cycle:
         return self._reported()
 
     def _may_lose_precedence(self, reservation: Reservation, started: Portion) -> bool:
-        """Return True if a start may have moved the gang of a reservation behind others in the order."""
+        """Return True if the start of a portion may have moved the gang of a reservation behind others in the order."""
         gang = self._state.registry.gangs[reservation.gang]
         if gang.queue != started.gang.queue:
             return False
@@ -123,10 +126,10 @@ class Cycle:
         return not alone or gang.owner == started.gang.owner
 
     def _update_unsettled(self) -> None:
-        """Store the reservations, and set ``unsettled`` if the starts of this cycle leave something to decide.
+        """Store the reservations, and set ``SchedulerState.unsettled`` if another cycle may decide something.
 
-        Another request may be the first that does not fit now, and is then entitled to the reservation; or a gang that has a
-        reservation may now be over the limit of its queue.
+        There are two such cases after the starts of this cycle. Another gang may be the first that does not fit now, so
+        that it is entitled to the reservation. Or a gang with a reservation may now be over the limit of its queue.
         """
         self._state.reservations = list(self._held.reservations)
         if not self._started:
@@ -165,9 +168,10 @@ class Cycle:
         return reason
 
     def _is_hopeless(self, portion: Portion) -> bool:
-        """Return True if a portion of one request cannot be started, as far as a quick check can tell.
+        """Return True if a quick check shows that a portion of one request cannot be started.
 
-        True if it needs more than any node has free, there is nothing to evict or move for it, and no reservation is left.
+        That is the case if the request needs more than any node has free, nothing can be evicted or moved for it, and
+        no further reservation may be made.
         """
         if portion.equivalence_key is None or len(self._held.reservations) < self._state.options.reservations:
             return False
@@ -177,7 +181,10 @@ class Cycle:
         return not self._state.tree.is_limited(request.queue) and not self._defragment.may_help(request)
 
     def _reason(self, portion: Portion) -> Reason | None:
-        """Return the reason for which an equivalent portion was refused; else attempt the portion and return its reason."""
+        """Return the reason for which an equivalent portion was refused before.
+
+        If there is none, attempt the portion, and return the reason why it waits; None if it was started.
+        """
         refused = self._state.refused
         key = self._refusal_key(portion)
         reason = refused.get(key) if key else None
@@ -188,7 +195,11 @@ class Cycle:
         return reason
 
     def _refusal_key(self, portion: Portion) -> tuple[object, ...] | None:
-        """Return a key that is equal for portions with the same outcome as long as nothing starts; None if there is none."""
+        """Return a key under which the refusal of a portion is remembered for equivalent portions.
+
+        Portions of equal keys have the same outcome as long as nothing starts. The key is None if the refusal must not
+        be remembered.
+        """
         equivalence_key, gang, held = portion.equivalence_key, portion.gang, self._held
         if equivalence_key is None or gang.key in self._reserved_before or gang.key in held.gangs:
             return None
@@ -200,7 +211,10 @@ class Cycle:
         return (equivalence_key, short, pausing, len(held.reservations))
 
     def _attempt(self, portion: Portion) -> Reason | None:
-        """Start the portion if an action finds a plan; else reserve for it if possible, and return the reason."""
+        """Start the portion if an action finds a plan, and return None.
+
+        Otherwise make a reservation for it if possible, and return the reason why it waits.
+        """
         gang, requests = portion.gang, portion.requests
         if gang.incomplete:
             return Reason.GANG_INCOMPLETE

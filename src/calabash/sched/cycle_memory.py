@@ -50,7 +50,10 @@ class CycleMemory:
         self._change_time_s: float | None = None  # computed on first use, because it is rarely needed
 
     def _inputs(self) -> Inputs:
-        """Return the inputs of a cycle without the position of the change log, which trial placements advance."""
+        """Return the inputs of a cycle.
+
+        The position in the change log is left out, because trial placements advance it too.
+        """
         state = self._state
         return (
             state.version,
@@ -62,7 +65,7 @@ class CycleMemory:
         )
 
     def is_settled(self) -> bool:
-        """Return True if nothing but the time has changed since a cycle that decided nothing."""
+        """Return True if nothing but the time has changed since the remembered cycle, which decided nothing."""
         return not self._state.unsettled and self._known == (*self._inputs(), self._state.cluster.position)
 
     def holds(self) -> bool:
@@ -70,7 +73,10 @@ class CycleMemory:
         return self.is_settled() and self._state.now_s < min(self.change_time_s(), self._since_s + self._age_max_s)
 
     def change_time_s(self) -> float:
-        """Return the first time at which time alone may change a decision of the remembered cycle; infinite if none."""
+        """Return the first time at which the remembered cycle would decide something, although no input has changed.
+
+        The result is infinite if there is no such time.
+        """
         if self._change_time_s is None:
             since_s = self._since_s
             self._change_time_s = min(
@@ -79,7 +85,7 @@ class CycleMemory:
         return self._change_time_s
 
     def has_changed(self) -> bool:
-        """Return True if an input has changed since the round began that has just ended."""
+        """Return True if an input has changed since the begin of the round that has just ended."""
         return self._before is None or self._before != self._inputs()
 
     def clear(self) -> None:
@@ -117,7 +123,7 @@ class CycleMemory:
         return not self._paused and before[:-1] == now[:-1] and reserved <= {r.gang for r in now[-1]}
 
     def _change_times(self, since_s: float) -> Iterator[float]:
-        """Yield the times at which time alone may change a decision. Some of them may have passed."""
+        """Yield the times at which a rule may give another result although no input changes. Some may have passed."""
         state, options = self._state, self._state.options
         if not state.registry.queued:
             return

@@ -160,7 +160,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
-    """The request waits. Reported when the reason changes, not in every cycle."""
+    """The request waits. This decision is returned when the reason changes, not in every cycle."""
 
     id: str
     reason: Reason
@@ -222,7 +222,7 @@ class Running:
     Args:
         node: name of the node of the placement.
         charge: amount that its queue is charged while it runs.
-        sequence: number of the start; larger for later starts.
+        sequence: number of the start; a later start has a larger number.
     """
 
     request: Request

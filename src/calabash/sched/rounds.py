@@ -104,6 +104,6 @@ class SchedulingRound:
             self._attempted[portion.rank] = (portion.gang.version, reason)
 
     def _was_attempted(self, portion: Portion) -> bool:
-        """Return True if the round has attempted the portion, and its gang has not changed since."""
+        """Return True if the round has attempted the portion, and its gang has not changed since the attempt."""
         attempted = self._attempted.get(portion.rank)
         return attempted is not None and attempted[0] == portion.gang.version

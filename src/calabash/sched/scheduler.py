@@ -10,7 +10,7 @@ and the simulator use it alike.
 |---|---|
 | ``submit`` | the request waits in its queue; its demand counts for fair shares |
 | ``cycle`` | ``Bind``: runs from now on; ``Evict``: waits again; ``Move``: runs elsewhere; ``Defer``: waits |
-| ``decide`` | the same for one request, at the cost of one attempt if nothing was freed since the last cycle |
+| ``decide`` | as ``cycle``, but for one request, at the cost of one attempt if nothing was freed since the last cycle |
 | ``adopt`` | the request runs already (restart of the caller, placements of others) |
 | ``finished`` | the request has ended or was cancelled; its devices are free |
 | ``unbind`` | a bind could not be carried out: the request waits again, with its former position in the queue |
@@ -113,8 +113,8 @@ class Scheduler:
         """Add a request that runs already.
 
         Args:
-            node: node on which the best placement is used if ``placement`` is None; "" for any node.
-            placement: placement of the request.
+            placement: devices on which the request runs; None to choose the best placement.
+            node: node for the choice if ``placement`` is None; "" for any node.
 
         Raises:
             CalabashError: the placement is not free, or no placement was found. Nothing is changed then.
@@ -252,7 +252,7 @@ class Scheduler:
         """Set the time of the cycle that is due after the last decisions.
 
         Args:
-            changed: the decisions changed something.
+            changed: the last decisions started, stopped or moved a request, so that another cycle may decide more.
         """
         since_s = self._completed_at_s if changed else self.state.now_s
         settled = not self.registry.queued or self._memory.is_settled()

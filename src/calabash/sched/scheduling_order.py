@@ -38,13 +38,16 @@ class SchedulingOrder:
                 self._set_next_charge(queue)
 
     def _set_next_charge(self, queue: str) -> None:
-        """Sort the queue by its pressure with the charge of its next portion added."""
+        """Sort the queue among the queues by the pressure that it will have when its next portion has started."""
         amount = self._state.need(self._orders[queue].head().requests)
         if queue not in self._queues or amount != self._queues.amount(queue):
             self._queues.put(queue, amount)
 
     def portions(self) -> Iterator[Portion]:
-        """Yield the waiting portions in the order of attempts. The caller reports starts and evictions between them."""
+        """Yield the waiting portions in the order of attempts.
+
+        The order follows the starts and evictions that the caller reports by ``started`` and ``stopped`` in between.
+        """
         waiting: dict[str, list[Portion]] = {}
         for gang in self._state.registry.queued.values():
             waiting.setdefault(gang.queue, []).extend(portions_of(gang))
@@ -99,7 +102,10 @@ class SchedulingOrder:
         return all(self._is_before_queue(other, gang) for other in ahead.values())
 
     def is_before(self, portion: Portion, gang: Gang) -> bool:
-        """Return True if the portion has precedence over the gang, regardless of other portions in its queue."""
+        """Return True if the portion has precedence over the gang.
+
+        Other portions in the queue of the portion are not considered; see ``comes_before``.
+        """
         if portion.gang.queue == gang.queue:
             return self._state.owners.sort_key(portion) < self._state.owners.sort_key(first_portion(gang))
         return self._is_before_queue(portion, gang)

@@ -37,13 +37,13 @@ class SchedulerState:
         version: changes with every event that may change whether a request fits.
         unsettled: True if capacity was freed after all waiting portions were attempted last.
         reservations: reservations of the last cycle.
-        passed: gangs whose reservation has expired, with the time until which they get no other.
+        passed: gangs whose reservation has expired, each with the time until which it gets no other reservation.
         reported: the reason that was last reported for each waiting request.
         verdicts: verdicts of the nodes on shapes; cleared when ``version`` changes.
         moves_left: number of requests that may still be moved; increased by the caller that carries moves out.
         refused: refusals since ``version`` changed, by the key of ``Cycle._refusal_key``.
         units: table of the running units; current after ``UnitTable.sync``.
-        cut: shapes of gangs for which the last cycle did not search all combinations of placements.
+        cut: shapes of gangs for which the last cycle reached a bound of the search before all combinations were tried.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SchedulerState:
         return total(self.charges.charge(r.shape) for r in requests)
 
     def count_capacity(self, without: Iterable[int]) -> None:
-        """Set the capacity that is divided among the queues to the sum of all nodes but some rows."""
+        """Set the capacity that is divided among the queues to the sum over all nodes, except those in ``without``."""
         removed = set(without)
         alive = [row for row in range(self.cluster.node_count) if row not in removed]
         self.tree.set_capacity(
@@ -105,7 +105,10 @@ class SchedulerState:
         self.freed()
 
     def occupy(self, shape: Shape, placement: NodePlacement) -> bool:
-        """Take a placement for a program that is not in the registry. Returns False if the placement is not free."""
+        """Take a placement in the arrays for a program that the scheduler does not manage.
+
+        Returns False if the placement is not free.
+        """
         try:
             self.cluster.place(shape, placement)
         except CalabashError:
@@ -122,7 +125,7 @@ class SchedulerState:
         self.unsettled = True
 
     def changed(self) -> None:
-        """Drop the remembered refusals and verdicts."""
+        """Drop the remembered refusals and verdicts, because an event may have changed whether a request fits."""
         self.version += 1
         self.refused.clear()
         self.verdicts.clear()

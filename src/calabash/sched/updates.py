@@ -45,7 +45,10 @@ def set_mig_instances(scheduler: Scheduler, name: str, device: int, instances: S
 
 
 def set_mig_coming(scheduler: Scheduler, profiles: Iterable[str]) -> None:
-    """Set the MIG profiles of waiting requests, in their order. Placements avoid taking the positions that they need."""
+    """Set the MIG profiles that waiting requests name, in the order of the requests.
+
+    Placements of other requests avoid the positions that these profiles need.
+    """
     scheduler.cluster.mig_coming = list(profiles)
 
 
@@ -70,7 +73,8 @@ def set_movable(scheduler: Scheduler, request_id: str, *, shape: Shape | None = 
     """Set whether a running request may be moved. Takes effect with the next cycle.
 
     Args:
-        shape: shape with the same amounts that selects where the request may be moved; None if it must not be moved.
+        shape: shape that selects where the request may be moved; its amounts must be those of the request. None if the
+            request must not be moved.
 
     Raises:
         CalabashError: the request does not run.

@@ -12,8 +12,11 @@ from calabash.sharing.protocol import DeviceOccupancy, Misfit
 def requested_memory_mib(device: Device, request: GpuRequest, *, reserve_mib: int) -> int:
     """Return the requested memory on this device in MiB.
 
-    A request without an amount of memory gets the same fraction of the memory as of the compute. A fraction includes
-    ``reserve_mib``, which is subtracted from the result.
+    A request without an amount of memory gets the same fraction of the memory as of the compute.
+
+    Args:
+        reserve_mib: memory that the mode reserves for each slice. A fraction of the memory includes the reserve, so it
+            is subtracted from the result.
     """
     if request.memory_mib is not None:
         return request.memory_mib
@@ -36,7 +39,7 @@ def amounts_misfit(
         occupancy: the current occupancy of the device.
         memory_mib, core_percent: requested amounts.
         reserve_mib: memory that the mode reserves for each slice.
-        slices_max: most slices of the mode on the device, for the message.
+        slices_max: most slices of the mode on the device; used in the message only.
     """
     usable_mib = device.memory_mib - reserve_mib
     if memory_mib > usable_mib:

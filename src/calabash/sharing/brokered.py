@@ -20,16 +20,17 @@ from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice,
 
 
 class Brokered:
-    """Mode ``brokered``."""
+    """Mode ``brokered``: slices that a worker process on the node uses on behalf of the tenant's program."""
 
     name = ModeName("brokered")
     beside = vgpu.MODE.name
     isolation = Isolation.BROKERED
 
     def rank(self, request: GpuRequest) -> int | None:
-        """Return the best rank for isolation level ``brokered``, also for a whole device; None for other levels.
+        """Return the best rank for a request at isolation level ``brokered``, and None at other levels.
 
-        A whole device in mode ``exclusive`` would give the tenant's program access to the driver.
+        This is so for a request for a whole device too, because mode ``exclusive`` would give the tenant's program
+        access to the driver.
         """
         return -1 if request.isolation is Isolation.BROKERED else None
 

@@ -12,7 +12,7 @@ from calabash.sharing.protocol import Charge, DeviceOccupancy, Edits, HeldSlice,
 
 
 class Exclusive:
-    """Mode ``exclusive``: the whole device; the memory of the request is a lower bound for the memory of the device."""
+    """Mode ``exclusive``: an allocation has the whole device, which must have at least the requested memory."""
 
     name = ModeName("exclusive")
     isolation = Isolation.HARDWARE

@@ -27,7 +27,7 @@ _RANK = 50
 
 
 class Mig:
-    """Mode ``mig``."""
+    """Mode ``mig``: partitions of the device that the hardware isolates from each other."""
 
     name = ModeName("mig")
     isolation = Isolation.HARDWARE

@@ -31,7 +31,7 @@ CLIENTS_MAX = 48  # clients of one server; every process of a tenant is a client
 
 
 class Mps:
-    """Mode ``mps``."""
+    """Mode ``mps``: slices with a share of the multiprocessors that NVIDIA's multi-process service enforces."""
 
     name = MPS_MODE
     isolation = Isolation.COOPERATIVE
@@ -103,7 +103,14 @@ def percent_of_device(geometry: MigGeometry, profile: str) -> int:
 
 
 def _place_in_instance(device: Device, held: Sequence[HeldSlice], wanted: Slice) -> Slice | Misfit:
-    """Return the slice in the fullest GPU instance that has room for it, the one with the lowest start of equals."""
+    """Return the requested slice, placed in the fullest GPU instance in which it fits.
+
+    Of equally full GPU instances the one with the lowest start is taken. If it fits in none, the reason is returned.
+
+    Args:
+        held: existing slices of the device.
+        wanted: the slice without a GPU instance.
+    """
     instances = list(_free_amounts(device, held))
     fitting = [
         (cores, memory_mib, instance)

@@ -1,4 +1,4 @@
-"""Protocol that every sharing mode implements, and the types of its arguments and results."""
+"""Interface (``typing.Protocol``) that every sharing mode implements, and the types of its arguments and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from calabash.model.request import ComputePolicy, GpuRequest, Isolation, ModeNam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSlice:
-    """Existing slice of a device, with its compute policy, which decides if the compute share is guaranteed."""
+    """Existing slice of a device, with the compute policy of its request.
+
+    The policy decides if the compute share of the slice is guaranteed.
+    """
 
     slice: Slice
     policy: ComputePolicy = ComputePolicy.FIXED
@@ -33,8 +36,9 @@ class DeviceOccupancy:
 
     Args:
         slices: number of slices.
-        core_percent: sum of the guaranteed compute shares.
-        slots_free: number of further slices that the mode admits.
+        memory_mib, memory_free_mib: memory that is granted to slices, and memory that can still be granted.
+        core_percent, core_free_percent: sum of the guaranteed compute shares, and compute that can still be guaranteed.
+        slots_free: number of further slices that the mode admits, whatever their amounts.
     """
 
     device: DeviceUuid
@@ -61,7 +65,7 @@ class Edits:
     """Changes of a program's or container's environment that it needs to use its slices.
 
     Args:
-        environment: variables; of two with the same name the later one is used.
+        environment: environment variables; of two variables with the same name the later one is used.
         mounts: for containers: files of the host to mount.
         device_nodes: for containers: device nodes of the host, in addition to those of the devices.
         worker_socket: socket of the worker that uses the slices on behalf of the program; "" if the program uses them itself.
@@ -73,7 +77,10 @@ class Edits:
     worker_socket: str = ""
 
     def joined(self, more: Edits) -> Edits:
-        """Return the union of both edits. ``more`` wins for the same variable and for the socket."""
+        """Return these edits together with ``more``.
+
+        If both set the same variable, or the socket, the value of ``more`` is used.
+        """
         return Edits(
             environment=tuple((dict(self.environment) | dict(more.environment)).items()),
             mounts=(*self.mounts, *more.mounts),
@@ -113,7 +120,7 @@ class SharingMode(Protocol):
     def rank(self, request: GpuRequest) -> int | None:
         """Return the rank of the mode for a request that names no mode.
 
-        The mode with the smallest rank is chosen. None: the mode is not chosen without its name.
+        The mode with the smallest rank is chosen. A mode with the rank None is used only for requests that name it.
         """
         ...
 
@@ -122,7 +129,14 @@ class SharingMode(Protocol):
         ...
 
     def charge(self, device: Device, part: Slice, policy: ComputePolicy) -> Charge:
-        """Return the amounts that the scheduler charges for a slice. A request that fits by charges also fits by ``fits``."""
+        """Return the amounts that the scheduler subtracts from the device for a slice.
+
+        The amounts must be so large that a request which fits by them is also accepted by ``fits``.
+
+        Args:
+            part: the slice.
+            policy: compute policy of its request.
+        """
         ...
 
     def occupancy(self, device: Device, held: Sequence[HeldSlice]) -> DeviceOccupancy:
@@ -140,9 +154,10 @@ class SharingMode(Protocol):
 
 
 def device_mode(mode: SharingMode) -> ModeName:
-    """Return the mode of a device that has slices of ``mode``: its attribute ``beside`` if it has one, else its own name.
+    """Return the mode in which a device is counted while it has slices of ``mode``.
 
-    A mode with ``beside`` shares devices with slices of that other mode. Both modes must charge slices in the same way.
+    A mode with the attribute ``beside`` shares devices with slices of the mode that ``beside`` names, and its devices
+    are counted in that mode. Both modes must charge slices in the same way. Other modes return their own name.
     """
     beside: ModeName | None = getattr(mode, "beside", None)
     return beside or mode.name

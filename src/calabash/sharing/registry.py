@@ -50,7 +50,10 @@ def mode_named(name: str, modes: Mapping[ModeName, SharingMode] = SHARING_MODES)
 
 
 def mode_of_device(mode: ModeName, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> ModeName:
-    """Return the mode of a device that has slices of ``mode``. An unknown mode is returned unchanged."""
+    """Return the mode in which a device is counted while it has slices of ``mode``; see ``device_mode``.
+
+    An unknown mode is returned unchanged.
+    """
     known = modes.get(mode)
     return mode if known is None else device_mode(known)
 
@@ -66,9 +69,12 @@ def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARIN
 
 
 def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """Return the mode of a request on this device: the best ranked mode in which the request would fit on the idle device.
+    """Return the mode in which this device would serve a request.
 
-    A pinned device uses its pinned mode if that is a candidate. Raises CalabashError as ``mode_for`` does.
+    It is the mode with the best rank among those in which the request would fit on the device if the device were idle.
+
+    If it would fit in none, it is the mode with the best rank. A pinned device uses its pinned mode if that may serve
+    the request. Raises CalabashError as ``mode_for`` does.
     """
     candidates = _modes_for(request, modes)
     if device.pinned:
@@ -81,7 +87,10 @@ def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, Sharin
 
 
 def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> list[SharingMode]:
-    """Return all candidate modes of a request, the best rank first."""
+    """Return all modes that may serve a request, the best rank first.
+
+    They are the mode that the request names, or all modes that isolate enough and have a rank for the request.
+    """
     if request.mode:
         mode = mode_named(request.mode, modes)
         if mode.isolation < request.isolation:
@@ -169,7 +178,7 @@ def fits(
     Args:
         mode_now: mode of the device by its current slices; None if it is idle.
         held: current slices of the device.
-        place: required position of the MIG instance; None: chosen by the mode.
+        place: required position of the MIG instance; None if the mode may choose it.
     """
     mode = mode_on(device, request, modes)
     if device.health is not Health.HEALTHY:

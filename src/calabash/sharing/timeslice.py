@@ -1,10 +1,11 @@
 """Sharing mode ``timeslice``: the driver time-slices the device between several allocations; memory caps are optional.
 
 Theory of operation. A device accepts as many slices as its operator configures (``Device.replicas``). Compute is not divided:
-an allocation without active neighbours gets all of it. The driver, or a class that the operator sets, determines the length of
-the time slices. A request without an amount of memory has no cap and no guaranteed memory. An amount of memory is a cap
-enforced in the tenant's process by the shim, as in mode ``vgpu``. The sum of all caps on a device, plus ``SLICE_RESERVE_MIB``
-for each, stays within its memory. Allocations without a cap may still use that memory.
+an allocation gets all of it while the other allocations on the device are idle. The driver, or a class that the
+operator sets, determines the length of the time slices. A request without an amount of memory has no cap and no
+guaranteed memory. An amount of memory is a cap enforced in the tenant's process by the shim, as in mode ``vgpu``. The
+sum of all caps on a device, plus ``SLICE_RESERVE_MIB`` for each, stays within its memory. Allocations without a cap may
+still use that memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def charged_memory_mib(part: Slice) -> int:
 
 
 class TimeSlice:
-    """Mode ``timeslice``."""
+    """Mode ``timeslice``: a whole device that the driver time-slices between several allocations."""
 
     name = ModeName("timeslice")
     isolation = Isolation.COOPERATIVE

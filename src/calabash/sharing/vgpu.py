@@ -55,7 +55,7 @@ def _spill_misfit(device: Device, request: GpuRequest) -> Misfit:
 
 
 class Vgpu:
-    """Mode ``vgpu``."""
+    """Mode ``vgpu``: slices of any memory size and compute percentage that the shim enforces."""
 
     name = ModeName("vgpu")
     isolation = Isolation.COOPERATIVE

@@ -1,9 +1,9 @@
-"""Protocol "arrivals", the published placement experiment: requests arrive up to 130 % of the cluster, and none departs.
+"""Simulation of the experiment "arrivals": requests arrive up to 130 % of the cluster's compute, and none departs.
 
-Protocol (Weng et al., USENIX ATC'23): the trace is shuffled once. Then requests drawn at random with replacement are appended
-until the next one would exceed 130 % of the device compute of the cluster. If the trace is larger than that, random requests
-are removed instead. Requests are placed one at a time, without a queue and without retries. The allocation ratio is allocated
-divided by installed device compute, after every arrival.
+The experiment is that of Weng et al., USENIX ATC'23. The trace is shuffled once. Then requests drawn at random with
+replacement are appended until the next one would exceed 130 % of the device compute of the cluster. If the trace is
+larger than that, random requests are removed instead. Requests are placed one at a time, without a queue and without
+retries. The allocation ratio is allocated divided by installed device compute, after every arrival.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def arrival_order(workload: Workload, installed_milli: int, seed: int, ratio: fl
 
 
 def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPolicy, seed: int) -> RunResult:
-    """Run the protocol once and return its result."""
+    """Simulate the arrivals of one seed with one policy and return the result."""
     cluster = Cluster(nodes, order_seed=seed)
     engine = Engine(cluster, policy)
     installed = WHOLE_MILLI * cluster.gpu_total
@@ -92,7 +92,7 @@ def simulate(nodes: Sequence[NodeSpec], workload: Workload, policy: PlacementPol
 
 
 class Ratios(TypedDict):
-    """Fields of RunResult that Tally computes."""
+    """Fields of RunResult that Tally computes: fractions of the arrived requests of a kind, 0..1."""
 
     cpu_only_admitted_ratio: float
     constrained_admitted_ratio: float
@@ -101,7 +101,13 @@ class Ratios(TypedDict):
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of arrived and admitted requests by kind."""
+    """Counters of arrived and admitted requests by kind.
+
+    Attributes:
+        cpu_only, cpu_only_admitted: requests without devices.
+        constrained, constrained_admitted: requests that name device models.
+        large, large_refused: requests for eight devices.
+    """
 
     cpu_only: int = 0
     cpu_only_admitted: int = 0
@@ -111,7 +117,7 @@ class Tally:
     large_refused: int = 0
 
     def count(self, shape: Shape, *, admitted: bool) -> None:
-        """Count one arrival."""
+        """Count the arrival of a request in each kind to which it belongs."""
         if not shape.gpu_count:
             self.cpu_only += 1
             self.cpu_only_admitted += admitted
@@ -132,7 +138,12 @@ class Tally:
 
 
 def _ratio_at_full_demand(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> float:
-    """Return the allocation ratio when the requested compute first reaches the size of the cluster."""
+    """Return the allocation ratio at the arrival at which the requested compute first reaches that of the cluster.
+
+    Args:
+        arrived, allocated: requested and allocated device compute in milli after each arrival.
+        installed: device compute of the cluster in milli.
+    """
     if not len(arrived) or not installed:
         return 0.0
     position = min(int(np.searchsorted(arrived, installed)), len(arrived) - 1)
@@ -142,7 +153,8 @@ def _ratio_at_full_demand(arrived: npt.NDArray[np.int64], allocated: npt.NDArray
 def _curve(arrived: npt.NDArray[np.int64], allocated: npt.NDArray[np.int64], installed: int) -> tuple[float, ...]:
     """Return the mean allocation ratio for each whole percent of arrived demand, 0 to 130.
 
-    A percentage without an arrival has the value of the previous one.
+    The demand is relative to the compute of the cluster. A percentage without an arrival has the value of the previous
+    one.
     """
     if not installed:
         return ()

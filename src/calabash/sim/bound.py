@@ -1,4 +1,4 @@
-"""Upper bounds of the allocation that any policy can reach in the arrivals protocol, by linear programming.
+"""Upper bounds of the allocation that any policy can reach in the experiment "arrivals", by linear programming.
 
 Theory of operation. Equal nodes (CPU, memory, devices, model) form a class. The linear program chooses the number of requests
 of each shape that are placed in each class, and the number of devices of the class that are divided by each maximal pattern of
@@ -79,8 +79,9 @@ def allocation_bound(nodes: Sequence[NodeSpec], arrived: Sequence[Shape], *, kep
 
     Args:
         arrived: shapes in order of arrival.
-        kept_until: requests without a device model must be placed while the requested compute is at most this multiple of the
-            installed compute.
+        kept_until: part of the arrivals in which no request may be rejected, as a multiple of the installed compute:
+            requests that name no device model must be placed while the compute requested so far is at most this
+            multiple.
     """
     classes = _classes(nodes)
     installed = WHOLE_MILLI * sum(kind.devices * count for kind, count in classes.items())
@@ -113,7 +114,10 @@ def _classes(nodes: Sequence[NodeSpec]) -> dict[_Class, int]:
 
 
 def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Return the sizes of shares, largest first, and all maximal patterns of them.
+    """Return the sizes of the shares of a device that are requested, largest first, and all maximal patterns of them.
+
+    A maximal pattern divides one device into shares so that no further share fits. It is given as the number of shares
+    of each size.
 
     If there are more than PATTERNS_MAX patterns, the sizes with the smallest gaps are rounded down to the next size. This
     relaxes the problem, so the result is still an upper bound.
@@ -129,7 +133,11 @@ def _sizes(shapes: Sequence[Shape]) -> tuple[list[int], list[tuple[int, ...]]]:
 
 @dataclass(slots=True)
 class _Program:
-    """Sparse linear program. Its variables are the counts of placed requests, followed by the counts of divided devices."""
+    """Sparse linear program of the module description.
+
+    Its variables are the numbers of placed requests by class of nodes and shape, followed by the numbers of devices
+    that are divided by each pattern.
+    """
 
     classes: dict[_Class, int]
     shapes: list[Shape]

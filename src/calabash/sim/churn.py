@@ -1,11 +1,10 @@
-"""Protocol "churn": Poisson arrivals, exponential lifetimes, and requests that do not fit are lost.
+"""Simulation of the experiment "churn": Poisson arrivals, exponential lifetimes, and requests that do not fit are lost.
 
 The load is offered divided by installed device compute. The unit of time is the mean lifetime. After a warm-up of four
-lifetimes,
-six lifetimes are measured: the allocation is averaged over time, and rejected requests and moves are counted. With
-defragmentation, a request for several devices that does not fit may move a bounded number of running requests
-(``sched.actions.defragment``). Failures take nodes out of service and end all requests on them (``failures``); ended requests
-are counted and not started again.
+lifetimes, six lifetimes are measured: the allocation is averaged over time, and rejected requests and moves are
+counted. With defragmentation, a request for several devices that does not fit may move a bounded number of running
+requests (``sched.actions.defragment``). Failures take nodes out of service and end all requests on them (``failures``);
+ended requests are counted and not started again.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class _RunningPods:
         self.start(pod, shape, placement)
 
     def change_node(self, change: NodeChange) -> list[Shape]:
-        """Apply the failure or recovery of a node; return the shapes of the pods that it ends."""
+        """Apply the failure or recovery of a node, and return the shapes of the pods that a failure ends."""
         self.cluster.cordon(change.row, schedulable=change.up)
         return [] if change.up else [self.end(pod) for pod in sorted(self.on_node.get(change.row, ()))]
 
@@ -82,11 +81,12 @@ def simulate(
     defragment: bool,
     failures: Failures | None = None,
 ) -> RunResult:
-    """Run the protocol once and return its result.
+    """Simulate the experiment with one policy and one seed and return the result.
 
     Args:
         load: offered divided by installed device compute, above 0.
-        defragment: move running requests for requests of several devices.
+        defragment: move running requests to make room for requests for several devices.
+        failures: rate and length of failures of nodes; None for none.
 
     Raises:
         CalabashError: the load is out of range, or the workload requests no devices.
@@ -160,7 +160,13 @@ def simulate(
 
 @dataclass(slots=True)
 class _Measure:
-    """Time integral of the allocation, and counters, after the warm-up."""
+    """Measurements after the warm-up: time integral of the allocation, and counters of arrivals, moves and losses.
+
+    Attributes:
+        used_milli: device compute in use now. area: its integral over time up to ``last``.
+        asked_milli, lost_milli: device compute of all arrived requests, and of the rejected ones.
+        moves: number of requests that defragmentation moved. killed: number of requests that failures ended.
+    """
 
     tally: Tally
     used_milli: int = 0
@@ -185,7 +191,11 @@ class _Measure:
             self.last = now
 
     def arrival(self, shape: Shape, now: float, *, admitted: bool, moved: int) -> None:
-        """Record the arrival of a request, and the number of requests that were moved for it. Ignored in the warm-up."""
+        """Record the arrival of a request. An arrival in the warm-up is ignored.
+
+        Args:
+            moved: number of requests that were moved to make room for it.
+        """
         if now <= WARM_LIFETIMES:
             return
         self.arrivals += 1
@@ -195,7 +205,7 @@ class _Measure:
         self.tally.count(shape, admitted=admitted)
 
     def result(self, empty: RunResult, installed: int, until: float) -> RunResult:
-        """Return ``empty`` with the measured fields set.
+        """Return a copy of the result ``empty`` with the measured fields set.
 
         Args:
             installed: device compute of the cluster in milli.

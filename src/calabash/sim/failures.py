@@ -38,7 +38,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeChange:
-    """A node fails (``up`` is False) or recovers; ``row`` is its index in the cluster."""
+    """Failure (``up`` is False) or recovery of a node at the time ``at``; ``row`` is the index of the node."""
 
     at: float
     row: int

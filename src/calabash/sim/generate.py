@@ -18,7 +18,7 @@ from calabash.sched.cluster.spec import NodeSpec
 from calabash.sim.openb import NODE_COLUMNS, POD_COLUMNS
 from calabash.sim.workload import TraceRequest, Workload, simple_node
 
-# (model, devices, vCPU, GiB, nodes in a thousand)
+# (model, devices, vCPU, host memory in GiB, number of such nodes in a thousand)
 NODE_CLASSES = (
     ("G2", 8, 96, 384, 453),
     ("T4", 2, 104, 384, 319),

@@ -21,7 +21,7 @@ _FROM_PERCENT = 80  # arrived demand at which the curves begin: everything fits 
 
 
 def label(policy: str, load: float) -> str:
-    """Return the label of a policy in tables and plots; ``load`` 0 is left out."""
+    """Return the label of a policy in tables and plots: its name and the load; ``load`` 0 is left out."""
     return f"{policy} at {load:g}" if load else policy
 
 
@@ -86,7 +86,7 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def _columns(runs: Sequence[RunResult]) -> list[list[float]]:
-    """Return the allocation of every seed, in percent, for each percent of arrived demand."""
+    """Return, for each percent of arrived demand, a list of the allocation in percent of every seed."""
     return [[100 * value for value in values] for values in zip(*(run.curve for run in runs), strict=False)]
 
 

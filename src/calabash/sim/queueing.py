@@ -80,7 +80,7 @@ class _Window:
 
 
 class Queueing:
-    """Simulation of queues.
+    """Simulation of jobs that wait in queues and run on a cluster.
 
     Args:
         window_s: length of a fairness window.
@@ -158,7 +158,7 @@ class Queueing:
             self._left_s[name] = max(1e-9, self._left_s[name] - (self.now_s - self._started_at_s[name]))
 
     def _integrate(self, to_s: float) -> None:
-        """Advance the clock to ``to_s`` and add to the time integrals."""
+        """Advance the virtual clock to ``to_s``, and add shares and use since the last event to the time integrals."""
         tree = self.scheduler.tree
         capacity = max(1, tree.capacity.gpu_milli)
         entitled = tree.entitled() if to_s > self.now_s else {}

@@ -98,7 +98,9 @@ def document(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def html(results: Sequence[RunResult], command: str = "") -> str:
-    """Return an HTML page with the protocol, a table, a legend and a plot per workload. The page loads nothing else.
+    """Return an HTML page with a description of the experiment, and a table, a legend and a plot for each workload.
+
+    The page is self-contained: it loads no other files.
 
     Args:
         command: command line of the run, shown at the top.

@@ -13,16 +13,19 @@ class RunResult:
     """Result of one run: one policy and one seed. Ratios are 0..1.
 
     Attributes:
-        allocation_ratio_end: allocated divided by installed device compute after the last arrival (protocol arrivals), or its
-            mean over the measured time (protocol churn).
-        allocation_ratio_at_100: the same ratio when the requested compute first reaches the size of the cluster.
+        protocol: name of the experiment, "arrivals" or "churn".
+        arrivals: number of arrived requests.
+        allocation_ratio_end: allocated divided by installed device compute after the last arrival ("arrivals"), or its
+            mean over the measured time ("churn").
+        allocation_ratio_at_100: allocated divided by installed device compute when the requested compute first reaches
+            the compute of the cluster.
         cpu_only_admitted_ratio: admitted fraction of the requests without devices.
         constrained_admitted_ratio: admitted fraction of the requests that name device models.
         rejected_8gpu_ratio: rejected fraction of the requests for eight devices.
         rejected_milli_ratio: rejected fraction of the requested device compute.
         moves_per_100_arrivals: requests that defragmentation moved.
         killed_per_100_arrivals: requests that failures of nodes ended.
-        load: offered load; 0 for protocol arrivals.
+        load: offered divided by installed device compute in the experiment "churn"; 0 in "arrivals".
         curve: allocation ratio by whole percent of arrived demand.
     """
 

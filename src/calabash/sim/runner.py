@@ -40,9 +40,9 @@ class Experiment:
         nodes: the cluster.
         workload: the requests; also the demand from which policies learn.
         policies: names as in ``sched.policies.registry``.
-        load: None for protocol arrivals; otherwise the offered load of protocol churn.
-        defragment: move running requests for large ones (protocol churn only).
-        failures: failures of nodes (protocol churn only).
+        load: offered load for the experiment "churn"; None selects the experiment "arrivals", which has no load.
+        defragment: move running requests to make room for large ones ("churn" only).
+        failures: failures of nodes ("churn" only); None for none.
     """
 
     nodes: Sequence[NodeSpec]
@@ -60,14 +60,14 @@ class Experiment:
 
     @property
     def protocol(self) -> str:
-        """Name of the protocol in results."""
+        """Name of the kind of experiment in results: "arrivals" or "churn"."""
         if self.load is None:
             return "arrivals"
         return "churn" + ("+defrag" if self.defragment else "") + ("+failures" if self.failures else "")
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the cluster, the workload and the protocol."""
+        """Hash of the cluster, the workload and the kind of experiment, by which saved runs are recognised."""
         text = repr(_canonical((self.nodes, self.workload, self.load, self.defragment, repr(self.failures))))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

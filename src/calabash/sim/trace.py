@@ -58,7 +58,10 @@ def read_nodes(path: Path) -> list[NodeSpec]:
 
 
 def read_requests(path: Path, nodes: Iterable[NodeSpec]) -> Workload:
-    """Return the requests in file order. Raises CalabashError(BAD_FILE), also for a device model that no node has."""
+    """Return the requests in file order.
+
+    Raises CalabashError(BAD_FILE) with file and line, also for a device model that none of ``nodes`` has.
+    """
     known = {gpu.model for node in nodes for gpu in node.gpus}
     requests, seen = [], set()
     for row in _rows(path, REQUEST_COLUMNS, REQUEST_OPTIONAL):

@@ -48,7 +48,7 @@ def simple_node(
 
 
 def replicate(nodes: Sequence[NodeSpec], times: int) -> list[NodeSpec]:
-    """Return ``times`` copies of all nodes, with unique names."""
+    """Return ``times`` copies of all nodes, renamed so that their names are unique, to simulate a larger cluster."""
     return [
         NodeSpec(
             name=f"{node.name}.{copy}",

@@ -1,4 +1,4 @@
-"""Allocate action: place all requests of a portion on free devices, or none."""
+"""Allocate action: place all requests of a portion, which start together, on free devices, or none of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from calabash.sched.state import SchedulerState
 
 
 class Allocate:
-    """The allocate action of one cycle. Shapes that do not fit are remembered until ``clear_cache``."""
+    """The allocate action of one cycle.
+
+    Shapes that do not fit are remembered until ``clear_cache``, so that they are not tried again in vain.
+    """
 
     def __init__(self, state: SchedulerState, held: HeldNodes) -> None:
         self._state = state
@@ -21,7 +24,7 @@ class Allocate:
         self._infeasible: set[tuple[Shape, ...]] = set()
 
     def clear_cache(self) -> None:
-        """Drop the shapes that did not fit, because placements have changed."""
+        """Forget the shapes that did not fit, because placements have changed and the shapes may fit now."""
         self._infeasible.clear()
 
     def plan(self, requests: Sequence[Request]) -> Plan | None:

@@ -2,7 +2,8 @@
 
 Held nodes are cordoned, so that the engine ignores them. Only if it finds no other node are the held nodes tried one by one. A
 request is admitted on a held node if it ends before the start of the reservation, or if the reserved members still fit on the
-node at the start beside it. So no backfilled request delays a reserved gang, unless its run time was under-estimated.
+node beside it when the reservation starts. So no backfilled request delays a reserved gang, unless its run time was
+under-estimated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def ends_at_s(requests: Sequence[Request], now_s: float) -> float | None:
 
 
 class HeldNodes:
-    """Reservations that bind the requests attempted later in the cycle, and the nodes that are held for them.
+    """Reservations that other requests of the cycle must respect, and the nodes that are held for the reservations.
 
     Attributes:
         first_start_s: earliest start of the reservations; None if there are none.
@@ -45,7 +46,7 @@ class HeldNodes:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Return the rows of the nodes that are held now."""
+        """Return the rows of the nodes that are held now for reservations."""
         return tuple(self._cordoned)
 
     def add(self, reservation: Reservation) -> None:
@@ -64,7 +65,7 @@ class HeldNodes:
 
     @contextmanager
     def released(self, keep: Sequence[Reservation] = ()) -> Iterator[None]:
-        """Release the held nodes within the context, except those of the reservations in ``keep``."""
+        """Let requests use the held nodes within the context, except those of the reservations in ``keep``."""
         self.release()
         self._cordon(keep)
         try:
@@ -99,7 +100,10 @@ class HeldNodes:
                 yield placement
 
     def is_feasible(self, reservation: Reservation) -> bool:
-        """Return True if the reserved members will fit on their nodes at the start. The nodes must not be held now."""
+        """Return True if the reserved members will fit on their nodes when the reservation starts.
+
+        The nodes must not be held while this is called.
+        """
         return all(self._fits_at_start(reservation, node) for node in reservation.requests_on)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -113,7 +117,14 @@ class HeldNodes:
         self._tried = tuple(self._cordoned[:HELD_NODES_TRIED_MAX])
 
     def _choose_on_held(self, shape: Shape, node: int, ends_at_s: float | None) -> NodePlacement | None:
-        """Return the best placement on a held node that delays no reservation, trying at most PLACEMENTS_MAX."""
+        """Return the best placement on a held node that delays no reservation, or None.
+
+        At most PLACEMENTS_MAX placements are tried.
+
+        Args:
+            node: row of the held node.
+            ends_at_s: end of the request if it starts now; None if unknown.
+        """
         if self._state.placer.engine.maxima.exceeded_on(shape, (node,)):
             return None
         self._state.cluster.cordon(node, schedulable=True)
@@ -132,7 +143,11 @@ class HeldNodes:
     def _admits(
         self, reservation: Reservation, shape: Shape, placement: NodePlacement, ends_at_s: float | None
     ) -> bool:
-        """Return True if a placement does not delay the reservation."""
+        """Return True if a request with this placement does not delay the reservation.
+
+        Args:
+            ends_at_s: end of the request if it starts now; None if unknown.
+        """
         if ends_at_s is not None and ends_at_s <= reservation.start_s:
             return True
         transaction = self._state.transaction
@@ -143,7 +158,10 @@ class HeldNodes:
         return admitted
 
     def _fits_at_start(self, reservation: Reservation, node: int) -> bool:
-        """Return True if the members reserved on a node fit there once the requests that end before the start have ended."""
+        """Return True if the members for which a node is reserved will fit there when the reservation starts.
+
+        Running requests that are expected to end before the start are left out.
+        """
         state = self._state
         mark = state.transaction.mark()
         for running in state.registry.on_node.get(node, {}).values():

@@ -37,7 +37,8 @@ class Occupant:
     """A running request that may be moved.
 
     Args:
-        movable: the request may be moved for the new request, with priority and run time taken into account.
+        movable: the request may be moved to make room for the new request. The caller has checked its priority and run
+            time.
     """
 
     id: str
@@ -63,12 +64,13 @@ class Moves:
 def node_costs(
     cluster: Cluster, compiled: CompiledShape, *, moves_max: int, move_cost_milli: int
 ) -> npt.NDArray[np.int64]:
-    """Return [N] the cost, in milli, of clearing the devices that a shape needs on each node.
+    """Return [N] the cost, in device milli, of clearing the devices that a shape needs on each node.
 
-    IMPOSSIBLE for nodes where the shape cannot fit, nothing is to be moved, or too many requests must be moved.
+    The cost of a node is IMPOSSIBLE if the shape cannot fit there, if nothing has to be moved, or if more than
+    ``moves_max`` requests would have to be moved.
 
     Args:
-        moves_max: most moves.
+        moves_max: most requests that may be moved.
         move_cost_milli: cost of a move in addition to the device milli that it moves.
     """
     shape = compiled.shape
@@ -108,7 +110,8 @@ def find_moves(
 
     Args:
         occupants: returns the requests that run on a node, by its row.
-        cost_max_milli: highest cost of a node that is tried.
+        cost_max_milli: highest cost (``node_costs``) of a node that is tried.
+        move_cost_milli: cost of a move in addition to the device milli that it moves.
         nodes_tried: most nodes that are tried.
         rows: rows of the nodes that may be tried; None for all.
 
@@ -139,7 +142,7 @@ def find_moves(
 
 
 def _host_suffices(cluster: Cluster, shape: Shape, row: int, moving: list[Occupant]) -> bool:
-    """Return True if CPU and host memory of the node suffice for the shape once the requests have been moved."""
+    """Return True if a node has enough CPU and host memory for the shape once the requests in ``moving`` have left."""
     cpu_milli = int(cluster.cpu_free_milli[row]) + sum(o.shape.cpu_milli for o in moving)
     memory_mib = int(cluster.memory_free_mib[row]) + sum(o.shape.memory_mib for o in moving)
     return cpu_milli >= shape.cpu_milli and memory_mib >= shape.memory_mib
@@ -148,9 +151,10 @@ def _host_suffices(cluster: Cluster, shape: Shape, row: int, moving: list[Occupa
 def _try_moves(
     transaction: Transaction, placer: ClusterPlacer, shape: Shape, row: int, moving: list[Occupant]
 ) -> tuple[NodePlacement, tuple[tuple[Occupant, NodePlacement], ...]] | None:
-    """Place the shape on the node and the requests anew; return None, with the transaction unchanged, if not all of them fit.
+    """Release the requests in ``moving``, place the shape on the node, and then place these requests again.
 
-    Requests that keep their placement are not in the result.
+    Returns the placement of the shape, and the requests that were placed elsewhere with their new placements. Returns
+    None, with the transaction unchanged, if not all of them fit.
     """
     mark = transaction.mark()
     for occupant in moving:
@@ -176,7 +180,7 @@ def _requests_to_move(
 ) -> list[Occupant] | None:
     """Return the requests on the devices with the most free compute that the shape needs, the largest request first.
 
-    Devices with a request that may not be moved are left out; None if the others are too few.
+    Devices with a request that may not be moved are left out. The result is None if too few devices remain.
     """
     count = int(cluster.gpu_count[row])
     usable = np.ones(count, np.bool_) if compiled.device_static is None else compiled.device_static[row, :count]
@@ -198,10 +202,10 @@ class Defragment:
     """The defragment action of one cycle. Shapes for which no moves were found are remembered until ``clear_cache``.
 
     Args:
-        started: requests that this round has started, which are not moved.
+        started: IDs of the requests that this round has started. They are not moved in the same round.
 
     Attributes:
-        spared: True if a request was not moved for that reason alone.
+        spared: True if some request was not moved only because this round has started it.
     """
 
     def __init__(self, state: SchedulerState, started: AbstractSet[str]) -> None:
@@ -211,11 +215,14 @@ class Defragment:
         self._hopeless: set[tuple[int, Shape]] = set()
 
     def clear_cache(self) -> None:
-        """Drop the shapes for which no moves were found, because placements have changed."""
+        """Forget the shapes for which no moves were found, because placements have changed and moves may exist now."""
         self._hopeless.clear()
 
     def plan(self, requests: Sequence[Request]) -> Plan | None:
-        """Return a plan that moves requests to start one, applied in the transaction; None if no moves are found."""
+        """Return a plan that moves running requests so that one request can start; None if no moves are found.
+
+        The plan is applied in the transaction. It is made for a single request only.
+        """
         state, options, request = self._state, self._state.options, requests[0]
         if len(requests) != 1 or not self.may_help(request):
             return None
@@ -241,7 +248,7 @@ class Defragment:
         return Plan(placed=((request, moves.placement),), moved=moved)
 
     def may_help(self, request: Request) -> bool:
-        """Return True if requests may be moved at all, and the request is for whole devices."""
+        """Return True if defragmentation is on, and the request is for whole devices."""
         return self._moves_max() > 0 and bool(self._state.registry.movable_on) and request.shape.whole
 
     def _moves_max(self) -> int:

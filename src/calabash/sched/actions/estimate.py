@@ -31,7 +31,13 @@ RELEASES_MAX = 8192
 
 
 def estimated_end_s(running: Running, now_s: float, default_run_time_s: float) -> float:
-    """Return the time, after ``now_s``, at which a running request is expected to end. It is constant until it has passed."""
+    """Return the time, after ``now_s``, at which a running request is expected to end.
+
+    The result stays the same in later calls until that time has passed.
+
+    Args:
+        default_run_time_s: run time of a request that gave none.
+    """
     run_time_s = running.request.run_time_s if running.request.run_time_s is not None else default_run_time_s
     began_s = running.started_at_s
     if began_s + run_time_s > now_s:
@@ -49,7 +55,7 @@ def estimated_end_s(running: Running, now_s: float, default_run_time_s: float) -
 
 
 def end_is_known(running: Running, now_s: float) -> bool:
-    """Return True if the run time was given and is not exceeded."""
+    """Return True if the request gave a run time and has not exceeded it."""
     run_time_s = running.request.run_time_s
     return run_time_s is not None and now_s < running.started_at_s + run_time_s
 
@@ -57,9 +63,13 @@ def end_is_known(running: Running, now_s: float) -> bool:
 def earliest_start(
     state: SchedulerState, requests: Sequence[Request], running: Iterable[Running]
 ) -> tuple[float, tuple[Placed, ...]] | None:
-    """Return the earliest estimated start and the placements at that time; None if the requests never fit.
+    """Return the earliest estimated start of the requests, and their placements at that time; None if they never fit.
 
-    The transaction is unchanged. At most RELEASES_MAX ends are taken into account.
+    The transaction is unchanged. At most RELEASES_MAX running requests are taken to end, to bound the time of the
+    search.
+
+    Args:
+        running: running requests whose ends free capacity.
     """
     now_s, default_run_time_s = state.now_s, state.options.default_run_time_s
     # IDs are unique, so Running objects are never compared.
@@ -72,7 +82,7 @@ def earliest_start(
 
 
 class _Search:
-    """Search for the smallest number of releases after which the requests fit."""
+    """Search for the smallest number of running requests that must have ended before the waiting requests fit."""
 
     def __init__(self, state: SchedulerState, requests: Sequence[Request], running: Sequence[Running]) -> None:
         self._transaction = state.transaction
@@ -112,9 +122,10 @@ class _Search:
         return high, found
 
     def _least(self) -> int | None:
-        """Return a lower bound of the number of releases: after it each shape, on its own, fits as often as requested.
+        """Return a lower bound of the number of releases after which the requests fit.
 
-        It is 0 if MIG instances are involved, which cannot be counted. None if a shape does not fit after all releases.
+        After so many releases each shape, on its own, fits as often as it is requested. The bound is 0 if MIG instances
+        are involved, because they cannot be counted. It is None if a shape does not even fit after all releases.
         """
         if self._releases.has_mig or any(compiled.shape.mig_profile for compiled, _ in self._counts):
             return 0

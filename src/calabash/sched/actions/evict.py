@@ -31,10 +31,11 @@ POOLS_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimPool:
-    """Units that one gang may evict by one right.
+    """Running units that one gang may evict by one rule (reclaim, preempt or fair share).
 
     Args:
-        in_quota: the gang is in quota by this right.
+        in_quota: the gang would be within the guaranteed amount of its queue.
+        pool: the units.
         ratio_max: largest ratio of evicted to requested device milli.
         budgets: largest amount of the requested resource that each queue may lose; other queues may lose everything.
     """
@@ -46,10 +47,12 @@ class VictimPool:
 
 
 class Eviction:
-    """The evict action of one cycle. Portions for which no victims were found are remembered until ``clear_cache``.
+    """The evict action of one cycle.
+
+    Portions for which no victims were found are remembered until ``clear_cache``, so that the search is not repeated.
 
     Args:
-        started: requests that this round has started, which are not evicted.
+        started: IDs of the requests that this round has started. They are not evicted in the same round.
     """
 
     def __init__(self, state: SchedulerState, held: HeldNodes, started: AbstractSet[str]) -> None:
@@ -85,7 +88,7 @@ class Eviction:
         self._rules.units_evicted(units)
 
     def clear_cache(self) -> None:
-        """Drop the portions for which no victims were found, because placements have changed."""
+        """Forget the portions for which no victims were found, because placements have changed."""
         self._hopeless.clear()
         self._no_victims.clear()
         self._above_fair = None
@@ -134,9 +137,13 @@ class Eviction:
         return None
 
     def _has_no_victims(self, gang: Gang, priority: int, need: Amount) -> bool:
-        """Return True if no gang of the queue and priority that would borrow has victims, given that this gang has none.
+        """Return True if no other gang of this queue and priority has victims either, as long as it would borrow.
 
-        The victims of such gangs depend on their requests only if some queue is above its fair share.
+        The caller has found no victims for ``gang``. The victims of a gang that would borrow depend on its requests
+        only if some queue is above its fair share.
+
+        Args:
+            need: charge of the requests.
         """
         if is_borrow_paused(gang, self._state.now_s) or self._rules.table.rows_of(gang.key):
             return False
@@ -145,7 +152,9 @@ class Eviction:
         return not self._above_fair and not self._rules.would_be_in_quota(gang.queue, priority, need)
 
     def plan_below_limit(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Plan | None:
-        """Return a plan that starts the requests and evicts lower priority of their queue to stay within its limit; else None.
+        """Return a plan for requests that would exceed the limit of their queue; None if there is none.
+
+        The plan evicts units of lower priority in the queue, so that the queue stays within its limit.
 
         Args:
             need: charge of the requests.
@@ -187,7 +196,10 @@ class Eviction:
             return search()
 
     def _trial_key(self, requests: Sequence[Request], ratio_max: float) -> Hashable | None:
-        """Return a key of everything that a trial depends on besides its node and the units there; None with MIG profiles."""
+        """Return a key of everything that a trial eviction depends on besides its node and the units there.
+
+        The key is None for requests with MIG profiles: their trials must not be cached.
+        """
         cluster = self._state.cluster
         if cluster.mig_states or cluster.mig_coming or any(r.shape.mig_profile for r in requests):
             return None
@@ -196,9 +208,12 @@ class Eviction:
     def _on_nodes_of_borrowers(
         self, gang: Gang, requests: Sequence[Request], need: Amount, keep: Sequence[Reservation]
     ) -> Plan | None:
-        """Place requests that are in quota on nodes held for gangs that would borrow; None if they are not or do not fit.
+        """Return a plan that places requests on nodes that are held for gangs that would borrow.
+
+        Returns None if the requests are not in quota, or if they do not fit there.
 
         Args:
+            need: charge of the requests.
             keep: reservations in quota, whose nodes stay held.
         """
         if len(keep) == len(self._held.reservations):
@@ -211,7 +226,7 @@ class Eviction:
         return Plan(placed=placed, in_quota=True) if placed is not None else None
 
     def _reservations_in_quota(self) -> list[Reservation]:
-        """Return the reservations of gangs that will be in quota, which bind requests in quota too."""
+        """Return the reservations of gangs that will be in quota. Even requests in quota must respect them."""
         return [reservation for reservation in self._held.reservations if self._starts_in_quota(reservation)]
 
     def _starts_in_quota(self, reservation: Reservation) -> bool:
@@ -223,7 +238,10 @@ class Eviction:
         return known[2]
 
     def _is_within(self, reservation: Reservation) -> bool:
-        """Compute ``_starts_in_quota`` from the in-quota units of the queue that are expected to run at the start."""
+        """Compute the result of ``_starts_in_quota``.
+
+        The reserved gang is compared with the in-quota units of its queue that are expected to run when it starts.
+        """
         state = self._state
         if not any(state.tree.form.managed):
             return False
@@ -240,10 +258,11 @@ class Eviction:
         return state.tree.within_guaranteed(queue, ahead, state.need(requests))
 
     def _pools(self, gang: Gang, requests: Sequence[Request], need: Amount) -> Iterator[VictimPool]:
-        """Yield the pools of victims that the gang may evict, strongest right first.
+        """Yield the pools of victims that the gang may evict: first those that it may evict because it is in quota.
 
-        Requests that are charged by their number of slices may be in quota on some devices only. For them the pool of a gang in
-        quota is followed by the victims on devices with such slices of their queue, and by the pool of a gang that borrows.
+        Requests that are charged by their number of slices may be in quota on some devices only. They have up to three
+        pools: the victims of a gang in quota, those of them on devices that already have such slices of the same queue,
+        and the victims of a gang that borrows.
         """
         priority = max(r.priority for r in requests)
         if self._rules.would_be_in_quota(gang.queue, priority, need):
@@ -256,10 +275,11 @@ class Eviction:
     def _victims(
         self, gang: Gang, priority: int, need: Amount, *, in_quota: bool, beside: bool = False
     ) -> Iterator[VictimPool]:
-        """Yield the pool of victims by one right, and for a gang in quota the pool with guarded units added.
+        """Yield the victims that the gang may evict, and then, for a gang in quota, these and the guarded units.
 
         Args:
-            beside: only victims on devices where small slices of the gang's queue are in quota.
+            in_quota: the gang would be in quota; False if it would borrow.
+            beside: yield only victims on devices where small slices of the gang's queue are in quota.
         """
         state, rules = self._state, self._rules
         budgets: dict[str, float] = {}
@@ -285,7 +305,15 @@ class Eviction:
             yield VictimPool(in_quota=in_quota, pool=pool, budgets=budgets, ratio_max=ratio_max)
 
     def _pool(self, kind: Hashable, chosen: Bools) -> UnitPool:
-        """Return a pool of the chosen rows, reusing the pool of the same kind if the table was not renumbered."""
+        """Return a pool of the units in some rows of the unit table.
+
+        The last pool of the same kind is reused, because only the differences must then be computed. It cannot be
+        reused if the rows of the table were renumbered.
+
+        Args:
+            kind: key of pools that are expected to be similar.
+            chosen: True for each row that is in the pool.
+        """
         pool, marks = self._pools_of.pop(kind, None), self._rules.marks()
         if pool is None or not pool.select(chosen, marks):
             cluster = self._state.cluster

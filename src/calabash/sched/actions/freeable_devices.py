@@ -30,7 +30,7 @@ _NEVER = 1 << 40  # placements on a device that cannot serve
 
 
 def slices_of(units: Iterable[Unit]) -> int:
-    """Return the number of slices of the units; a whole device counts as one."""
+    """Return the number of slices that some units have of all devices; a whole device counts as one slice."""
     return sum(unit.slices for unit in units)
 
 
@@ -55,8 +55,8 @@ class FreeableDevices:
     def nodes(self) -> Iterator[tuple[int, int]]:
         """Yield the nodes where enough devices can be freed, each with a lower bound of the slices that must be evicted.
 
-        Nodes are sorted by the bound, raised to the number of placements on the devices if that is larger, then by the
-        eviction order of their first unit.
+        The nodes are sorted by this bound, or by the number of placements on the devices if that is larger. Nodes of
+        equal bounds are sorted by the eviction order of their first unit.
         """
         users, versions = self._placer.device_users(), self._pool.versions
         changed = np.flatnonzero((versions != self._versions) | (users != self._users).any(axis=1))
@@ -70,7 +70,7 @@ class FreeableDevices:
             yield from zip(chosen.tolist(), self._least[chosen].tolist(), strict=True)
 
     def _renew(self, nodes: Ints) -> None:
-        """Recompute the bounds of some nodes."""
+        """Recompute the lower bounds of some nodes, because their units or the users of their devices have changed."""
         self._possible[nodes] = False
         nodes = nodes[self._pool.first[nodes] < UNRANKED]
         if self._users.shape[1] < self._count or not len(nodes):
@@ -104,7 +104,12 @@ class FreeableDevices:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _devices(self, node: int, serves: Sequence[bool], users: Sequence[int]) -> dict[int, float]:
-        """Return the lower bounds by device, for the devices of a node that are free or can be freed."""
+        """Return a lower bound of the slices to evict for each device of a node that is free or can be freed.
+
+        Args:
+            serves: for each device, True if it would serve the shape when idle.
+            users: number of placements on each device.
+        """
         on: dict[int, list[Unit]] = {}
         evictable_users: dict[int, int] = {}
         bounds: dict[int, float] = {}
@@ -123,7 +128,10 @@ class FreeableDevices:
         return {device: bounds.get(device, 0.0) for device in freeable}
 
     def _victims(self, node: int, devices: Iterable[int]) -> list[Unit]:
-        """Return the units to evict for a set of devices, in eviction order; a core with the surplus of its gang."""
+        """Return the units to evict for a set of devices, in eviction order.
+
+        If the core of a gang is evicted, the surplus members of the gang are evicted too.
+        """
         on = self._on[node]
         found: dict[str, Unit] = {}
         for device in devices:

@@ -55,7 +55,8 @@ def pack(
 
     Args:
         choose: returns the best placement for a shape; None for the ``choose`` of the transaction's placer.
-        more: returns placements that ``choose`` may return in addition to those of the placer.
+        more: yields placements for a shape on nodes that the placer does not consider, such as held nodes; None if
+            there are none.
     """
     placed = _greedy(transaction, largest_first(requests), choose or transaction.placer.choose)
     if placed is not None or is_exact(requests):
@@ -70,9 +71,10 @@ def _no_more(shape: Shape) -> Iterator[NodePlacement]:
 
 
 def is_exact(requests: Sequence[Request]) -> bool:
-    """Return True if placing the requests greedily finds a solution whenever there is one.
+    """Return True if placing the requests one by one finds a solution whenever there is one.
 
-    This holds for one request, and for requests of one shape of whole devices or of at most one device, without MIG.
+    This holds for a single request. It also holds for requests of one shape without MIG that is for whole devices or
+    for at most one device.
     """
     first = requests[0].shape
     simple = not first.mig_profile and (first.whole or first.gpu_count <= 1)
@@ -96,7 +98,7 @@ class _Search:
     """Backtracking search for placements of requests of different shapes.
 
     Attributes:
-        cut: a bound was reached.
+        cut: the search reached one of its bounds, so there may be a solution that it has not found.
     """
 
     def __init__(self, transaction: Transaction, requests: Sequence[Request], more: MorePlacements) -> None:
@@ -132,7 +134,7 @@ class _Search:
         return tuple(self._placed)
 
     def _descend(self) -> bool:
-        """Place all members in order, without backtracking."""
+        """Place all members in order, without backtracking; return False if one of them does not fit."""
         for number, request in enumerate(self._members):
             placement = next(self._candidates(number, 1), None)
             if placement is None:
@@ -144,7 +146,7 @@ class _Search:
         return True
 
     def _place(self, number: int) -> bool:
-        """Place the members from a number on; return False if they do not fit."""
+        """Place the members from index ``number`` on, with backtracking; return False if they do not fit."""
         if number == len(self._members):
             return True
         state = (number, self._state())
@@ -182,9 +184,10 @@ class _Search:
         return all(self._transaction.placer.nodes_for(shape).size or next(self._more(shape), None) for shape in left)
 
     def _candidates(self, number: int, nodes_max: int = NODES_MAX) -> Iterator[NodePlacement]:
-        """Yield the placements to try for a member, on nodes that few other members could use first.
+        """Yield the placements to try for the member with index ``number``.
 
-        Of nodes and sets of devices in equal states one is tried.
+        Nodes that few other members could use come first. Of several nodes or sets of devices in equal states only one
+        is yielded.
         """
         shape, placer = self._members[number].shape, self._transaction.placer
         others = self._shapes_after[number]
@@ -202,7 +205,10 @@ class _Search:
         yield from self._more(shape)
 
     def _state(self) -> Hashable:
-        """Return a key that is equal for equivalent states with the same number of placed members."""
+        """Return a key of the state of the nodes, by which a state that was found hopeless is recognised.
+
+        Two states with the same number of placed members and equal keys have the same outcome.
+        """
         touched = [node for node, count in self._touched.items() if count]
         return frozenset(Counter((self._before[node], self._state_of(node)) for node in touched).items())
 

@@ -18,6 +18,8 @@ class Plan:
     """Placements of the requests that start, and the evictions and moves that they need.
 
     Args:
+        placed: requests that start, with their placements.
+        evicted: units that are evicted. moved: running requests that are moved, with their new placements.
         in_quota: the requests that start are within the guaranteed amount of their queue.
     """
 
@@ -28,10 +30,13 @@ class Plan:
 
 
 def shapes_of(requests: Sequence[Request]) -> tuple[Shape, ...]:
-    """Return the shapes of the requests, in order, as a key for caches of placements."""
+    """Return the shapes of the requests in their order. The result is used as a key of caches of placements."""
     return (requests[0].shape,) if len(requests) == 1 else tuple(r.shape for r in requests)
 
 
 def largest_first(requests: Iterable[Request]) -> list[Request]:
-    """Return the requests in the order of placement: most compute first, then device memory, then CPU, then by ID."""
+    """Return the requests in the order in which they are placed.
+
+    Requests with the most device compute come first; then the most device memory, the most CPU, and the ID decide.
+    """
     return sorted(requests, key=lambda r: (-r.shape.gpu_total_milli, -r.shape.gpu_memory_mib, -r.shape.cpu_milli, r.id))

@@ -16,7 +16,8 @@ def below_limit(
 ) -> list[Unit]:
     """Return units of lower priority in the gang's queue whose eviction keeps the gang within all limits.
 
-    No unit of the result can be left out. Empty if preemption is off or not allowed, or if no such units were found.
+    No unit of the result can be left out. The result is empty if preemption is off or not allowed, or if no such units
+    were found.
 
     Args:
         need: charge of the requests.

@@ -3,9 +3,9 @@
 The running units of a queue are sorted by priority, cores before surplus, oldest first. A unit is *in quota* if it fits into
 the part of the guaranteed amount that the in-quota units before it leave; otherwise it is *borrowed*.
 
-Small slices (charged the least charge of their number of slices) would together fill few devices, but a single one prevents
-others from using its device as a whole. They are in quota on as many devices as they would fill together (at least one), and
-borrowed on others.
+Small slices are those that are charged by their number and not by their size (``charges``). Together they would fill
+few devices, but a single one prevents others from using its device as a whole. They are therefore in quota on as many
+devices as they would fill together (at least one), and borrowed on all other devices.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ NO_ROWS: Bools = np.zeros(0, np.bool_)
 
 
 def mark_in_quota(units: Iterable[Unit], guaranteed: Sequence[float], managed: Sequence[bool]) -> list[Unit]:
-    """Return the units with ``in_quota`` set, in the order of the module description.
+    """Return the units with ``in_quota`` set, in the order in which the guaranteed amount is given to them.
 
     Args:
         units: all running units of one queue.
         guaranteed: guaranteed amount of the queue, per resource.
-        managed: resources for which any queue has a deserved amount; if there are none, all units are borrowed.
+        managed: for each resource, True if any queue has a deserved amount of it. If it is False for all resources, all
+            units are borrowed.
     """
     left = list(guaranteed)
     resources = [r for r, on in enumerate(managed) if on]
@@ -53,16 +54,17 @@ def devices_of(unit: Unit) -> set[tuple[int, int]]:
 
 
 class _SmallSlices:
-    """Devices on which small slices of one queue are in quota."""
+    """Devices on which small slices of one queue are in quota: no more devices than the slices would fill together."""
 
     def __init__(self) -> None:
         self._devices: set[tuple[int, int]] = set()
         self._milli = 0.0
 
     def fit(self, unit: Unit) -> bool:
-        """Return True, and add the unit, if the small slices are on no more devices than they would fill together.
+        """Return True if a unit can be in quota together with the units that were added before; add the unit then.
 
-        A unit that is not of small slices always fits, and is not added.
+        Small slices can if they are on no more devices than they would fill together. A unit that is not of small
+        slices always can, and is not added.
         """
         if not all(is_charged_by_count(m.request.shape, m.charge) for m in unit.members):
             return True
@@ -75,7 +77,10 @@ class _SmallSlices:
 
 
 class MarkedQueues:
-    """In-quota marks of all rows of the ``UnitTable``, cached by queue until the queue is invalidated."""
+    """In-quota marks: for each row of the ``UnitTable`` True if its unit is in quota.
+
+    The marks of a queue are cached until ``invalidate`` is called for the queue.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -87,19 +92,19 @@ class MarkedQueues:
         )
 
     def invalidate(self, queue: str) -> None:
-        """Drop the marks of a queue."""
+        """Drop the marks of a queue, so that they are computed again when they are next needed."""
         self._known.pop(queue, None)
         if self._unknown is not None:
             self._unknown.add(queue)
 
     def invalidate_all(self) -> None:
-        """Drop all marks, because the rows were renumbered."""
+        """Drop all in-quota marks, because the rows of the table were renumbered."""
         self._known.clear()
         self._unknown = None
         self._marks = NO_ROWS
 
     def rows_appended(self, new: range) -> None:
-        """Drop the marks of the queues of new rows."""
+        """Drop the in-quota marks of the queues to which new rows belong, because new units may displace others."""
         if len(self._marks) < self._table.size:
             self._marks = np.concatenate((self._marks, np.zeros(self._table.size - len(self._marks), np.bool_)))
         if new:
@@ -111,14 +116,17 @@ class MarkedQueues:
         return bool(self._marks[row])
 
     def marks(self, queues: Iterable[str]) -> Bools:
-        """Compute the marks of some queues. Returns the marks of all rows, of which those of other queues may be outdated."""
+        """Compute the in-quota marks of some queues, and return the marks of all rows.
+
+        The marks of rows of other queues may be outdated.
+        """
         unknown = [queue for queue in queues if queue not in self._known]
         if unknown:
             self._mark(unknown)
         return self._marks
 
     def marks_of_all(self, running: Mapping[str, object]) -> Bools:
-        """Compute and return the marks of all rows.
+        """Compute and return the in-quota marks of all rows.
 
         Args:
             running: mapping whose keys are the queues with running requests.
@@ -130,12 +138,12 @@ class MarkedQueues:
         return marks
 
     def rows(self, queue: str) -> Rows:
-        """Return the alive rows of a queue whose marks have been computed."""
+        """Return the rows of the units of a queue that still run. The marks of the queue must have been computed."""
         rows = self._known[queue]
         return rows[self._table.alive[rows]]
 
     def _mark(self, queues: Sequence[str]) -> None:
-        """Compute the marks of some queues."""
+        """Compute the in-quota marks of some queues, if they are not cached."""
         table, tree = self._table, self._state.tree
         alive = np.flatnonzero(table.alive[: table.size])
         numbers = table.queue[alive]
@@ -155,7 +163,10 @@ class MarkedQueues:
                 self._marks[self._in_quota(rows, tree.guaranteed(queue), tree.form.managed)] = True
 
     def _in_quota(self, rows: Rows, guaranteed: Sequence[float], managed: Sequence[bool]) -> Rows:
-        """Return those rows of one queue that are in quota. Units are examined one by one only if not all of them fit."""
+        """Return those rows of one queue that are in quota.
+
+        Units are examined one by one only if the guaranteed amount is too small for all of them.
+        """
         table = self._table
         amounts = (table.gpu_milli, table.cpu_milli, table.host_memory_mib)
         resources = [r for r, on in enumerate(managed) if on]

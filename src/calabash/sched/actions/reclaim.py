@@ -9,15 +9,21 @@ from calabash.sched.state import SchedulerState
 
 
 def may_reclaim(state: SchedulerState, rules: VictimRules, gang: Gang, need: Amount) -> bool:
-    """Return True if a gang may evict borrowers of all other queues, because it is within its queue's guaranteed amount."""
+    """Return True if a gang may evict borrowed units of all other queues.
+
+    It may if it would be within the guaranteed amount of its own queue.
+
+    Args:
+        need: charge of the gang's requests that would start.
+    """
     return state.options.reclaim and rules.would_be_in_quota(gang.queue, None, need)
 
 
 def above_fair_share(state: SchedulerState, gang: Gang, need: Amount) -> dict[str, float]:
     """Return the queues above their fair share, each with the amount that it may lose to the gang.
 
-    The amount is device milli, or CPU milli if the gang needs no devices. Empty if the gang would raise its own queue above
-    its fair share, or if ``Options.reclaim_fair_share`` is off.
+    The amount is device milli, or CPU milli if the gang needs no devices. The result is empty if the gang would raise
+    its own queue above its fair share, or if ``Options.reclaim_fair_share`` is off.
     """
     tree = state.tree
     resource = 0 if need.gpu_milli else 1
@@ -34,7 +40,7 @@ def above_fair_share(state: SchedulerState, gang: Gang, need: Amount) -> dict[st
 
 
 def is_any_above_fair_share(state: SchedulerState) -> bool:
-    """Return True if ``above_fair_share`` may return a queue for some gang."""
+    """Return True if some queue is above its fair share, so that ``above_fair_share`` may return it for some gang."""
     if not state.options.reclaim_fair_share:
         return False
     shares, index = state.tree.shares().fair, state.tree.form.index

@@ -34,14 +34,14 @@ class Reserve:
         self._hopeless: set[tuple[Shape, ...]] = set()
 
     def clear_cache(self) -> None:
-        """Drop the shapes for which no start was found, because placements have changed."""
+        """Forget the shapes for which no start could be estimated, because placements have changed."""
         self._hopeless.clear()
 
     def reserve_for(self, gang: Gang, requests: Sequence[Request]) -> None:
-        """Hold nodes for the core of a gang, or for one of its members.
+        """Reserve nodes for the core of a gang, or for a single request, until its estimated start.
 
-        Does nothing if ``Options.reservations`` are held, the core of the gang runs, the gang is in the pause after an expired
-        reservation or has a reservation, or no start can be estimated.
+        Does nothing in these cases: there are ``Options.reservations`` reservations already; the core of the gang runs;
+        the gang has a reservation, or is in the pause after an expired one; no start can be estimated.
         """
         state = self._state
         held = self._held.reservations
@@ -99,7 +99,11 @@ class Reserve:
         return Reservation(gang=gang.key, start_s=found[0], requests_on=requests_on)
 
     def _with_unknown_since(self, reservation: Reservation, earlier: Reservation | None) -> Reservation:
-        """Return the reservation with ``unknown_since_s``: None if its start is known, else that of the earlier one, or now."""
+        """Return the reservation with ``unknown_since_s`` set.
+
+        It is None if the start is known. Otherwise it is taken from the earlier reservation of the gang if that has it,
+        else it is the current time.
+        """
         if self._is_start_known(reservation):
             return replace(reservation, unknown_since_s=None)
         since_s = earlier.unknown_since_s if earlier is not None else None

@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Units whose eviction lets a request fit on one node.
+    """Result of a trial eviction: the units whose eviction lets a request fit on one node.
 
     Args:
-        gpu_milli, slices: sums over the units.
+        gpu_milli, slices: device milli and slices of all of these units together.
         rank: ``order`` of the units, the most valuable first, to compare trials of equal cost.
     """
 
@@ -39,11 +39,11 @@ class Trial:
 
 
 class UnitPool:
-    """Selection of units, with sums by node and device.
+    """Selection of the units that a gang may evict, with sums by node and device for the search for victims.
 
     Args:
         nodes, width: number of nodes, and most devices of a node.
-        unit: returns the unit of a row, with its in-quota mark.
+        unit: returns the unit of a row of the table, with ``in_quota`` set.
 
     Attributes:
         first: [N] smallest rank of the units on a node, ``UNRANKED`` for nodes without units.
@@ -75,11 +75,13 @@ class UnitPool:
         self._cache: dict[Hashable, Any] = {}
 
     def select(self, chosen: Bools, marks: Bools) -> bool:
-        """Select some rows. Returns False, with nothing changed, if the rows of the table were renumbered.
+        """Replace the selection by some rows of the table.
+
+        Returns False, with nothing changed, if the rows of the table were renumbered.
 
         Args:
             chosen: selected rows. The array must not be changed afterwards: the same object is taken as an unchanged selection.
-            marks: in-quota marks of the rows.
+            marks: for each row, True if the unit is in quota.
         """
         if self._generation != self.table.generation:
             return False
@@ -90,7 +92,10 @@ class UnitPool:
         return True
 
     def exclude(self, units: Iterable[Unit]) -> None:
-        """Leave some units out of the selection, until the next call. ``surplus`` and ``size`` still include them."""
+        """Leave some units out of the selection, until the next call of ``exclude``.
+
+        ``surplus`` and ``size`` still include them.
+        """
         rows = [self.table.row(unit) for unit in units]
         if not rows and self._chosen is self._all:
             return
@@ -100,20 +105,24 @@ class UnitPool:
 
     @property
     def size(self) -> int:
-        """Return the number of selected units."""
+        """Return the number of selected units, excluded ones included."""
         return int(np.count_nonzero(self._all))
 
     def least(self, resource: int) -> float:
-        """Return the smallest amount of a unit: device milli for resource 0, CPU milli for 1. Infinite without units."""
+        """Return the amount of the selected unit that has least of a resource; infinite if no units are selected.
+
+        Args:
+            resource: 0 for device milli, 1 for CPU milli.
+        """
         column = self.table.cpu_milli if resource else self.table.gpu_milli
         return float(column[: len(self._chosen)][self._chosen].min(initial=np.inf))
 
     def units(self) -> list[Unit]:
-        """Return all units in eviction order."""
+        """Return all selected units in eviction order."""
         return self._in_order(np.flatnonzero(self._chosen))
 
     def on(self, node: int) -> list[Unit]:
-        """Return the units on a node in eviction order."""
+        """Return the selected units on a node in eviction order."""
         found = self._on.get(node)
         if found is None:
             table = self.table
@@ -122,7 +131,7 @@ class UnitPool:
         return found
 
     def surplus(self, gang: GangKey) -> Sequence[Unit]:
-        """Return the surplus units of a gang in eviction order."""
+        """Return the selected surplus units of a gang in eviction order."""
         found = self._surplus.get(gang)
         if found is None:
             rows = [r for r in self.table.rows_of(gang) if self._all[r] and not self.table.core[r]]
@@ -130,11 +139,11 @@ class UnitPool:
         return found
 
     def nodes(self) -> Ints:
-        """Return the rows of the nodes that have units."""
+        """Return the rows of the nodes that have selected units."""
         return np.flatnonzero(self.first < UNRANKED)
 
     def nodes_in_order(self) -> Iterator[int]:
-        """Yield the nodes that have units, in the eviction order of their first units."""
+        """Yield the rows of the nodes that have selected units, in the eviction order of the first unit on each."""
         nodes = self.nodes()
         ranks = self.first[nodes]
         order = np.argsort(ranks, kind="stable")
@@ -146,16 +155,19 @@ class UnitPool:
             yield from found
 
     def version(self, node: int) -> int:
-        """Return a number that increases when the selection on a node changes."""
+        """Return a number that increases when the selection on a node changes, to tell if cached results are valid."""
         return self._versions.item(node)
 
     @property
     def versions(self) -> Ints:
-        """Return the versions of all nodes. The array is the internal one."""
+        """Return the ``version`` of all nodes. The array is the internal one and must not be changed."""
         return self._versions
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the object that is cached for a key; create it with ``make`` first if there is none."""
+        """Return the object that the pool caches for a key, such as the trials for a shape.
+
+        If there is none, it is created with ``make`` first.
+        """
         if key not in self._cache:
             self._cache[key] = make()
         found: T = self._cache[key]
@@ -164,7 +176,7 @@ class UnitPool:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _update(self, chosen: Bools, marks: Bools) -> None:
-        """Change the selection, and recompute the nodes where it or the marks of selected rows differ."""
+        """Change the selection, and recompute the nodes where it, or ``in_quota`` of a selected unit, has changed."""
         table = self.table
         table.rank(chosen)
         if self._ranking != table.ranking:

@@ -51,7 +51,7 @@ class _ShapeCache:
 
 
 class _Search:
-    """State of the search for one plan.
+    """State of the search for the victims of one plan.
 
     Attributes:
         pool: units that may be evicted. evicted: units that are evicted, by ID.
@@ -84,7 +84,7 @@ class _Search:
         return [u for u in (*with_core, unit) if _unit_id(u) not in self.evicted]
 
     def evict(self, unit: Unit) -> list[Unit]:
-        """Release a unit and those that are evicted with it, and return them; none if the budget of its queue is exceeded."""
+        """Evict a unit and those of its ``group``, and return them; evict none if its queue would lose too much."""
         group = self.group(unit)
         lost = sum(u.amount[self.resource] for u in group)
         if lost > self.budgets.get(unit.queue, math.inf) + EPSILON:
@@ -109,7 +109,7 @@ class _Search:
         return True
 
     def undo(self, mark: int, units: Iterable[Unit]) -> None:
-        """Roll the transaction back to a mark, after which these units were evicted."""
+        """Roll the transaction back to the position ``mark`` in its log. ``units`` were evicted after it."""
         self.transaction.rollback(mark)
         for unit in units:
             if _unit_id(unit) in self.evicted:
@@ -164,7 +164,7 @@ class _Search:
         return (excessive, trial.gpu_milli, trial.rank)
 
     def _cache(self, request: Request) -> _ShapeCache:
-        """Return the results of earlier plans for the shape."""
+        """Return the results of earlier plans for the request's shape."""
         shape = request.shape
         if self._state is None:
             return _ShapeCache(freeable=self._freeable_devices(shape))
@@ -197,7 +197,7 @@ class _Search:
         """Return the best trial on a node.
 
         Args:
-            changed: this plan has changed the node, so the cache is neither used nor updated.
+            changed: this plan has changed the node already, so the cache of trials is neither used nor updated.
         """
         versions = (self.transaction.changes.get(node, 0), self.pool.version(node))
         known = None if changed else cache.trials.get(node)
@@ -211,7 +211,7 @@ class _Search:
         return trial
 
     def _is_local(self, node: int) -> bool:
-        """Return True if the units on a node, and those evicted with them, are on no other node."""
+        """Return True if the units on a node, and the units that would be evicted with them, are on no other node."""
         units = self.pool.on(node)
         more = [other for unit in units if unit.core for other in self.pool.surplus(unit.gang)]
         return all(m.placement.node == node for unit in (*units, *more) for m in unit.members)
@@ -227,7 +227,7 @@ class _Search:
 
     @staticmethod
     def _by_device(units: Sequence[Unit], node: int) -> list[Unit]:
-        """Return the units sorted by their most expensive device, where the cost of a device is the milli of its units."""
+        """Return the units sorted by their most expensive device; a device costs the milli of all units on it."""
         cost: dict[int, float] = {}
         devices_of: dict[str, list[int]] = {}
         for unit in units:
@@ -242,7 +242,7 @@ class _Search:
         )
 
     def _trial(self, request: Request, node: int, units: Sequence[Unit], *, together: bool = False) -> Trial | None:
-        """Return the trial that evicts units in order until the request fits, rolled back afterwards; None if it never fits.
+        """Evict units in order until the request fits, roll back, and return the trial; None if it never fits.
 
         Args:
             together: the request cannot fit before all of the units are evicted.
@@ -360,11 +360,11 @@ def _greedy(transaction: Transaction, requests: Sequence[Request], search: _Sear
 def _exhaustive(
     transaction: Transaction, requests: Sequence[Request], search: _Search, *, whole: bool, bound: float
 ) -> Plan | None:
-    """Return the plan of the cheapest set of units after whose eviction the requests fit, trying all sets; else None.
+    """Try all sets of units, and return the plan of the cheapest set after whose eviction the requests fit; else None.
 
     Args:
         whole: the requests are for whole devices, so the cheapest set is that with the fewest slices.
-        bound: amount of the requested resource that should not be exceeded; sets above it are tried last.
+        bound: amount of the requested resource that should not be exceeded; sets that have more are tried last.
     """
     subsets: dict[frozenset[str], list[Unit]] = {}
     units = search.pool.units()

@@ -45,12 +45,12 @@ def is_borrow_paused(gang: Gang, now_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRight:
-    """A right of a gang to evict units.
+    """The right of a gang to evict units, as far as it depends on the gang's queue, priority and quota.
 
     Attributes:
-        queue, priority: queue and priority of the gang, which may evict units of lower priority in its queue.
-        in_quota: the gang would be in quota, and may evict units in quota of its queue too.
-        others: the gang may evict the borrowed units of all other queues (True), of none (False), or of some.
+        queue, priority: queue and priority of the gang. It may evict units of lower priority in its queue.
+        in_quota: the gang would be in quota. It may then evict units of its queue that are in quota too.
+        others: other queues whose borrowed units the gang may evict: all (True), none (False), or the named ones.
         beside: restricts the right to units on devices where small slices of the queue are in quota.
     """
 
@@ -65,10 +65,10 @@ class VictimRules:
     """Rules of eviction in one cycle. Results are cached by queue until a request of the queue starts or stops.
 
     Args:
-        started: requests that this round has started, which may not be evicted.
+        started: IDs of the requests that this round has started. They may not be evicted in the same round.
 
     Attributes:
-        spared: True if a unit was not eligible for that reason alone, so that another cycle may decide otherwise.
+        spared: True if a unit was not eligible only because this round has started it. Another cycle may then evict it.
         table: table of all running units, updated by the queries.
     """
 
@@ -95,7 +95,10 @@ class VictimRules:
         return self._versions.get(queue, 0)
 
     def units_evicted(self, units: Iterable[Unit]) -> None:
-        """Drop cached results of the queues whose in-quota units were evicted. Borrowed units do not affect the marks."""
+        """Drop cached results of the queues whose in-quota units were evicted.
+
+        The eviction of a borrowed unit does not change which other units are in quota.
+        """
         for unit in units:
             if unit.in_quota:
                 self.queue_changed(unit.queue)
@@ -103,31 +106,31 @@ class VictimRules:
     # ---- units in quota -------------------------------------------------------------------------------------------
 
     def marks(self) -> Bools:
-        """Return the in-quota marks of all rows. Marks of rows that are not alive are undefined."""
+        """Return for each row of the table True if its unit is in quota; undefined for units that have ended."""
         self._sync()
         return self._marks_of_all()
 
     def units(self, queue: str) -> list[Unit]:
-        """Return all running units of the queue with their in-quota marks."""
+        """Return all running units of the queue, with ``in_quota`` set."""
         return [self.unit(row) for row in self._rows(queue)]
 
     def unit(self, row: int) -> Unit:
-        """Return the unit of a row with its in-quota mark."""
+        """Return the unit of a row, with ``in_quota`` set."""
         unit = self.table.unit(row)
         return replace(unit, in_quota=True) if self._marked.is_marked(row) else unit
 
     def in_quota_of(self, queue: str, priority: int | None = None) -> list[Unit]:
-        """Return the units of the queue that are in quota and have at least a priority; None for any priority."""
+        """Return the units of the queue that are in quota and have at least ``priority``; None for any priority."""
         table, marks = self.table, self._queue_marks(queue)
         found = self._rows(queue)
         found = found[marks[found]]
         return [self.unit(row) for row in found if priority is None or table.priority[row] >= priority]
 
     def would_be_in_quota(self, queue: str, priority: int | None, need: Amount) -> bool:
-        """Return True if an amount would be in quota if it started now.
+        """Return True if requests of the queue with the charge ``need`` would be in quota if they started now.
 
         Args:
-            priority: only in-quota units of at least this priority count before the amount; None for all.
+            priority: only in-quota units of at least this priority use up the guaranteed amount; None for all.
         """
         if not any(self._state.tree.form.managed):
             return False
@@ -140,7 +143,8 @@ class VictimRules:
     def is_in_quota_at(self, gang: Gang, placed: Sequence[Placed], evicted: Iterable[Unit]) -> bool:
         """Return True if requests that would be in quota by their amount are in quota at their placements too.
 
-        Only small slices can differ: the marks of the queue are computed with the requests added and ``evicted`` left out.
+        Only small slices can differ, because they are in quota on some devices and borrowed on others. For them the
+        units in quota are computed again, with the requests added and the units in ``evicted`` left out.
         """
         if not self.are_small(request for request, _ in placed):
             return True
@@ -163,7 +167,7 @@ class VictimRules:
         return next(u.in_quota for u in marked if u.members is members)
 
     def are_small(self, requests: Iterable[Request]) -> bool:
-        """Return True if all requests are small slices: charged the least charge of their number of slices."""
+        """Return True if all requests are small slices: charged by their number of slices and not by their size."""
         return all(is_charged_by_count(r.shape, self._state.charges.charge(r.shape)) for r in requests)
 
     # ---- eligible victims -----------------------------------------------------------------------------------------
@@ -172,7 +176,9 @@ class VictimRules:
         """Return the rows of the units that a gang may evict, and a key under which a pool of similar rows can be reused.
 
         Args:
-            guarded: include borrowed units that are guarded.
+            right: the rule by which the gang evicts.
+            requester: the gang. Its own units are never eligible.
+            guarded: include units that are guarded, which may be evicted only if they are borrowed.
         """
         self._sync()
         key = None if self.table.rows_of(requester.key) else (right, guarded)
@@ -204,9 +210,9 @@ class VictimRules:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _units_of_right(self, right: EvictionRight) -> tuple[Bools, Hashable]:
-        """Return the rows to which a right applies, and a key for them.
+        """Return the rows to which an eviction right applies, and a key by which pools of these rows are reused.
 
-        The key contains the queue only if the rows depend on it, so that queues without rows of their own share a pool.
+        The key contains the queue only if the rows depend on it. So queues of which no units are selected share a pool.
         """
         if not self._state.registry.running_in.get(right.queue):
             return (self._borrowed(right) if right.others else np.zeros(self.table.size, np.bool_)), ""
@@ -220,7 +226,7 @@ class VictimRules:
         return others, (right.queue if len(rows) and not marks[rows].all() else "")
 
     def _beside_own_slices(self, queue: str, units: Bools) -> Bools:
-        """Return those of the rows whose units are on a device where small slices of the queue are in quota."""
+        """Return those of the rows in ``units`` that are on a device where small slices of the queue are in quota."""
         own = {
             device
             for unit in self.in_quota_of(queue)
@@ -233,7 +239,10 @@ class VictimRules:
         return found
 
     def _lower_priority(self, right: EvictionRight) -> Bools:
-        """Return the rows of strictly lower priority in the queue; those in quota only if the gang would be in quota."""
+        """Return the rows of the units of strictly lower priority in the queue of an eviction right.
+
+        Units in quota are included only if the gang would be in quota too.
+        """
         marks, table = self._queue_marks(right.queue), self.table
         rows = slice(0, table.size)
         if not self._state.options.preempt:
@@ -243,7 +252,7 @@ class VictimRules:
         return found if right.in_quota else found & ~marks
 
     def _borrowed(self, right: EvictionRight) -> Bools:
-        """Return the rows of the borrowed units of the other queues to which a right applies."""
+        """Return the rows of the borrowed units of the other queues that an eviction right names."""
         marks, table = self._marks_of_all(), self.table
         rows = slice(0, table.size)
         found: Bools = table.alive[rows] & ~marks
@@ -255,10 +264,11 @@ class VictimRules:
         return found
 
     def _evictable(self, units: Bools, requester: Gang, *, guarded: bool = False) -> Bools:
-        """Return those of the rows whose units may be evicted now.
+        """Return those of the rows in ``units`` whose units may be evicted now.
 
-        Left out are units that have run for less than ``min_run_time_s``, that are not evictable, that belong to the requester,
-        or that this round has started, and cores whose surplus cannot all be evicted.
+        Units are left out if they have run for less than ``min_run_time_s``, are not evictable, belong to the
+        requester, or were started in this round. The core of a gang is left out if one of the gang's surplus members
+        cannot be evicted.
 
         Args:
             guarded: include borrowed units that are guarded.
@@ -281,7 +291,7 @@ class VictimRules:
         return chosen
 
     def _sync(self) -> None:
-        """Update the table and the vectors over its rows to the running units."""
+        """Update the table of units, and the vectors over its rows, to the units that run now."""
         table, generation = self.table, self.table.generation
         if not self._state.registry.has_changed and len(self._is_started) == table.size:
             return
@@ -298,7 +308,7 @@ class VictimRules:
         self._marked.rows_appended(new)
 
     def _started_rows(self, new: range) -> list[int]:
-        """Return those of the new rows that have a member which this round has started."""
+        """Return the rows in ``new`` whose unit has a member that this round has started."""
         table, registry, started = self.table, self._state.registry, self._started
         if not started:
             return []
@@ -320,12 +330,12 @@ class VictimRules:
         return self._marked.rows(queue)
 
     def _queue_marks(self, queue: str) -> Bools:
-        """Return the marks of all rows, of which those of one queue are current."""
+        """Return the in-quota marks of all rows. Only those of the rows of one queue are up to date."""
         self._sync()
         return self._marked.marks((queue,))
 
     def _amount_ahead(self, queue: str, priority: int | None) -> Amount:
-        """Return the sum of the in-quota units of a queue of at least a priority; None for all."""
+        """Return the sum of the in-quota units of a queue that have at least ``priority``; None for any priority."""
         if not self._state.registry.running_in.get(queue):
             return ZERO
         marks, table = self._queue_marks(queue), self.table

@@ -60,7 +60,7 @@ class Cluster(Columns):
 
     # ---- changes -----------------------------------------------------------------------------------------------------------
     def touch(self, *rows: int) -> None:
-        """Append changed rows to the change log, and drop its older half if it has grown too long."""
+        """Append rows that have changed to the change log, and drop its older half if it has grown too long."""
         self.log += rows
         if len(self.log) > max(_LOG_MIN, 4 * self.node_count):
             cut = len(self.log) // 2
@@ -68,7 +68,7 @@ class Cluster(Columns):
             self.log_start += cut
 
     def amounts(self, shape: Shape, row: int, device: int) -> tuple[int, int]:
-        """Return (compute milli, memory MiB) that a shape takes of one device.
+        """Return the compute in milli and the memory in MiB that a shape takes of one device.
 
         Raises:
             CalabashError: the device does not have the shape's MIG profiles.
@@ -90,14 +90,14 @@ class Cluster(Columns):
         return shape.gpu_milli, shape.gpu_memory_mib
 
     def slices_max(self, shape: Shape, row: int, device: int) -> int:
-        """Return the most slices of the shape's sharing mode that a device takes."""
+        """Return the largest number of slices of the shape's sharing mode that fit on a device; 0 for no limit."""
         return shape.gpu_slices_max * int(self.gpu_services[row, device])
 
     def place(self, shape: Shape, placement: NodePlacement, *, held: bool = False) -> None:
-        """Take the resources of a placement.
+        """Take the resources of a placement: subtract them from the free amounts.
 
         Args:
-            held: the request runs already, so that existing MIG instances at its places are its own.
+            held: the request runs already, so existing MIG instances at the positions of its placement are its own.
 
         Raises:
             CalabashError: the resources are not free. Nothing is changed then.
@@ -144,7 +144,7 @@ class Cluster(Columns):
         """Release the resources that ``place`` took.
 
         Raises:
-            CalabashError: the placement was not taken.
+            CalabashError: no such placement was taken.
         """
         row = placement.node
         if self.users[row] < 1:
@@ -183,10 +183,13 @@ class Cluster(Columns):
             self.gpu_best_effort[placement.node, list(placement.devices)] += change
 
     def _checked(self, shape: Shape, placement: NodePlacement, device: int, *, held: bool) -> tuple[int, int]:
-        """Return ``amounts`` of a device.
+        """Return the ``amounts`` that the placement takes of a device, after a check that they are free.
+
+        Args:
+            held: the request runs already, as in ``place``.
 
         Raises:
-            CalabashError: the device does not have them free, or is in another sharing mode.
+            CalabashError: the amounts are not free, or the device is in another sharing mode.
         """
         row = placement.node
         if not 0 <= device < self.gpu_count.item(row):

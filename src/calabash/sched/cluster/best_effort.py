@@ -20,7 +20,13 @@ _CLASS = 10 * WHOLE_MILLI  # larger than any expected compute and any score of a
 
 
 def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
-    """Return [rows, G] the score of each device for a best-effort slice, larger is better; -1 where it does not fit."""
+    """Return [rows, G] the score of each device for a best-effort slice; -1 where it does not fit.
+
+    A larger score is better.
+
+    Args:
+        fits: [rows, G] devices where the shape fits.
+    """
     expected = cluster.gpu_free_milli[rows] // (1 + cluster.gpu_best_effort[rows])
     used = cluster.gpu_users[rows] > 0
     rank = np.where(used, np.where(expected >= EXPECTED_MILLI_MIN, 2, 0), 1)
@@ -29,7 +35,12 @@ def best_effort_scores(cluster: Cluster, rows: Rows, fits: Bools) -> Ints:
 
 
 def with_device_preference(cluster: Cluster, rows: Rows, fits: Bools, scores: Floats) -> Floats:
-    """Return scores of the rows by the class of their best device first, and by a policy's scores second."""
+    """Return scores that prefer rows by their best device for a best-effort slice, and among equals by ``scores``.
+
+    Args:
+        fits: [rows, G] devices where the shape fits.
+        scores: [rows] scores of the placement policy.
+    """
     best = best_effort_scores(cluster, rows, fits).max(axis=1)
     crowded = np.where(best < _CLASS, best, 0)  # among other devices the policy decides
     bounded = np.clip(scores, -WHOLE_MILLI, WHOLE_MILLI)

@@ -40,13 +40,13 @@ class Columns(MigColumns):
         gpu_mib, gpu_nominal_mib [N, G]: memory that the driver reports, and nominal memory of the card model.
         gpu_slices [N, G]: slices that placements take of a device. gpu_services [N, G]: factor of ``Shape.gpu_slices_max``
             for a device: the number of its MPS services, else 1.
-        gpu_best_effort [N, G]: placements of best-effort compute.
-        gpu_users [N, G]: placements on a device. gpu_mode, gpu_pinned [N, G]: sharing mode, and True if it is fixed.
-        gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G]: see ``GpuSpec``; models and cards by number.
-        kind_users [N, KINDS]: placements per class of request (``Shape.kind``).
-        schedulable [N]: False while the node is cordoned. rack [N]: number of the rack, -1 for none.
-        gpu_sum_milli, gpu_whole_free [N]: free compute of all devices, and number of devices whose compute is free.
-        users [N]: placements on the node.
+        gpu_best_effort [N, G]: number of placements of best-effort compute.
+        gpu_users [N, G]: number of placements on a device. gpu_mode, gpu_pinned [N, G]: sharing mode, and True if it is
+        fixed. gpu_healthy, gpu_model, gpu_card, gpu_island, gpu_numa [N, G]: see ``GpuSpec``; models and cards by
+        number. kind_users [N, KINDS]: number of placements per class of request (``Shape.kind``). schedulable [N]:
+        False while the node is cordoned. rack [N]: number of the rack, -1 for none. gpu_sum_milli, gpu_whole_free [N]:
+        free compute of all devices, and number of devices whose compute is free. users [N]: number of placements on the
+        node.
         names, labels, taints: by row. row_of: row by name. removed: rows of removed nodes.
         log: changed rows, oldest first, starting at position ``log_start``.
         mig_instances: existing MIG instances by (row, device). mig_coming: MIG profiles of waiting requests, in order.
@@ -130,7 +130,7 @@ class Columns(MigColumns):
         return self.modes.setdefault(mode, len(self.modes))
 
     def keep_mode(self, row: int, device: int, mode: str) -> None:
-        """Pin a device to a sharing mode, or unpin it (``""``), so that it serves any mode when idle.
+        """Pin a device to a sharing mode. With the mode ``""`` it is unpinned: it serves any mode when idle.
 
         Placements on the device are not affected.
         """
@@ -170,7 +170,7 @@ class Columns(MigColumns):
         self.static_version += 1
 
     def remove_node(self, row: int) -> None:
-        """Remove a node. Its name is free; its row is reused for another node once no placement uses it."""
+        """Remove a node. Its name can be used again; its row is reused for another node once no placement uses it."""
         del self.row_of[self.names[row]]
         for key in [key for key in self.mig_instances if key[0] == row]:
             del self.mig_instances[key]

@@ -34,10 +34,10 @@ class Demand:
         return sum(shape.gpu_total_milli * count for shape, count in self.counts.items())
 
     def typical(self) -> list[tuple[tuple[int, int, int, frozenset[str]], float]]:
-        """Return the target workload of FGD: the most frequent (cpu_milli, gpu_milli, gpu_count, models) with frequencies.
+        """Return the target workload of the FGD policy: the most frequent kinds of requests with their frequencies.
 
-        Includes CPU-only requests and ignores host memory. The entries cover TYPICAL_SHARE of all requests, but are at most
-        TYPICAL_MAX; their frequencies sum to 1.
+        A kind is (cpu_milli, gpu_milli, gpu_count, models). CPU-only requests are included, and host memory is ignored.
+        The kinds cover TYPICAL_SHARE of all requests, but are at most TYPICAL_MAX; their frequencies sum to 1.
         """
         merged: dict[tuple[int, int, int, frozenset[str]], int] = {}
         for shape, count in self.counts.items():

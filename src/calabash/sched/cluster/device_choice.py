@@ -18,11 +18,12 @@ from calabash.sched.cluster.shape import NodePlacement, Topology
 def choose_devices(compiled: CompiledShape, row: int, *, known: bool = False) -> NodePlacement | None:
     """Return the default placement of a shape on one node; None if it does not fit.
 
-    Slices take the fullest devices that suffice. Whole devices are taken from one island if the shape has a topology, of one
-    card model if possible, and by lowest index.
+    Slices take the fullest devices that suffice. Whole devices are taken from one NVLink island or NUMA node if the
+    shape has a topology, of one card model if possible, and by lowest index.
 
     Args:
-        known: the caller knows that the shape fits on the node.
+        row: row of the node.
+        known: the caller knows that the shape fits on the node, so that this is not checked again.
     """
     shape = compiled.shape
     rows = np.array([row])
@@ -47,7 +48,10 @@ def choose_devices(compiled: CompiledShape, row: int, *, known: bool = False) ->
 
 
 def placement_options(compiled: CompiledShape, row: int) -> Iterator[NodePlacement]:
-    """Yield the placements of a shape on one node that differ in the states of their devices, the default one first."""
+    """Yield the placements of a shape on one node that differ in the states of their devices, the default one first.
+
+    Placements on devices of equal states have the same effect, so only one of them is yielded.
+    """
     first = choose_devices(compiled, row)
     if first is None:
         return
@@ -71,7 +75,11 @@ def placement_options(compiled: CompiledShape, row: int) -> Iterator[NodePlaceme
 
 
 def _device_sets(groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets of ``count`` devices that differ in the number of devices taken from each group."""
+    """Yield sets of ``count`` devices that differ in the number of devices taken from each group.
+
+    Args:
+        groups: groups of interchangeable devices, by index.
+    """
     if not count:
         yield ()
     elif groups:
@@ -105,7 +113,10 @@ def device_state(cluster: Cluster, row: int, device: int) -> Hashable:
 
 
 def _within_island(compiled: CompiledShape, rows: Rows, free: Rows) -> Rows:
-    """Return the free devices of the smallest island that has enough; else all of them, the largest islands first."""
+    """Return the free devices of the smallest island that has enough for the shape.
+
+    If no island has enough, all free devices are returned, those of the largest islands first.
+    """
     groups = compiled.groups(rows)[0][free]
     sizes = {int(group): int((groups == group).sum()) for group in np.unique(groups) if group >= 0}
     enough = [(size, group) for group, size in sizes.items() if size >= compiled.shape.gpu_count]
@@ -117,7 +128,10 @@ def _within_island(compiled: CompiledShape, rows: Rows, free: Rows) -> Rows:
 
 
 def _of_one_card(compiled: CompiledShape, row: int, free: Rows) -> Rows:
-    """Return the free devices of one card model: that with the fewest devices that suffice; all if no model has enough."""
+    """Return the free devices of the card model that has the fewest free devices, but enough for the shape.
+
+    If no model has enough, all free devices are returned.
+    """
     cards = compiled.cluster.gpu_card[row, free]
     kinds, first, sizes = np.unique(cards, return_index=True, return_counts=True)
     enough = [
@@ -127,10 +141,11 @@ def _of_one_card(compiled: CompiledShape, row: int, free: Rows) -> Rows:
 
 
 def _choose_mig(compiled: CompiledShape, row: int, free: list[int]) -> NodePlacement | None:
-    """Return the placement of MIG profiles that keeps the largest profiles possible; None if it does not fit.
+    """Return the placement of a shape's MIG profiles that keeps the largest profiles possible; None if they do not fit.
 
-    Devices are preferred by: fewest new instances, most slices taken already, fewest instances destroyed, and then the numbers
-    of profiles that still fit afterwards.
+    A device is preferred if it needs fewer new instances. Among equals, the device with more slices taken already is
+    preferred, then the one where fewer instances are destroyed, then the one where larger profiles still fit
+    afterwards.
     """
     cluster, shape = compiled.cluster, compiled.shape
     options: list[tuple[tuple[object, ...], int, tuple[MigPlace, ...]]] = []

@@ -36,7 +36,7 @@ _REFUSALS_MIN = 8
 
 
 class _Entry:
-    """Cached scores of one shape."""
+    """Cached scores of one shape for all nodes, with the position in the change log up to which they are current."""
 
     __slots__ = ("compiled", "cursor", "devices", "first", "scores", "static_version", "version")
 
@@ -69,7 +69,7 @@ class Engine:
         self._refusals = 0  # since the last placement was found, or the maxima last did not refuse a shape
 
     def decide(self, shape: Shape) -> NodePlacement | None:
-        """Return ``best`` for a request that has just arrived, which policies that learn count."""
+        """Return the ``best`` placement for a request that has just arrived, and count it for policies that learn."""
         self.scorer.observe(shape)
         return self.best(shape)
 
@@ -101,8 +101,9 @@ class Engine:
     def fits_nowhere(self, shape: Shape, *, new: bool = False) -> bool:
         """Return True if a quick check shows that the shape fits on no schedulable node.
 
-        The check is made only after several refusals in a row, and again after as many if it did not help; and, while few nodes
-        have free compute on a device, if all nodes would have to be scored otherwise.
+        The check costs time itself, so it is made only in two cases. One is after several refusals in a row, and again
+        after as many refusals if it did not help. The other is while few nodes have free compute on a device, if all
+        nodes would have to be scored otherwise.
 
         Args:
             new: all nodes would have to be scored, although there are cached scores of the shape.
@@ -125,12 +126,15 @@ class Engine:
         return None if score == _NOWHERE else self._placement(entry, rows[first], score)
 
     def scores(self, shape: Shape) -> Floats:
-        """Return [N] the current scores, minus infinity where the shape does not fit. The array must not be changed."""
+        """Return [N] the current scores of the nodes; minus infinity where the shape does not fit.
+
+        The array is the cached one and must not be changed.
+        """
         return self._fresh(shape).scores
 
     @property
     def preference(self) -> str:
-        """Return a text for people: name of the policy, with the note of its scorer if it has one."""
+        """Return a text for people: the name of the policy, followed by the scorer's note (``Scorer.note``) if any."""
         return f"{self._policy} ({self.scorer.note})" if self.scorer.note else self._policy
 
     @property
@@ -205,8 +209,12 @@ class Engine:
     def _still_first(entry: _Entry, rows: Rows, scores: Floats, before: float) -> int:
         """Return the first row with the largest score after some rows were rescored; -1 if all rows must be searched.
 
-        Rows that were not rescored score at most ``before``, the old largest score, and those that reach it come after the old
-        first row. So a larger new score is the largest, and otherwise the old first row stays first unless its score fell.
+        Rows that were not rescored have at most the score ``before``, the old largest score. Those that have exactly
+        this score come after the old first row. So a new score above ``before`` is the largest. Otherwise the old first
+        row stays first, unless its score fell.
+
+        Args:
+            rows, scores: the rescored rows and their new scores.
         """
         top = scores.max()
         if top > before:

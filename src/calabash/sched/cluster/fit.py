@@ -23,7 +23,7 @@ COUNT_MAX = 1 << 30
 
 @lru_cache(maxsize=4096)
 def _has(geometry: MigGeometry, names: tuple[str, ...]) -> bool:
-    """Return True if all of the profiles fit on an empty device together."""
+    """Return True if MIG instances of all of these profiles fit together on an empty device with this geometry."""
     if len(names) == 1:
         return geometry.profile(names[0]) is not None
     return place_together(geometry, names, MigState(), ()) is not None
@@ -34,7 +34,7 @@ class CompiledShape:
 
     Attributes:
         selected, tolerated: [N] nodes whose labels match and whose taints are tolerated; None if all are.
-        static: [N] both of them; None if all nodes are.
+        static: [N] nodes that are both selected and tolerated; None if all nodes are.
         device_static: [N, G] devices of the right model and card memory; None if all are.
         mode: number of the shape's sharing mode.
         version: ``static_version`` of the cluster for which the masks were computed.
@@ -88,7 +88,8 @@ class CompiledShape:
     def plain(self) -> bool:
         """Return True if only amounts of CPU, host memory and compute decide whether the shape fits.
 
-        That is: no masks, modes, MIG, device memory or slices, all nodes schedulable, and all devices healthy.
+        The shape then has no masks, sharing mode, MIG profile, device memory or limited number of slices; all nodes are
+        schedulable and all devices healthy.
         """
         cluster, shape = self.cluster, self.shape
         special = cluster.has_modes or cluster.has_unhealthy or cluster.has_cordoned or cluster.gpu_tracked or self.mode
@@ -103,7 +104,7 @@ class CompiledShape:
         """Return [rows, G] the devices that can serve the shape now.
 
         Args:
-            gaps: free milli of the rows, if the caller has them already.
+            gaps: [rows, G] free compute of the devices in milli, if the caller has it already.
         """
         cluster, shape = self.cluster, self.shape
         if gaps is None:
@@ -193,7 +194,10 @@ class CompiledShape:
         return simple and (shape.whole or shape.gpu_count <= 1)
 
     def count(self, rows: Rows) -> Ints:
-        """Return [rows] the number of requests of the shape that fit on each node; an upper bound unless ``counted``."""
+        """Return [rows] the number of requests of the shape that fit on each node together.
+
+        It is exact if ``counted`` is True, and otherwise an upper bound.
+        """
         cluster, shape = self.cluster, self.shape
         most = np.full(len(rows), COUNT_MAX)
         fits = self.devices(rows) if shape.gpu_count else None
@@ -220,7 +224,7 @@ class CompiledShape:
         return matrix[rows].astype(np.int64)
 
     def _most_in_one_group(self, rows: Rows, fits: Bools) -> Ints:
-        """Return [rows] the largest number of fitting devices within one island or NUMA node."""
+        """Return [rows] the largest number of devices in ``fits`` that are within one NVLink island or NUMA node."""
         groups = self.groups(rows)
         most = np.zeros(len(rows), np.int64)
         for group in range(int(groups.max(initial=-1)) + 1):

@@ -75,7 +75,7 @@ class Maxima:
         return count > width or shape.gpu_milli > most[count - 1] or shape.gpu_memory_mib > most[width + 2]
 
     def _fits_open(self, shape: Shape) -> bool:
-        """Return True if an open node has enough of all resources free."""
+        """Return True if one of the nodes with free compute on a device has enough of all resources free."""
         width, free = self._cluster.width, self._open
         enough = free[:, shape.gpu_count - 1] >= shape.gpu_milli
         if shape.cpu_milli:

@@ -1,4 +1,4 @@
-"""MIG state of the devices of a cluster: taken places, existing instances and geometries."""
+"""MIG state of the devices of a cluster: positions that placements take, existing instances, and geometries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MigColumns:
 
     Attributes:
         geometries: MIG geometries by their number in ``gpu_geometry`` [N, G]; None for devices without MIG.
-        mig_states: places that placements take. Devices without placements are left out.
+        mig_states: memory and compute slices that placements take. Devices without placements are left out.
         mig_instances: existing MIG instances, used or unused.
         mig_coming: MIG profiles of waiting requests, in order.
     """
@@ -33,13 +33,13 @@ class MigColumns:
         self.mig_coming: list[str] = []
 
     def mig_state(self, row: int, device: int) -> MigState:
-        """Return the places of a device that placements take."""
+        """Return the memory and compute slices of a device that placements take."""
         return self.mig_states.get((row, device), MigState())
 
     def mig_profiles(
         self, row: int, device: int, names: Sequence[str]
     ) -> tuple[MigGeometry, tuple[MigProfile, ...]] | None:
-        """Return the geometry of a device and its profiles of some names; None if it does not have all of them."""
+        """Return the MIG geometry of a device, and its profiles with the given names; None if it lacks one of them."""
         geometry = self.geometries[int(self.gpu_geometry[row, device])]
         if geometry is None:
             return None
@@ -60,10 +60,10 @@ class MigColumns:
     def mig_fits_at(
         self, row: int, device: int, names: Sequence[str], places: Sequence[MigPlace], *, held: bool
     ) -> bool:
-        """Return True if MIG instances of these profiles can be at these places.
+        """Return True if MIG instances of these profiles can be at these positions of a device.
 
         Args:
-            places: one place per profile; a place with a negative start is not checked.
+            places: one position per profile; a position with a negative start is unknown and not checked.
             held: existing instances belong to the request itself, and are ignored.
         """
         found = self.mig_profiles(row, device, names)
@@ -82,7 +82,11 @@ class MigColumns:
         return True
 
     def change_mig_states(self, shape: Shape, placement: NodePlacement, change: MigChange) -> None:
-        """Take or release the MIG places of a placement, by ``with_instance`` or ``without_instance`` as ``change``."""
+        """Take or release the MIG positions of a placement.
+
+        Args:
+            change: ``with_instance`` to take the positions, ``without_instance`` to release them.
+        """
         for device, places in zip(placement.devices, placement.mig_places, strict=True):
             found = self.mig_profiles(placement.node, device, shape.mig_profiles)
             if found is not None:

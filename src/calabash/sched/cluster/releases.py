@@ -1,4 +1,4 @@
-"""Temporary release of the first ``n`` of a sequence of placements, to find the ``n`` after which requests fit.
+"""Temporary release of the first ``n`` placements of a sequence, to find the smallest ``n`` after which requests fit.
 
 Theory of operation. A release changes sums over placements (free compute, free memory, users) and values derived from them
 (idle devices, sharing modes). So the first ``n`` placements are released by adding their amounts to the columns, for all
@@ -54,7 +54,7 @@ class Releases:
 
     @contextmanager
     def released(self, count: int) -> Iterator[None]:
-        """Release the first ``count`` placements within the context, and log the changed rows."""
+        """Release the first ``count`` placements within the context, and log the changed rows at its begin and end."""
         rows = np.unique(self._rows[:count]).tolist()
         self.set_released(count)
         self._cluster.touch(*rows)
@@ -109,9 +109,10 @@ class Releases:
 
 
 def _amounts(shape: Shape) -> tuple[int, int, int, int, int]:
-    """Return CPU milli, host memory, ``Shape.kind``, 1 if the placement counts in its kind, and 1 for the placement.
+    """Return the amounts that the release of a placement adds to its node.
 
-    All are 0 for MIG shapes, which are released one by one.
+    These are CPU milli, host memory in MiB, ``Shape.kind``, 1 if the placement is counted in ``kind_users``, and 1 for
+    the placement itself. All are 0 for MIG shapes, which are released one by one.
     """
     if shape.mig_profile:
         return (0, 0, 0, 0, 0)
@@ -119,5 +120,5 @@ def _amounts(shape: Shape) -> tuple[int, int, int, int, int]:
 
 
 def _device_amounts(shape: Shape) -> tuple[int, int, int, int]:
-    """Return compute milli, memory and slices per device, and 1 if all memory of the device is taken."""
+    """Return the compute milli, MiB and slices that a placement takes of each device, and 1 if it takes all memory."""
     return (WHOLE_MILLI if shape.whole else shape.gpu_milli, shape.gpu_memory_mib, shape.gpu_slices, int(shape.whole))

@@ -34,7 +34,7 @@ class Scorer(Protocol):
 
     Attributes:
         random_ties: of equal nodes a random one is taken, by ``rng``, instead of the first row.
-        note: text for people about terms that currently apply in addition to the usual ones; empty if there are none.
+        note: text for people about terms of the score that currently apply in addition to the usual ones; "" for none.
         version: changes when new scores are not comparable with earlier ones (tables were learned again).
     """
 

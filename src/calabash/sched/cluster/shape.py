@@ -43,7 +43,7 @@ class Shape:
         gpu_memory_mib: memory of each device; 0 if only compute is requested.
         gpu_slices: slices that the request takes of each device.
         gpu_slices_max: most slices of one device in the sharing mode; 0 for no limit.
-        models: acceptable device models by exact name; empty for all.
+        models: exact names of the acceptable device models; empty for all.
         card_memory_mib_min, card_memory_mib_max: range of the nominal memory of the card; 0 for no bound.
         selector: label expressions that must all hold on the node: ``k=v``, ``k!=v``, ``k in (a,b)``,
             ``k notin (a,b)``, ``k``, ``!k``.
@@ -157,8 +157,8 @@ class NodePlacement:
 
     Args:
         node: row of the node. devices: indices of the devices on the node.
-        mig_places: for each device the places of the MIG instances of the shape's profiles; a place that is not known starts
-            at -1.
+        mig_places: for each device the positions of the MIG instances of the shape's profiles; an unknown position has
+            the start -1.
         score: score of the node by the policy.
     """
 

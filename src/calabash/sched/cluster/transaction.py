@@ -39,7 +39,7 @@ class Placer(Protocol):
         ...
 
     def if_idle(self, shape: Shape, nodes: Sequence[int]) -> tuple[Bools, Ints]:
-        """Return [nodes, G] the devices that would serve the shape if they were idle, and the number of their placements."""
+        """Return [nodes, G] the devices that would serve the shape if idle, and the number of placements on each."""
         ...
 
     def device_users(self) -> npt.NDArray[Any]:
@@ -95,7 +95,7 @@ class Transaction:
         self._log.append((False, shape, placement))
 
     def rollback(self, mark: int) -> None:
-        """Undo all changes since a mark."""
+        """Undo all changes since ``mark``, a position in the log that the method ``mark`` returned."""
         while len(self._log) > mark:
             placed, shape, placement = self._log.pop()
             if placed:
@@ -104,7 +104,7 @@ class Transaction:
                 self.placer.restore(shape, placement)
 
     def nodes_since(self, mark: int) -> set[int]:
-        """Return the rows of the nodes that were changed since a mark."""
+        """Return the rows of the nodes that were changed since ``mark``, a position in the log."""
         return {placement.node for _, _, placement in self._log[mark:]}
 
     def commit(self) -> None:

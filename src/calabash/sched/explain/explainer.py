@@ -1,7 +1,8 @@
 """Explanation of why a request waits, from the verdict of the nodes and the state of its queue and gang.
 
-The verdict of the nodes comes from ``verdicts``. This module adds missing members of the gang, limits and used-up guaranteed
-amounts of the queue, devices held for reserved gangs, and queues that borrow enough to give it back.
+The verdict of the nodes comes from ``verdicts``. This module adds the reasons that do not concern nodes: missing
+members of the gang, limits and used-up guaranteed amounts of the queue, and devices that are held for reserved gangs.
+It also names queues that borrow enough to give back what is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Explainer:
         """Explain why a request was refused in a cycle.
 
         Args:
-            requests: requests of its portion, which start together; empty if there is no portion.
+            requests: requests that would start together with this one, this one included; empty if there are none,
+                because members of the gang are missing.
             reason: reason of the refusal.
         """
         if reason is Reason.GANG_INCOMPLETE:
@@ -105,7 +107,7 @@ class Explainer:
         return replace(found, blocked_by=blocking[:NAMED_MAX], reserved=held[:NAMED_MAX], estimated_start_s=start_s)
 
     def _held_for(self, reservation: Reservation) -> str:
-        """Return a text with the nodes that are held, the requests that they are held for, and the end of the reservation."""
+        """Return a text about a reservation: the held nodes, the requests of the reserved gang, and its end."""
         state = self._state
         nodes = _some(sorted(state.cluster.names[node] for node in reservation.requests_on))
         return (
@@ -125,7 +127,10 @@ class Explainer:
         return any(tree.form.managed) and not tree.within_guaranteed(gang.queue, tree.used(gang.queue), need)
 
     def _members_fitting(self, requests: Sequence[Request]) -> int:
-        """Return the number of members that fit now, placing those first that fit on the fewest nodes. Cached."""
+        """Return the number of members that fit now, cached by the members.
+
+        The members that fit on the fewest nodes are placed first, because they have the least choice.
+        """
         key = (requests[0].id, len(requests))
         if key in self._fitting:
             return self._fitting[key]
@@ -148,7 +153,10 @@ class Explainer:
         return count
 
     def _give_back(self, gang: Gang, need: Amount) -> tuple[str, ...]:
-        """Return texts for the two largest borrowers among the queues that borrow at least the devices that the gang needs."""
+        """Return texts about the queues that could give back enough for the gang.
+
+        These are the two largest borrowers among the queues that borrow at least as many devices as the gang needs.
+        """
         tree = self._state.tree
         if not any(tree.form.managed):
             return ()

@@ -1,4 +1,4 @@
-"""Verdict of the nodes on a shape: dominant reason, counts per reason, and changes of the request that would let it fit.
+"""Verdict of the nodes on a shape: for how many nodes which reason holds, and changes that would let the request fit.
 
 Theory of operation. ``reasons`` returns for every node the first condition that fails there. Nodes are counted per condition,
 and each cause gives the largest free amount of the missing resource on any of its nodes. Changes that would help are found by
@@ -76,7 +76,10 @@ class NodeVerdict:
 
     @property
     def dominant(self) -> Cause | None:
-        """Return the cause of the most nodes, among those that go away by waiting if there are any; None without causes."""
+        """Return the cause that concerns the most nodes; None without causes.
+
+        Causes that go away by waiting are preferred, if there are any.
+        """
         passing = [c for c in self.causes if c.reason in PASSING]
         return max(passing or self.causes, key=lambda c: c.nodes, default=None)
 
@@ -122,7 +125,7 @@ def _cause(compiled: CompiledShape, reason: Reason, rows: Rows) -> Cause:
 
 
 def _no_slices(compiled: CompiledShape, rows: Rows) -> Cause:
-    """Return the cause for nodes whose devices have too few slices left."""
+    """Return the cause for nodes (``rows``) whose devices have too few slices left."""
     shape, cluster = compiled.shape, compiled.cluster
     free = shape.gpu_slices_max * cluster.gpu_services[rows].astype(np.int64) - cluster.gpu_slices[rows]
     largest = _largest_on_devices(compiled, free, _eligible(compiled, rows) & compiled.mode_allows(rows))
@@ -174,7 +177,10 @@ def _largest_free(compiled: CompiledShape, reason: Reason, rows: Rows) -> float:
 
 
 def restated(verdict: NodeVerdict, shape: Shape) -> NodeVerdict:
-    """Return the verdict of another shape with the amounts of this one, for shapes that all nodes judge alike."""
+    """Return the verdict for ``shape``, made from that of another shape which all nodes judge alike.
+
+    Only the requested amounts in the texts of the causes are replaced.
+    """
     causes = tuple(_restated(cause, shape) for cause in verdict.causes)
     return NodeVerdict(nodes=verdict.nodes, fitting=verdict.fitting, causes=causes)
 
@@ -244,7 +250,10 @@ def _show(reason: Reason, value: float) -> str:
 
 
 def changes_for(cluster: Cluster, shape: Shape) -> tuple[str, ...]:
-    """Return texts of changes of the request, each of which alone would let it fit now."""
+    """Return texts of changes of the request, each of which alone would let it fit now.
+
+    An example is "would fit if memory <= 12GiB".
+    """
     found: list[str] = []
     for relax in (_less_memory, _less_compute, _fewer_devices, _less_cpu, _less_host_memory, _other_conditions):
         found.extend(relax(cluster, shape))
@@ -310,7 +319,10 @@ def _less_host_memory(cluster: Cluster, shape: Shape) -> list[str]:
 
 
 def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
-    """Return the texts for models, card memory, selector, taints and topology, which are relaxed as a whole."""
+    """Return texts of conditions other than amounts without which the request would fit.
+
+    These are the conditions on models, card memory, labels, taints and topology. Each is left out as a whole.
+    """
     wanted = ", ".join(shape.selector)
     tries: list[tuple[bool, Shape, str]] = [
         (bool(shape.models), replace(shape, models=frozenset()), OTHER_MODEL),
@@ -333,7 +345,11 @@ def _other_conditions(cluster: Cluster, shape: Shape) -> list[str]:
 
 
 def _models(cluster: Cluster, shape: Shape, rows: Rows, *, but: frozenset[str]) -> str:
-    """Return `` (T4, V100)``: the models of the devices that would serve the shape on these nodes, without ``but``."""
+    """Return text like `` (T4, V100)``: the models of the devices that would serve the shape on these nodes.
+
+    Args:
+        but: models to leave out.
+    """
     fits = CompiledShape(cluster, shape).devices(rows) if shape.gpu_count else None
     codes = set(np.unique(cluster.gpu_model[rows][fits]).tolist()) if fits is not None else set()
     names = sorted(name for name, code in cluster.models.items() if code in codes and name and name not in but)

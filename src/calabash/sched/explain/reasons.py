@@ -59,7 +59,13 @@ def reasons(compiled: CompiledShape) -> npt.NDArray[np.int8]:
 
 
 def _device_reasons(compiled: CompiledShape, fail: Callable[[Bools, Reason], None]) -> None:
-    """Apply the conditions on devices one after another; the reason is the first after which too few devices are left."""
+    """Apply the conditions on devices one after another, and report the nodes that fail.
+
+    The reason of a node is the first condition after which it has too few devices left.
+
+    Args:
+        fail: records a reason for the nodes whose entry in the array is True.
+    """
     cluster, shape = compiled.cluster, compiled.shape
     rows = np.arange(cluster.node_count)
     left: Bools = np.arange(cluster.width) < cluster.gpu_count[:, None]

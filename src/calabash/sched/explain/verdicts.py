@@ -48,7 +48,7 @@ class Verdicts:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep the ranks valid over changes of the cluster that the context itself undoes."""
+        """Keep the cached ranks valid within the context, which must undo all changes of the cluster that it makes."""
         current = self._position == self._placer.cluster.position
         yield
         if current:
@@ -92,7 +92,10 @@ class _Ranks:
         self._gpu_free, self._gpu_free_mib = _values(cluster.gpu_free_milli), _values(cluster.gpu_free_mib)
 
     def key(self, shape: Shape) -> tuple[object, ...]:
-        """Return a key that is equal for shapes that all nodes judge alike, and that differ in amounts only."""
+        """Return a key under which verdicts are shared.
+
+        Shapes of equal keys differ in requested amounts only, and all nodes judge them alike.
+        """
         return (
             # 0 milli requests no compute, 1 milli the smallest amount, and a whole device is a request of another kind.
             (shape.whole, min(shape.gpu_milli, 2), bool(shape.gpu_memory_mib), bool(shape.cpu_milli), bool(shape.memory_mib)),

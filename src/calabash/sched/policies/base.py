@@ -41,7 +41,7 @@ class ScorerBase:
         return compiled.nodes(rows, devices), devices
 
     def fullest(self, rows: Rows, devices: Bools) -> Devices:
-        """Return [rows] the fitting device with the least free compute, then the least free memory, then the lowest index.
+        """Return [rows] the fullest fitting device: least free compute, then least free memory, then lowest index.
 
         Args:
             devices: [rows, G] fitting devices.

@@ -26,7 +26,7 @@ class CombinedPolicy:
     """Weighted combination of policies.
 
     Args:
-        parts: pairs of policy and weight; the first policy chooses the device.
+        parts: the combined policies, as pairs of policy and weight; the first policy chooses the device.
     """
 
     parts: tuple[tuple[PlacementPolicy, float], ...]

@@ -53,7 +53,10 @@ class _FgdScorer(ScorerBase):
         self._static_version = -1
 
     def _renew(self) -> None:
-        """Compute [N, M] which typical requests accept the model of a node; None if none names a model."""
+        """Compute [N, M] for each node which of the M typical requests accept its device model.
+
+        The result is None if no typical request names a model.
+        """
         cluster = self.cluster
         self._static_version = cluster.static_version
         if not any(self._models):
@@ -97,7 +100,11 @@ class _FgdScorer(ScorerBase):
     def _gradients(
         self, compiled: CompiledShape, rows: Rows, fitting: Bools | None
     ) -> tuple[Floats, npt.NDArray[np.int8] | None]:
-        """Return the scores of the rows, and the best device of each if the shape is a slice."""
+        """Return the scores of the rows, and the best device of each row if the shape is a slice of one device.
+
+        Args:
+            fitting: [rows, G] devices where the shape fits; None for CPU-only shapes.
+        """
         shape, cluster = compiled.shape, self.cluster
         gaps = cluster.gpu_free_milli[rows]
         cpu = cluster.cpu_free_milli[rows]

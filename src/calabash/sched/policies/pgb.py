@@ -52,7 +52,7 @@ _FED_VCPU = (np.arange(LORENZ_POINTS * LORENZ_STEP_VCPU * FED_STEPS_PER_VCPU) + 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbWeights:
-    """Weights of the terms of the potential, in cards; ``spare`` and ``unfed`` in cards per vCPU.
+    """Weights of the terms of the potential: in cards, but ``spare`` and ``unfed`` in cards per vCPU.
 
     Args:
         block_scarce: added to ``block`` in proportion to the cube of ``SpareCpu.strength``, because requests for several cards
@@ -73,7 +73,7 @@ class PgbWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgbPolicy:
-    """PGB policy.
+    """PGB policy: place a request where it increases the potential of the nodes least.
 
     Args:
         demand: demand from which the tables are learned once; None to learn them from the requests as they arrive.
@@ -93,8 +93,8 @@ class _ScoredRows:
 
     Attributes:
         gaps: [k, G] free compute of the devices.
-        at: [k, G] index of the gaps in the tables, for the free CPU after the placement.
-        after: [k] interval of the free CPU after the placement.
+        at: [k, G] index of each gap in the tables for the free CPU that the row has after the placement.
+        after: [k] number of the interval in which the free CPU is after the placement.
         free: [k] idle cards; None if there are no blocks.
         fitting: [k, G] fitting devices; None if only amounts decide.
     """
@@ -138,7 +138,11 @@ class _PgbScorer(ScorerBase):
                 self._set_tables(learn(demand, self.cluster))
 
     def _cpu_counts(self, demand: Demand) -> bool:
-        """Return True if spare CPU has or gets a value; it depends on changes of the mix that ``distance`` does not show."""
+        """Return True if spare CPU has a value now, or would get one from this demand.
+
+        The tables must then be learned again. The value depends on changes of the demand that ``Demand.distance`` does
+        not show.
+        """
         return self._tables.spare is not None or learn_spare(demand, self.cluster) is not None
 
     def _set_tables(self, tables: Tables) -> None:
@@ -287,7 +291,10 @@ class _PgbScorer(ScorerBase):
         return -growth
 
     def _slice_growth(self, compiled: CompiledShape, scored: _ScoredRows) -> tuple[Floats, Devices]:
-        """Return [k] the least growth over the devices of each row for a slice, infinite if none fits, and [k] the device."""
+        """Return [k] the least growth of the potential by which a slice can be placed on each row, and [k] the device.
+
+        The growth is infinite where the slice fits on no device.
+        """
         shape, cluster = compiled.shape, self.cluster
         rows, gaps, after, free = scored.rows, scored.gaps, scored.after, scored.free
         if shape.gpu_milli in self._deltas or scored.at.size > _FEW_GAPS:
@@ -330,22 +337,26 @@ class _PgbScorer(ScorerBase):
         return found
 
     def _starved(self, cpu_milli: Ints, total_milli: Ints) -> Floats:
-        """Return the term of cards that will be left without CPU."""
+        """Return the term of the potential for cards that will be left without CPU.
+
+        Args:
+            cpu_milli, total_milli: free CPU and free device compute of the nodes.
+        """
         at = cpu_milli * FED_STEPS_PER_VCPU // np.maximum(total_milli, 1)
         hungry: Floats = self._hungry.take(at, mode="clip")
         hungry *= total_milli
         return hungry
 
     def _starved_one(self, cpu_milli: int, total_milli: int) -> float:
-        """Return ``_starved`` of one node."""
+        """Return the term of ``_starved`` for one node."""
         at = cpu_milli * FED_STEPS_PER_VCPU // max(total_milli, 1)
         return self._hungry.item(min(max(at, 0), len(self._hungry) - 1)) * total_milli
 
     def _spare_value(self, cpu_milli: Ints, rows: Rows, shape: Shape) -> Floats:
-        """Return [2k] the value of spare CPU of the rows after the placement and before it.
+        """Return [2k] the value of spare CPU of k rows, first after the placement of the shape and then before it.
 
         Args:
-            cpu_milli: [2k] free CPU after and before.
+            cpu_milli: [2k] free CPU of the rows after the placement and before it.
         """
         assert self._spare is not None
         memory, total = self.cluster.memory_free_mib[rows], self.cluster.gpu_sum_milli[rows]

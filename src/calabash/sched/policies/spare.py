@@ -56,10 +56,10 @@ class SpareCpu:
     usable_milli: Ints
 
     def amount_milli(self, cpu_milli: Ints, memory_mib: Ints, total_milli: Ints) -> Floats:
-        """Return [k] the spare CPU of nodes, negative if some of their cards lack CPU.
+        """Return [k] the spare CPU of k nodes in milli, negative if some of their cards lack CPU.
 
         Args:
-            cpu_milli, memory_mib, total_milli: [k] free CPU, host memory and device compute of the nodes.
+            cpu_milli, memory_mib, total_milli: [k] free CPU, free host memory and free device compute of the nodes.
         """
         spare: Floats = cpu_milli - total_milli * (self.card_cpu_milli / WHOLE_MILLI)
         if self.milli_per_mib:
@@ -103,7 +103,9 @@ def learn_spare(demand: Demand, cluster: Cluster) -> SpareCpu | None:
 
 
 def usable(sizes: Sequence[int], most_milli: int) -> Ints:
-    """Return for each k the largest sum, at most k * STEP_MILLI, of any number of the sizes.
+    """Return how much of an amount of CPU requests of some sizes can use.
+
+    Entry k is the largest sum of any number of the sizes that is at most k * STEP_MILLI.
 
     Args:
         sizes: sizes in milli.
@@ -122,10 +124,10 @@ def usable(sizes: Sequence[int], most_milli: int) -> Ints:
 
 
 def _light(per_milli: list[tuple[float, int]], share: float) -> int:
-    """Return the mean need per card of the lightest part of the demand.
+    """Return the mean need of CPU or host memory per card of the lightest part of the demand.
 
     Args:
-        per_milli: (need per milli of compute, weight) of all shapes.
+        per_milli: (need per milli of device compute, weight) of all shapes.
         share: part of the total weight that is averaged, lightest first.
     """
     per_milli.sort()
@@ -139,7 +141,10 @@ def _light(per_milli: list[tuple[float, int]], share: float) -> int:
 
 
 def _milli_per_mib(hosts: list[tuple[Shape, int]]) -> float:
-    """Return the lower quartile of CPU milli per MiB over the requests without devices; 0 if they need no memory there."""
+    """Return the CPU milli per MiB of host memory of memory-intensive requests without devices.
+
+    This is the lower quartile over all requests without devices; 0 if the requests there need no memory.
+    """
     ratios = sorted((s.cpu_milli / s.memory_mib if s.memory_mib else np.inf, n) for s, n in hosts)
     left = HUNGRY_QUANTILE * sum(n for _, n in ratios)
     for ratio, n in ratios:
@@ -150,7 +155,10 @@ def _milli_per_mib(hosts: list[tuple[Shape, int]]) -> float:
 
 
 def _sizes(hosts: list[tuple[Shape, int]]) -> list[int]:
-    """Return the most frequent CPU sizes, in milli, that cover TYPICAL_SHARE of the requests, at most SIZES_MAX."""
+    """Return the most frequent CPU sizes, in milli, of the requests without devices.
+
+    They cover TYPICAL_SHARE of these requests, but are at most SIZES_MAX.
+    """
     counts: dict[int, int] = {}
     for shape, n in hosts:
         counts[shape.cpu_milli] = counts.get(shape.cpu_milli, 0) + n

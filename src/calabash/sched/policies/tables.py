@@ -35,7 +35,7 @@ class Tables:
     """Values of free resources for one demand on one cluster.
 
     Attributes:
-        fluid_limit: largest part of the cluster's compute to which the demand can be packed (1.0 is all of it).
+        fluid_limit: largest fraction of the cluster's compute that requests of this demand can use (1.0 is all of it).
         gap_value: [1001] value of a gap of g milli, in cards.
         fed_share: [LORENZ_POINTS] part of the device demand that index * LORENZ_STEP_VCPU vCPU per card can serve.
         blocks: (devices, cpu_milli, weight) of the shapes of several devices; the weight is the shape's part of the device
@@ -147,7 +147,13 @@ def _prices(shapes: list[tuple[Shape, int]], device_count: int) -> tuple[float, 
 
 
 def _coarse(counts: dict[int, float]) -> dict[int, float]:
-    """Return at most SIZES_MAX sizes: the rarest are rounded up to the next larger one, to limit the number of patterns."""
+    """Return the demand for slices of at most SIZES_MAX sizes.
+
+    The rarest sizes are rounded up to the next larger one, to limit the number of patterns.
+
+    Args:
+        counts: demand by size in milli.
+    """
     if len(counts) <= SIZES_MAX:
         return counts
     kept = sorted([*sorted(counts, key=lambda size: counts[size] * size, reverse=True)[: SIZES_MAX - 1], WHOLE_MILLI])
@@ -160,7 +166,11 @@ def _coarse(counts: dict[int, float]) -> dict[int, float]:
 
 
 def _knapsack(prices: dict[int, float]) -> Floats:
-    """Return [1001] the value of the best filling of each gap."""
+    """Return [1001] the value, in cards, of the best filling of a gap of each size from 0 to 1000 milli.
+
+    Args:
+        prices: price in cards of each slice size in milli.
+    """
     value = np.zeros(WHOLE_MILLI + 1)
     items = [(size, price) for size, price in prices.items() if price > 0]
     for gap in range(1, WHOLE_MILLI + 1):
@@ -169,7 +179,7 @@ def _knapsack(prices: dict[int, float]) -> Floats:
 
 
 def _lorenz(shapes: list[tuple[Shape, int]]) -> Floats:
-    """Return ``Tables.fed_share``."""
+    """Return ``Tables.fed_share``: the part of the device demand that an amount of CPU per card can serve."""
     cards = np.array([shape.gpu_total_milli * count / WHOLE_MILLI for shape, count in shapes])
     vcpu_per_card = np.array([shape.cpu_milli / shape.gpu_total_milli for shape, _ in shapes])
     order = np.argsort(vcpu_per_card, kind="stable")
@@ -195,9 +205,12 @@ def _blocks(shapes: list[tuple[Shape, int]], total: float) -> tuple[tuple[int, i
 
 
 def _grouped(weights: dict[int, float], most: int) -> list[tuple[int, float]]:
-    """Return the amounts in ascending order with their weights, as at most ``most`` groups of about equal weight.
+    """Return amounts in ascending order with their weights, combined into at most ``most`` groups.
 
-    A group has its largest amount.
+    The groups have about equal weights. The amount of a group is the largest amount in it.
+
+    Args:
+        weights: weight of each amount.
     """
     amounts = sorted(weights.items())
     if len(amounts) <= most:
@@ -212,10 +225,10 @@ def _grouped(weights: dict[int, float], most: int) -> list[tuple[int, float]]:
 
 
 def _host_blocks(demand: Demand, cluster: Cluster) -> tuple[tuple[int, float], ...]:
-    """Return ``Tables.host_blocks``.
+    """Return ``Tables.host_blocks``: the CPU sizes of the CPU-only shapes with their weights.
 
-    Their weight is positive only if CPU is tight but sufficient: with plenty of CPU no request is refused, and with too little
-    some request is refused in any case.
+    The weights are positive only if CPU is tight but sufficient. With plenty of CPU no request is refused, and with too
+    little some request is refused in any case.
     """
     counts: dict[int, float] = {}
     for shape, count in demand.counts.items():

@@ -21,7 +21,7 @@ from calabash.sched.policies.base import Maker, ScorerBase, masked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyPolicy:
-    """Topology policy."""
+    """Topology policy: prefer placements that leave whole NVLink islands untouched."""
 
     name: str = "topology"
 

@@ -22,7 +22,8 @@ class Turnover:
     """CPU that requests of a cluster have recently taken and given back, up to about the CPU of the whole cluster.
 
     Attributes:
-        fills: True if at most GIVEN_BACK_MAX of the taken CPU was given back, and before the first sample.
+        fills: True if the cluster only fills up: at most the fraction GIVEN_BACK_MAX of the taken CPU was given back.
+            It is True before the first sample too.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -33,7 +34,10 @@ class Turnover:
         self._until_sample = SAMPLE_ARRIVALS
 
     def arrived(self) -> bool:
-        """Count a new request, and sample the cluster every SAMPLE_ARRIVALS. Returns True if ``fills`` has changed."""
+        """Count a new request, and sample the free CPU of the cluster at every SAMPLE_ARRIVALS-th one.
+
+        Returns True if ``fills`` has changed.
+        """
         self._until_sample -= 1
         return self._until_sample <= 0 and self._sample()
 

@@ -123,7 +123,7 @@ class FairShareInput:
         children: indices of the children of each queue.
         deserved, demand: amounts per queue and resource; demand is the running plus the waiting amount, at most the limit.
         weights: over-quota weight per queue.
-        past: decayed use above the deserved amount, per queue, in cluster seconds.
+        past: decayed use above the deserved amount, per queue, in seconds of the whole cluster.
     """
 
     children: Sequence[Sequence[int]]
@@ -134,7 +134,7 @@ class FairShareInput:
 
 
 def divide(tree: FairShareInput, capacity: Sequence[float]) -> QueueShares:
-    """Divide the capacity among all queues of the tree, as the module description says."""
+    """Divide the capacity among all queues of the tree: the guaranteed amounts first, then the surplus by weight."""
     count = len(tree.children)
     guaranteed = [[0.0] * RESOURCES for _ in range(count)]
     fair = [[0.0] * RESOURCES for _ in range(count)]
@@ -149,7 +149,12 @@ def divide(tree: FairShareInput, capacity: Sequence[float]) -> QueueShares:
 
 
 def _divide_level(tree: FairShareInput, parent: int, resource: int, guaranteed: Shares, fair: Shares) -> None:
-    """Write the shares of one resource for the children of one queue."""
+    """Divide the amounts of one queue among its children, for one resource, and store the results.
+
+    Args:
+        parent: number of the queue. resource: index of the resource in ``Amount``.
+        guaranteed, fair: shares by queue number and resource, in which those of the parent are set already.
+    """
     kids = tree.children[parent]
     demand = [tree.demand[k][resource] for k in kids]
     due = [min(tree.deserved[k][resource], d) for k, d in zip(kids, demand, strict=True)]

@@ -45,7 +45,7 @@ class Gang:
 
     @property
     def required(self) -> int:
-        """Return the number of members that must run together: ``min_member`` less those that have ended, at least 1."""
+        """Return the number of members that must run together: ``min_member`` minus the ended members, at least 1."""
         return max(1, self.min_member - self.ended)
 
     @property
@@ -61,7 +61,7 @@ class Gang:
         return max(0, self.required - len(self.running) - len(self.waiting))
 
     def changed(self) -> None:
-        """Drop what was derived from the members, after one was added, removed, started or stopped."""
+        """Drop the cached portions and units, because a member was added, removed, started or stopped."""
         self.portions = self.units = None
         self.version += 1
 
@@ -121,8 +121,8 @@ class Portion:
     def equivalence_key(self) -> EquivalenceKey | None:
         """Return a key that is equal for portions that can be started under the same conditions.
 
-        Portions of equal keys may still differ in their reservations and in the time of their last eviction. None for a
-        portion of several members, which is equivalent to no other.
+        Portions of equal keys may still differ in their reservations and in the time of their last eviction. The key is
+        None for a portion of several members, which is equivalent to no other.
         """
         gang = self.gang
         if self._version == gang.version:

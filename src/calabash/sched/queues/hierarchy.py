@@ -24,7 +24,7 @@ class Hierarchy:
         paths: numbers from the queue itself up to the root, by number.
         managed: per resource, True if any queue has a deserved amount of it. Resources that are not managed have no quota.
         leaves: names of the queues without children.
-        limited: the queues on each path that have a limit.
+        limited: by number, the queues on the path to the root that have a limit.
         deserved: deserved amounts by number; a parent without a deserved amount deserves the sum of its children's.
     """
 
@@ -127,7 +127,7 @@ def queue_too_deep(name: str, level: int) -> CalabashError:
 
 
 def _deserved(specs: Sequence[QueueSpec], children: Sequence[Sequence[int]]) -> tuple[tuple[float, ...], ...]:
-    """Return ``Hierarchy.deserved``."""
+    """Return ``Hierarchy.deserved``: the deserved amount of each queue, by number and resource."""
     found: list[tuple[float, ...]] = [ZERO] * len(children)
     for number in range(len(specs), 0, -1):  # children before their parents
         own: tuple[float, ...] = specs[number - 1].deserved

@@ -72,7 +72,10 @@ class OwnerUse:
         entry.cpu_milli -= amount.cpu_milli
 
     def undo_start(self, queue: str, owner: str) -> None:
-        """Restore the number of the owner's last start but one, because the last start failed."""
+        """Undo the effect of the owner's last start on its rank, because the start failed.
+
+        The number of the start before it becomes the owner's last start again.
+        """
         entry = self._owners[queue, owner]
         entry.last_start = entry.start_before
 

@@ -114,7 +114,7 @@ class PressureHeap:
             branch = branch.parent
 
     def _recompute(self, branch: _Branch) -> None:
-        """Compute the key of a branch; push it to the heap of the parent branch if it has changed."""
+        """Compute the key of a branch anew, and push it to the heap of the parent branch if it has changed."""
         before = branch.key, branch.first_leaf
         below: Key = ()
         branch.stale = False

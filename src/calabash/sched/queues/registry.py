@@ -58,11 +58,14 @@ class GangRegistry:
 
     @property
     def has_changed_much(self) -> bool:
-        """Return True if so many gangs have changed since the last ``take_changed`` that it is due."""
+        """Return True if many gangs have changed since the last ``take_changed``, so that it should be called soon."""
         return self._changed is None or len(self._changed) > CHANGED_MAX // 16
 
     def take_changed(self) -> set[GangKey] | None:
-        """Return the gangs whose running members changed since the last call, ended gangs included; None for all gangs."""
+        """Return the gangs whose running members changed since the last call, ended gangs included.
+
+        None means that all gangs may have changed.
+        """
         changed, self._changed = self._changed, set()
         return changed
 
@@ -138,7 +141,10 @@ class GangRegistry:
         return removed
 
     def _mark_changed(self, gang: Gang) -> None:
-        """Note that running members of the gang changed; beyond CHANGED_MAX gangs, note that all may have changed."""
+        """Note that running members of the gang changed.
+
+        When more than CHANGED_MAX gangs have changed, note instead that all may have changed.
+        """
         if self._changed is not None:
             self._changed.add(gang.key)
             if len(self._changed) > CHANGED_MAX:

@@ -25,7 +25,8 @@ class QueueTree:
         half_life_s: half-life of past use, which corrects the over-quota weights; 0 ignores past use.
 
     Attributes:
-        form: structure of the tree. use: amounts used and waiting, by queue. capacity: amount that is divided.
+        form: structure of the tree. use: amounts used and waiting, by queue.
+        capacity: amount that is divided among the queues.
     """
 
     def __init__(self, specs: Iterable[QueueSpec] = (), *, half_life_s: float = 0.0) -> None:
@@ -87,7 +88,7 @@ class QueueTree:
         """Return the first limit, from the queue up to the root, that starting ``amount`` would exceed; None if none.
 
         Args:
-            freed: amount of the queue that would be freed first.
+            freed: amount that the queue uses now and that would be freed first, by evictions.
         """
         for i in self.form.limited[self.form.index[name]]:
             spec, used = self.form.spec(i), self.use.used_at(i)
@@ -173,7 +174,15 @@ class QueueTree:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _pressure_term(self, i: int, amount: Amount, shares: QueueShares) -> tuple[float, ...]:
-        """Compute (0 in quota or 1 borrowing, highest ratio of use to fair share over all resources)."""
+        """Compute the term of ``pressure`` for one queue.
+
+        The term is a pair: 0 if the queue would be in quota or 1 if it would borrow, and the highest ratio of its use
+        to its fair share over all resources.
+
+        Args:
+            i: number of the queue.
+            amount: amount that would be added to the use of the queue.
+        """
         used = [u + a for u, a in zip(self.use.used_at(i), amount, strict=True)]
         in_quota = all(
             u <= g + EPSILON

@@ -41,7 +41,7 @@ class UnitTable:
         core, priority, started_at_s, sequence, slices: as in ``Unit``.
         gpu_milli, cpu_milli, host_memory_mib: amount of the unit.
         evictable: all members may be evicted. guarded: a member is guarded.
-        small: all members are charged the least charge of their slices.
+        small: all members are small slices, which are charged by their number and not by their size.
         surplus: for a core, the number of surplus members of the gang that run.
         rank_of: position in the eviction order; ``UNRANKED`` for rows that were added after the last ``rank``.
         use_row, use_node, use_device: one entry for each device that a unit is on, with the row of the unit; ``NO_DEVICE`` for
@@ -100,7 +100,10 @@ class UnitTable:
         return range(before, self.size)
 
     def rank(self, chosen: Bools) -> None:
-        """Compute ``rank_of`` for all rows by ``Unit.order``, unless the chosen rows all have ranks."""
+        """Compute ``rank_of``, the position in the eviction order, for all rows.
+
+        Does nothing if the chosen rows all have ranks.
+        """
         if not (self.rank_of[: len(chosen)][chosen] == UNRANKED).any():
             return
         rows = np.flatnonzero(self.alive[: self.size])
@@ -111,11 +114,11 @@ class UnitTable:
     # ---- questions ------------------------------------------------------------------------------------------------
 
     def queue_number(self, queue: str) -> int:
-        """Return the number of a queue; -1 if no unit of it has ever run."""
+        """Return the number by which the column ``queue`` names a queue; -1 if no unit of the queue has ever run."""
         return self._queues.get(queue, -1)
 
     def queue_name(self, number: int) -> str:
-        """Return the name of a queue by its number."""
+        """Return the name of the queue with a number of the column ``queue``."""
         return self._queue_names[number]
 
     def rows_of(self, gang: GangKey) -> range:
@@ -143,7 +146,10 @@ class UnitTable:
         self._grow(0, 0)
 
     def _grow(self, rows: int, uses: int) -> None:
-        """Grow the columns to at least these lengths, doubling them; do nothing if they are long enough."""
+        """Grow the columns to at least ``rows`` entries, and the ``use_`` columns to at least ``uses`` entries.
+
+        Columns that are too short are at least doubled; others are left alone.
+        """
         if self._matrices and rows <= len(self.alive) and uses <= len(self.use_row):
             return
         for names, kind, count in (
@@ -248,7 +254,7 @@ class UnitTable:
 
 
 def _uses(row: int, unit: Unit) -> Iterator[tuple[int, int, int, int, int, float]]:
-    """Yield the ``use_`` entries of a unit: row, node, device, count, slices, share."""
+    """Yield the values of the ``use_`` columns for each device of a unit: row, node, device, count, slices, share."""
     nodes: dict[int, Counter[int]] = {}
     for member in unit.members:
         nodes.setdefault(member.placement.node, Counter()).update(member.placement.devices)

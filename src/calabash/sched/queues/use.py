@@ -63,7 +63,10 @@ class QueueUse:
         return self._used[number][resource] + self._waiting[number][resource]
 
     def copy_to(self, hierarchy: Hierarchy) -> QueueUse:
-        """Return the amounts of the leaf queues that another hierarchy has too, counted in its ancestors."""
+        """Return the amounts for another hierarchy of queues.
+
+        The amounts of leaf queues that it has too are kept, and are counted in their ancestors there.
+        """
         moved = QueueUse(hierarchy)
         moved.version = self.version + 1
         for name in self._hierarchy.leaves:
