@@ -205,7 +205,7 @@ def test_what_only_the_product_may_write_is_denied_to_everybody_else(
     create(cluster, team, asking(name))
     patch = ("patch", "pod", name, "-n", team, "--type=merge", *more)
     for word in (names.PLAN, names.REQUEST, names.DIALECT):
-        assert f"annotation {word} is not for" in refusal(cluster, *patch, "-p", forged(word))
+        assert f"annotation {word} must not be changed by" in refusal(cluster, *patch, "-p", forged(word))
     before = cluster.api.get(f"{PODS.format(team)}/{name}")["metadata"]["annotations"]
     assert names.PLAN not in before
     planner = ("--as", SETTINGS.trusted_users[0], "--as-group=system:masters")
@@ -231,7 +231,7 @@ def test_the_gate_is_the_planners_to_remove(cluster: Cluster, team: str) -> None
         "-p",
         '[{"op":"remove","path":"/spec/schedulingGates"}]',
     )
-    assert "scheduling gate calabash.dev/plan is not for" in refusal(cluster, *patch)
+    assert "scheduling gate calabash.dev/plan must not be removed by" in refusal(cluster, *patch)
     cluster.kubectl("--as", SETTINGS.trusted_users[0], "--as-group=system:masters", *patch)
     assert "schedulingGates" not in cluster.api.get(f"{PODS.format(team)}/gated")["spec"]
 
