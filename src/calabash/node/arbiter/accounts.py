@@ -4,7 +4,7 @@ Theory of operation. The counter of GPU time is in the tenant's usage page, so i
 agent adds the time that the driver measured and the page did not report (``unreported_ns``, see ``node.audit``). The *credit*
 of a container is the time that it earned less the time that it used; what falls below its bound is added to the *overdraft*.
 
-A container that overdraws its account, or reported too little, is held *strictly* for some seconds: it runs in time windows
+If a container overdraws its account or reports too little, it is held *strictly* for some seconds: it runs in time windows
 even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of
 that device are charged what the driver measured, and may be owed more than usual: overlapping work makes the usage pages
 wrong for all of them. A container that respects its gate loses by this only the time that it had in excess.
@@ -20,7 +20,7 @@ from calabash.node.slots.clamped_counters import CREDIT_NS, KERNEL_NS_MAX, MS
 from calabash.node.slots.layout import PagePolicy
 
 LAG_NS_MAX = 5_000 * MS  # time that is owed to a container, or by it, is carried over up to this
-AHEAD_NS_MAX = 1_000 * MS  # what the driver has not seen after so long was not used
+AHEAD_NS_MAX = 1_000 * MS  # charged time that the driver has not measured after so long was not used
 FADING = 4  # a debt fades in so many times its length while its container takes part in no round
 ROBBED_CREDIT_NS = 500 * MS  # largest credit of a container beside one that is held strictly
 OVERDRAFT_NS = 300 * MS

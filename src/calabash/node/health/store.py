@@ -1,4 +1,4 @@
-"""Store the health of the cards in a file of the home, so that it survives a restart of the pool."""
+"""Store the health of the cards in a file in the pool's home directory, so that it survives a restart of the pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the history of a card and the state after it."""
+    """An event in the history of a card: its time, the health after it, and its cause."""
 
     at: float
     health: str
@@ -61,10 +61,10 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _HealthFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the file.
+    """Contents of the health file.
 
-    ``boot``: ID of the boot in which it was written. ``since_s``: when it was created; 0: unknown. ``clock``: start of
-    the clock of the deadlines.
+    ``boot``: ID of the boot in which it was written. ``since_s``: when it was created; 0: unknown. ``clock``: calendar
+    and monotonic time at which the clock of the deadlines was started. ``cards``: entries by UUID.
     """
 
     boot: str
@@ -74,11 +74,11 @@ class _HealthFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthStore:
-    """The file. Without a home nothing is stored. Not thread-safe by itself.
+    """The health file of a pool. Nothing is stored if ``home`` is None. Not thread-safe by itself.
 
     These attributes are valid after ``read``. ``rebooted``: the machine was restarted since the file was written.
-    ``since_s``: faults that drivers reported later are included. ``clock``: start of the clock of the deadlines; None
-    if there is none of this boot.
+    ``since_s``: time of the creation of the file; later faults in the drivers' records count for the health of cards.
+    ``clock``: start of the clock of the deadlines; None if the file has none of this boot.
     """
 
     def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:
