@@ -25,9 +25,9 @@ UNMANAGED = 10**9  # host resources that the pool does not manage: a million vCP
 
 
 def islands_of(devices: Sequence[Device]) -> list[int]:
-    """Return the NVLink island of each device: devices that reach each other, directly or through others.
+    """Return the number of the NVLink island of each device; -1 for a device without peers.
 
-    -1 for a device without peers.
+    An island is a set of devices that reach each other by NVLink, directly or through other devices.
     """
     number = {device.uuid: i for i, device in enumerate(devices)}
     island = list(range(len(devices)))
@@ -93,7 +93,7 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
 
 def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
-    """Return the scheduler's shape for ``count`` slices like ``part`` of devices like this one."""
+    """Return the scheduler's shape for a request that gets ``count`` slices like ``part`` on devices like this one."""
     charge = mode_named(mode).charge(device, part, request.policy)
     cut = bool(part.profile) and mode == MIG_MODE  # the scheduler places instances, not shares of one
     return Shape(

@@ -63,7 +63,7 @@ class DeviceSnapshot:
 
     @property
     def foreign_mib(self) -> int:
-        """Memory of unmanaged processes in MiB, at least 1 for each.
+        """Memory of unmanaged processes in MiB, at least 1 for each process.
 
         Unmanaged processes on a partition are not counted: they block that partition only.
         """

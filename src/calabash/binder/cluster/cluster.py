@@ -54,7 +54,7 @@ class BundleRequest:
     Args:
         owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and tenant.
         evictable: the bundle may be evicted in favor of other requests.
-        guarded: it may be evicted only while it uses more than its queue deserves; see ``sched.Request``.
+        guarded: it may not be evicted while it is within the guaranteed amount of its queue; see ``sched.Request``.
         movable: it may be stopped to start on other devices; see ``moves.set_movable``.
     """
 
@@ -70,7 +70,7 @@ class BundleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBundle:
-    """Start each part on its slices, once all allocations in ``after`` are gone; ``because`` explains the choice."""
+    """Start each part on its slices when all allocations in ``after`` have ended; ``because`` gives the reason."""
 
     id: AllocationId
     node: NodeName
@@ -308,7 +308,7 @@ class ClusterScheduler:
     def _moved(self, name: AllocationId, decision: Move) -> MoveBundle | Stop:
         known, by = self.known[name], AllocationId(decision.by)
         answer = _slices(self, name, decision)
-        if isinstance(answer, Misfit):  # it is stopped all the same: its old place is another's already
+        if isinstance(answer, Misfit):  # it must be stopped nevertheless: another request has got its old devices
             self.scheduler.unbind(name)
             return Stop(id=name, reason=Reason.MOVED, by=by)
         self.held_slices.add(name, known.request.bundle, enumerate(answer))

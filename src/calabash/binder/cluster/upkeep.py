@@ -17,7 +17,7 @@ from calabash.sched import set_evictable as set_evictable_in
 def set_evictable(
     cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool, guarded: bool = False
 ) -> None:
-    """Set whether a placed allocation may be evicted; ``guarded``: only while it uses more than its queue deserves.
+    """Set whether a placed allocation may be evicted; ``guarded``: not within the guaranteed amount of its queue.
 
     Does nothing if it holds no devices.
     """

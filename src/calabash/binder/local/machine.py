@@ -154,7 +154,7 @@ class LocalScheduler:
     ) -> None:
         """Place a request that already runs on the devices that the journal names.
 
-        Raises CalabashError if the devices have no room for it.
+        Raises CalabashError if the devices have too little free capacity for it.
         """
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)

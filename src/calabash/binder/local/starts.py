@@ -1,4 +1,7 @@
-"""Starts that are decided and not yet carried out: waiting for others to end, being granted, or overtaken by a stop."""
+"""Starts that are decided and not yet carried out: waiting for allocations to end, being granted, or overtaken.
+
+A start is *overtaken* if the scheduler decides to stop the request while it is being granted.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ class UnmanagedDeviceMemory:
     """Unmanaged memory of a device.
 
     Args:
-        memory_mib: memory to count as occupied; 0 if it is only on MIG partitions, which are granted as a whole.
+        memory_mib: memory to count as occupied; 0 if unmanaged processes use only partitions, because these processes
+            block their partitions and no other memory of the device.
         remedy: text that tells users how to free it.
     """
 

@@ -44,7 +44,7 @@ class MigArranger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutPartition:
-    """A compute instance: ``compute`` slices of a GPU instance, beginning at slice ``start``.
+    """A compute instance: ``compute`` compute slices of a GPU instance, beginning at compute slice ``start``.
 
     ``allocation`` is None if it is idle.
     """
@@ -62,7 +62,7 @@ class LayoutInstance:
     Args:
         place: its profile and first memory slice.
         uuid: its UUID; "" if it does not exist yet, or is divided into compute instances, which have their own.
-        state: ``used``, ``idle``, ``fixed`` (created by an administrator and kept) or ``foreign`` (not created here).
+        state: ``used``, ``idle``, ``fixed`` (idle, and never destroyed) or ``foreign`` (used by unmanaged processes).
         allocations: the allocations that use it.
         parts: its compute instances; empty if it is undivided.
     """

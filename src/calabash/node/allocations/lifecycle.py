@@ -41,7 +41,7 @@ class Witnesses:
     Args:
         entry: state in the journal; None if there is no entry.
         slot: the slot directory exists.
-        in_use: a member process lives, or a device still lists one.
+        in_use: a member process lives, or a driver still lists one on a device.
         awaited: no member process is needed yet: a process may still become the first member, or a member again.
         ending: the end of the allocation was requested.
     """

@@ -51,7 +51,7 @@ class _Held:
     populated: bool = False  # it had a live member process at the last observation
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
-        """Return the final usage records, computed once, so that a retried write gets the same ones."""
+        """Return the final usage records. They are computed once, so that a retried write writes the same records."""
         self.final_usage = usage_of(self.record) if self.final_usage is None else self.final_usage
         return self.final_usage
 
@@ -395,5 +395,5 @@ def _by_device(records: Iterable[AllocationRecord]) -> dict[DeviceUuid, DeviceHe
 
 
 def holders_of(records: Iterable[AllocationRecord], device: DeviceUuid) -> list[AllocationId]:
-    """Return the allocation of each slice of a device, in the order of the records."""
+    """Return the allocation of each held slice of a device, in the order of ``records``."""
     return [record.id for record in records for part in record.placement.slices if part.device == device]

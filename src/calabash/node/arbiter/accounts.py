@@ -294,7 +294,7 @@ def _unused_due(
     among: frozenset[AllocationId],
     elapsed_ns: int,
 ) -> dict[AllocationId, int]:
-    """Return what each container pays for the unused time of time windows.
+    """Return the time in ns that each container pays for unused time of time windows.
 
     On a busy machine launches are late. So up to ``LATE_RATIO`` of a container's time windows that it left unused are paid
     by the container that left most unused, if that is much more and as long as that one owes nothing.

@@ -84,7 +84,7 @@ class _Card:
         return pointer
 
     def timed(self, name: str, *arguments: object) -> float:
-        """Return the shortest time of TIMES calls by the card's clock, in microseconds."""
+        """Call a driver function TIMES times; return the shortest duration by the card's clock, in microseconds."""
         begun, ended, took = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
         for event in (begun, ended):
             self.call("cuEventCreate", ctypes.byref(event), 0)

@@ -105,7 +105,7 @@ class PodGroups:
         return self._pods
 
     def expire(self) -> None:
-        """Discard the known groups, so that the next call of ``all`` walks the hierarchy."""
+        """Make the next call of ``all`` walk the hierarchy."""
         self._walked_s = -math.inf
 
     def root(self) -> Path | None:

@@ -41,7 +41,7 @@ class Membership(Protocol):
         ...
 
     def group(self, allocation: AllocationId) -> int:
-        """Return the inode number of the control group of an allocation; 0 if it has none of its own."""
+        """Return the inode number of the control group of an allocation; 0 if the allocation has no separate group."""
         ...
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
@@ -53,9 +53,9 @@ class Membership(Protocol):
         ...
 
     def changed_allocations(self) -> Collection[AllocationId] | None:
-        """Return the allocations for which ``populated`` may have changed since the last call.
+        """Return the allocations for which the result of ``populated`` may have changed since the last call.
 
-        None if this form cannot tell. Called from one thread.
+        None if this form of membership cannot observe changes. Called from one thread.
         """
         ...
 

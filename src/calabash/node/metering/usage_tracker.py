@@ -187,7 +187,7 @@ class UsageTracker:
         return known[1]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
-        """Write the intervals of all allocations every CHECKPOINT_NS, so that a crash loses little."""
+        """Write the usage of all allocations every CHECKPOINT_NS, so that a crash loses only the time since then."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
@@ -321,7 +321,11 @@ def _charged_ns(entry: _Entry, index: int) -> int:
 
 
 def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
-    """Add the GPU time of a MIG instance that the driver saw beyond what the library has reported."""
+    """Add the GPU time of a MIG instance that the driver measured and the shim library did not report.
+
+    ``busy_ns`` is the driver's counter of the instance's GPU time; None: unknown. A difference up to UNTOLD_NS is a lag
+    of the library and is not added.
+    """
     told_ns = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     mark = entry.part_mark[index]
     if busy_ns is None or mark is None or busy_ns < mark[0]:

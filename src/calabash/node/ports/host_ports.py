@@ -158,7 +158,10 @@ class HostNetwork:
         log.info("ports are made again", allocation=record.id)
 
     def _require_visible(self, port: str, tenant: str) -> None:
-        """Raise NOT_FOUND unless the tenant may use the port. A port of another tenant gives the same error as none."""
+        """Raise NOT_FOUND unless the tenant may use the port.
+
+        The error is the same for a port of another tenant and for a missing port, so that it does not disclose ports.
+        """
         missing = CalabashError(
             f"there is no port {port} that tenant {tenant} may use",
             reason=Reason.NOT_FOUND,

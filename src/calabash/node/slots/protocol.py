@@ -1,7 +1,7 @@
 """Slots: directories ``alloc/<slot name>/`` with the two shared pages of an allocation.
 
 Programs read their limits from the page ``limits`` and write their use to the page ``usage``. There are two forms of
-slots with one interface: **tmpfs** for pools of root, **files** for all others and if no file system can be mounted.
+slots with one interface: **tmpfs** for pools of root, **files** for other pools and if no file system can be mounted.
 The form is chosen when the pool starts and shown in its status.
 """
 

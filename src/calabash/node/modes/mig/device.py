@@ -88,7 +88,8 @@ class MigCard:
             held: MIG devices that allocations hold.
 
         Raises:
-            CalabashError: there is no such profile, the instance has failed, there is no room, or the driver failed.
+            CalabashError: the device has no such profile, the instance has failed, instances in use overlap the place,
+                or the driver failed.
                 Instances created until then stay idle.
         """
         known = self.device.mig.profile(name) if self.device.mig is not None else None
@@ -213,7 +214,7 @@ class MigCard:
         self.learn()
 
     def _clear(self, profile: str, start: int, held: Parts) -> None:
-        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if that does not make room."""
+        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if one that must stay overlaps it."""
         geometry = self.device.mig
         assert geometry is not None
         standing = {(i.profile, i.start): i for i in self.layout.instances}

@@ -82,7 +82,7 @@ class PassthroughExecutor(ViewOnly):
             if profiles != device.vf_profiles:
                 self._tools.inventory.offer_parts(device.uuid, profiles)
 
-    # -- attachment----------------------------------------------------------------------------------------------
+    # -- attachment --------------------------------------------------------------------------------------------
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         """Check the devices. Raises NOT_PERMITTED if the pool is not root's, UNHEALTHY for an unknown device."""
