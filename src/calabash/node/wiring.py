@@ -41,7 +41,7 @@ from calabash.node.slots.protocol import Slots, choose_slots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Components of a node agent.
+    """Components of a node agent; each is described by its class.
 
     ``lock`` is held while the set of held allocations changes, and never while a driver is called.
     """

@@ -52,6 +52,7 @@ class BundleRequest:
     """A bundle with all data that determine where and when it starts.
 
     Args:
+        submitted_at_s: submission time, from which its age counts.
         owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and tenant.
         evictable: the bundle may be evicted in favor of other requests.
         guarded: it may not be evicted while it is within the guaranteed amount of its queue; see ``sched.Request``.

@@ -103,7 +103,7 @@ class DeviceAdministration:
         self.evict()
 
     def undrain(self, device: Device) -> None:
-        """Clear drain and faults of a card and of its partitions; the card takes work again after it has passed a test."""
+        """Clear drain and faults of a card and of its partitions; the card takes work again after it passes a test."""
         inventory = self._parts.inventory
         inventory.health.note(device.uuid, drained_why="", evict_at_s=0.0)
         self._notify(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))

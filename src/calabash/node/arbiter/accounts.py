@@ -48,13 +48,13 @@ class ComputeDemand:
     core_percent: int
     policy: PagePolicy
     priority: int = 0
-    waiting_count: int = 0
-    inflight_ns: int = 0
-    demand_ns: int = 0
+    waiting_count: int = 0  # launches that wait at the gate
+    inflight_ns: int = 0  # estimated GPU time of launched work that is not known to be finished
+    demand_ns: int = 0  # time of the last launch or attempt to launch; 0: none
     charged_ns: int = 0
     unreported_ns: int = 0
     seen_ns: int = 0
-    kernel_ns: int = 0
+    kernel_ns: int = 0  # length of the container's long kernels
     unmeasured_ns: int = 0  # charged so far for a kernel that was never measured and runs beside others
     paged_bytes: int = 0  # part of the container's memory that need not lie on the device
     busy_until_ns: int = 0  # expected end of the work in flight
@@ -81,12 +81,12 @@ class Account:
     """
 
     credit_ns: int = 0
-    overdraft_ns: int = 0
+    overdraft_ns: int = 0  # debt beyond its bound, less what has leaked away since
     earned_ns: int = 0
-    used_ns: int = 0
+    used_ns: int = 0  # this and the next two: values of the demand's counters at the last settlement
     unreported_ns: int = 0
     seen_ns: int = 0
-    settled_ns: int = 0
+    settled_ns: int = 0  # time of the last settlement
     strict_until_ns: int = 0
     caught_ns: int = 0
     ahead_ns: int = 0

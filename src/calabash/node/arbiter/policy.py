@@ -67,7 +67,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDevice:
-    """State of a device between two decisions; ``scheduled`` has the containers of the round."""
+    """State of a device between two decisions.
+
+    ``active`` has the containers that wanted the device at the last decision, ``scheduled`` those of the round,
+    ``accounts`` the account of every container, and ``accounted_ns`` the time of the last decision.
+    """
 
     round: Round | None = None
     previous: Round | None = None  # the round that is valid until ``round`` begins

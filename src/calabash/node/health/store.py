@@ -31,12 +31,21 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Stored health and settings of one card.
 
-    Deadlines are times of ``CardHealth.steady``; times of past events are calendar times. ``cause`` and ``since_s``:
-    why and since when the card is not healthy. ``drained_why``: reason given by the administrator. ``evict_at_s``: when
-    the allocations on it are ended; 0: never. ``figures``: the best times of its tests. ``parts``: health of its
-    partitions and services, by name. ``mode``: the one sharing mode that the administrator permits. ``replicas``,
-    ``interval``, ``spill``: settings that differ from the defaults, see ``settings``. ``reported_s``: time of the last
-    fault of the driver that is included. ``device``: its properties as last read; a lost card reports none.
+    Deadlines are times of the clock ``CardHealth.steady``; times of past events are calendar times.
+
+    Args:
+        condition: facts from which the health of the card follows.
+        cause, since_s: why and since when the card is not healthy; "" and 0 if it is healthy.
+        drained_why: reason of a drain given by the administrator.
+        evict_at_s: when the allocations on a drained card are ended; 0: never.
+        ecc_uncorrected: uncorrected memory errors at the last reading.
+        history: the last changes of health, oldest first.
+        figures: shortest durations of the steps of its tests, by name, in microseconds.
+        parts: health of its partitions and services, by name; healthy ones are left out.
+        mode: the only sharing mode that an administrator permits; "": all.
+        replicas, interval, spill: settings that an administrator changed, see ``settings``; 0 and "": the defaults.
+        reported_s: time of the last fault reported by the driver that is included in ``condition``.
+        device: properties of the card as last read, which are needed because a lost card reports none.
     """
 
     condition: HealthFacts = HealthFacts()

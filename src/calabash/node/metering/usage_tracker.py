@@ -44,7 +44,7 @@ UNTOLD_NS = 250_000_000  # largest lag of the library's report; more than this w
 
 @dataclass(slots=True)
 class _Entry:
-    """State of one allocation; lists are by index of the device within the allocation."""
+    """Usage state of one allocation; the lists have one value for each slice, in the order of the placement."""
 
     slot: OpenSlot
     device_percent: list[int]  # percentage of the device that full use of the slice is

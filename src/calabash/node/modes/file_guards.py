@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A guarded file: the user and allocation that may use it, and the previous access."""
+    """A guarded file (``path``), the user and the allocation that may use it, and its previous access (``before``)."""
 
     allocation: str
     path: str

@@ -84,7 +84,12 @@ class Examination:
 
 @dataclass(slots=True)
 class OpenSlot:
-    """Pages of one allocation and the state that is kept between two examinations."""
+    """Open pages of one allocation, and the state that the reaper keeps between two examinations.
+
+    Args:
+        lease: path of the lease file, which members lock.
+        residuals: residual memory of the allocation on each of its devices.
+    """
 
     usage: pages.UsagePage
     limits: pages.LimitsPage

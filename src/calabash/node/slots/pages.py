@@ -87,24 +87,24 @@ class DeviceUsage:
 
     used_bytes: int
     peak_bytes: int
-    denied_count: int
+    denied_count: int  # refused requests for memory
     charged_ns: int
-    inflight_ns: int
-    waiting_count: int
-    kernel_ns_max: int
+    inflight_ns: int  # estimated GPU time of work that is not known to be finished
+    waiting_count: int  # launches that wait at the gate
+    kernel_ns_max: int  # longest recent launch
     launch_count: int
-    throttled_ns: int
-    demand_ns: int
-    busy_until_ns: int
+    throttled_ns: int  # time for which launches waited at the gate
+    demand_ns: int  # time of the last launch or attempt to launch
+    busy_until_ns: int  # when the work in flight is expected to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcUsage:
     """A process entry as the process wrote it. ``pid`` is its pid in the namespace with inode ``pid_namespace``."""
 
-    index: int
+    index: int  # of the entry in the page
     state: ProcState
-    generation: int
+    generation: int  # incremented each time the entry is taken by another process
     pid: int
     host_pid: int
     start_time: int
