@@ -96,8 +96,8 @@ class Layout:
             reserves of each device.
         mig_profile: MIG profiles that it reserves on each device, joined by "&"; "": none.
         host_mib: host memory that it reserves for spilling.
-        slices, slices_max: slices in use on each device at once, and how many the sharing mode admits on a device (0: no
-            limit); both are 0 where MIG instances or whole devices are reserved.
+        slices, slices_max: slices in use on each device at once, and how many the sharing mode admits on a device (0:
+            no limit); both are 0 where MIG instances or whole devices are reserved.
         instances: for each part of each column, the index of its MIG instance in ``mig_profile``; () if no instances
             are reserved.
     """

@@ -4,7 +4,7 @@ Theory of operation. The counter of GPU time is in the tenant's usage page, so i
 agent adds the time that the driver measured and the page did not report (``unreported_ns``, see ``node.audit``). The *credit*
 of a container is the time that it earned less the time that it used; what falls below its bound is added to the *overdraft*.
 
-If a container overdraws its account or reports too little, it is held *strictly* for some seconds: it runs in time windows
+If a container overdraws its account or reports too little, it is held *strictly* for seconds: it runs in time windows
 even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of
 that device are charged what the driver measured, and may be owed more than usual: overlapping work makes the usage pages
 wrong for all of them. A container that respects its gate loses by this only the time that it had in excess.
