@@ -2,6 +2,6 @@
 
 ``local`` is the binder of one machine: it passes events to the scheduler and carries out its decisions through the node
 agent. ``cluster`` is the scheduler of many nodes for the planner. ``shapes`` converts devices and requests for both.
-The scheduler knows no sharing mode, and the sharing modes know no scheduler. Not here: permissions, HTTP, journals and
-device access.
+The scheduler does not depend on sharing modes, and sharing modes do not depend on the scheduler; the binder connects
+them. The package contains no permissions, HTTP, journals or device access.
 """

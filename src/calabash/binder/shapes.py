@@ -1,8 +1,9 @@
 """Convert a machine's devices and a ``GpuRequest`` to the scheduler's nodes and shapes. Pure.
 
-A device is its own "model" here (its UUID), so that any selector becomes an exact set of devices. A vgpu request
-without a memory amount gets the same fraction of the memory as of the compute; with devices of several sizes it is tied
-to the size on which it fits best when it is submitted.
+The scheduler selects devices by model only. So each device is a model of its own here, named by its UUID, and any
+selector of a request becomes an exact set of "models". A vgpu request without a memory amount gets the same fraction of
+the memory as of the compute. If the devices have several sizes, such a request has one shape for each size, and the
+binder chooses one of these when the request is submitted.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ UNMANAGED = 10**9  # host resources that the pool does not manage: a million vCP
 
 
 def islands_of(devices: Sequence[Device]) -> list[int]:
-    """Return the NVLink island of each device: devices that reach each other, directly or through others.
+    """Return the number of the NVLink island of each device; -1 for a device without peers.
 
-    -1 for a device without peers.
+    An island is a set of devices that reach each other by NVLink, directly or through other devices.
     """
     number = {device.uuid: i for i, device in enumerate(devices)}
     island = list(range(len(devices)))
@@ -44,7 +45,7 @@ def islands_of(devices: Sequence[Device]) -> list[int]:
 
 
 def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, memory_mib: int = 0) -> NodeSpec:
-    """Return the machine as an empty node of the scheduler."""
+    """Return the machine as a node of the scheduler on which nothing is allocated."""
     specs = [
         GpuSpec(
             model=device.uuid,
@@ -62,11 +63,10 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
 
 
 def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
-    """Return the shapes that would serve the request.
+    """Return the shapes that would serve the request: one, or one for each device size on which its memory depends.
 
-    One, or one for each device size if the memory follows the device.
-
-    Raises CalabashError: unknown mode, no mode that isolates enough, no device selected, too large for every device.
+    Raises CalabashError: unknown mode, no mode that isolates enough, no device is selected, or the request is too large
+    for every device.
     """
     chosen = [d for d in devices if selector_misfit(d, request.selector) is None]
     fitting, misfits = [], []
@@ -93,7 +93,7 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
 
 
 def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
-    """Return the scheduler's shape for ``count`` slices like ``part`` of devices like this one."""
+    """Return the scheduler's shape for a request that gets ``count`` slices like ``part`` on devices like this one."""
     charge = mode_named(mode).charge(device, part, request.policy)
     cut = bool(part.profile) and mode == MIG_MODE  # the scheduler places instances, not shares of one
     return Shape(

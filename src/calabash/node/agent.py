@@ -42,7 +42,9 @@ class NodeAgent:
     """Agent of the devices of this node. Methods may be called from any thread.
 
     Args:
-        home: directory of the pool; the agent keeps its own files below it.
+        home: directory of the pool; the agent's files are below it.
+        store: journal of allocations, usage and events.
+        drivers: drivers of the devices on this node, one for each vendor or simulation.
         library: path of the shim library that programs load.
         environment: variables that direct a program to the simulated node; empty on a machine with cards.
         one_process: set the driver's compute mode so that an exclusively allocated card accepts one process only.
@@ -95,7 +97,7 @@ class NodeAgent:
         self._granting = Granting(self._parts, library, settled=self._threads.record)
 
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Start the sharing modes, adopt allocations of an earlier agent, then start the threads.
+        """Start the sharing modes, continue the allocations that an earlier agent granted, then start the threads.
 
         Args:
             progress: called with the name of each step when it begins.
@@ -149,7 +151,7 @@ class NodeAgent:
         return self._threads.arbiter_pid
 
     def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
-        """Journal an allocation, create what its mode needs, and create its slot.
+        """Grant an allocation: write it to the journal, create the resources of its sharing mode, and create its slot.
 
         An allocation that is already held with the same placement is granted again unchanged.
 
@@ -158,8 +160,9 @@ class NodeAgent:
                 free.
 
         Raises:
-            CalabashError: nothing is held. UNHEALTHY if a device takes no work, NO_CAPACITY, NO_MEMORY, NO_CORES or
-                MODE_CONFLICT if other allocations use it, DISK_FULL, STORE_UNAVAILABLE, NOT_PERMITTED.
+            CalabashError: the grant failed and nothing is held. UNHEALTHY if a device takes no work; NO_CAPACITY,
+                NO_MEMORY, NO_CORES or MODE_CONFLICT if other allocations leave too little of a device; DISK_FULL,
+                STORE_UNAVAILABLE or NOT_PERMITTED.
         """
         granted = self._granting.grant(record, instead_of=instead_of)
         self._threads.granted()
@@ -169,8 +172,8 @@ class NodeAgent:
         """Make a process a member of an allocation. Processes that it starts later are members too.
 
         Raises:
-            CalabashError: RECLAIM, PREEMPT or CONFLICT with the reason of its end if the allocation has ended;
-                NOT_FOUND if it is unknown or the process has ended.
+            CalabashError: the allocation has ended (RECLAIM or PREEMPT if that was the reason of its end, else
+                CONFLICT), or it is unknown or the process has ended (NOT_FOUND).
         """
         allocations = self._parts.allocations
         before = allocations.get(allocation)
@@ -200,6 +203,7 @@ class NodeAgent:
         Returns False if the allocation is not held.
 
         Args:
+            reason, explanation: code and text that are journalled and shown to the user.
             gently: wait for the programs to end by themselves; send them no signal.
         """
         with self._parts.lock:
@@ -215,7 +219,7 @@ class NodeAgent:
         Args:
             processes: include the member processes of each allocation, which takes longer.
             pids: include only the pids of these processes.
-            only: leave out all other allocations.
+            only: include only these allocations; None: all.
         """
         return snapshot_reader.snapshot(self._parts, self.node, processes=processes, pids=pids, only=only)
 
@@ -229,7 +233,7 @@ class NodeAgent:
 
     @property
     def membership(self) -> str:
-        """Form of membership: ``kernel`` (control groups) or ``lease`` (lease files)."""
+        """Form in which membership of processes is recorded: ``kernel`` (control groups) or ``lease`` (lease files)."""
         return self._parts.membership.form
 
     def record(self, allocation: AllocationId) -> AllocationRecord | None:
@@ -237,7 +241,7 @@ class NodeAgent:
         return self._parts.allocations.get(allocation)
 
     def notes(self, record: AllocationRecord) -> tuple[str, ...]:
-        """Return the warnings of its mode for the user of an allocation, one line each; also after its end."""
+        """Return the warnings of the sharing mode for the user of an allocation, one line each; also after its end."""
         executor = self._parts.modes.get(record.placement.mode)
         return executor.warnings(record) if executor is not None else ()
 

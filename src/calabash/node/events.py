@@ -1,4 +1,4 @@
-"""Events of a node: logged, buffered until the journal accepts them, and reports of journal failures."""
+"""Events of a node: they are logged, and queued until the journal accepts them. Journal failures are logged too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Events:
         self._subscribers.append(changed)
 
     def changed(self) -> None:
-        """Call the subscribers: capacity may have been freed. Must not be called with a lock held."""
+        """Call the subscribers because capacity may have been freed. Must not be called while holding a lock."""
         for changed in self._subscribers:
             changed()
 

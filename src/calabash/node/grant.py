@@ -1,6 +1,7 @@
-"""Grant an allocation on a node: journal it, create what its mode needs, then create its slot.
+"""Grant an allocation on a node: journal it, create the resources of its sharing mode, then create its slot.
 
-Slow steps run without the agent's lock while the capacity is held. After a failure nothing is held.
+Slow steps run without the agent's lock; the capacity is reserved by the journalled allocation meanwhile. If a step
+fails, the earlier steps are undone and nothing is held.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ from calabash.sharing.registry import mode_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Result of a grant: the journalled allocation, environment of its program, and warnings for its user, one line each.
+    """Result of a grant.
 
-    ``devices`` are the devices of its slices, as far as they are known.
+    Args:
+        record: the journalled allocation.
+        edits: changes of the environment in which its programs run: variables, mounts and device files.
+        warnings: texts for its user, one line each.
+        devices: the devices of its slices, as far as they are known.
     """
 
     record: AllocationRecord
@@ -87,7 +92,7 @@ class Granting:
         )
 
     def _provided(self, held: AllocationRecord, executor: ModeExecutor) -> tuple[SlotDevice, ...]:
-        """Create what the mode needs, without the lock: other allocations are granted and released meanwhile."""
+        """Create the resources of the mode, without the lock, so that other allocations can be granted meanwhile."""
         try:
             for other in self._parts.modes.values():
                 if other is not executor:
@@ -133,7 +138,7 @@ class Granting:
         return self._parts.allocations.get(granted.id) or granted
 
     def _undone(self, record: AllocationRecord, executor: ModeExecutor) -> None:
-        """Remove what the mode has created for an allocation, and its ports."""
+        """Remove the resources that the mode has created for an allocation, and its network ports."""
         executor.leave(record)
         self._parts.network.leave(record)
 

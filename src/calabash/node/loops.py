@@ -26,7 +26,11 @@ class _Loop:
 
 
 class Loops:
-    """Set of periodic threads. Names are unique, except among loops that are never woken."""
+    """Set of periodic threads. Names are unique, except among loops that are never woken.
+
+    Args:
+        complain: called with each CalabashError that a function raises.
+    """
 
     def __init__(self, clock: Clock, *, complain: Callable[[CalabashError], None]) -> None:
         self._clock = clock
@@ -35,7 +39,7 @@ class Loops:
         self._stopping = threading.Event()
 
     def add(self, name: str, body: Callable[[], float | None], *, every_s: float) -> None:
-        """Add a loop that calls ``body`` in a thread of its own, ``every_s`` after it has returned, or when woken.
+        """Add a loop that calls ``body`` in a separate thread, again ``every_s`` after it has returned or when woken.
 
         A number of seconds that ``body`` returns replaces ``every_s`` for the next pause.
         """

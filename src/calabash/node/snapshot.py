@@ -16,10 +16,13 @@ from calabash.sharing.protocol import HeldSlice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceUse:
-    """Use of one slice now.
+    """Present use of one slice.
 
-    ``core_used_percent`` is of the whole device, over the last second. ``idle_s`` is the time without GPU time; 0 if
-    GPU time of the slice is not measured.
+    Args:
+        core_used_percent: GPU time of the last second, in percent of the whole device.
+        denied: number of memory requests that were refused because of the limit.
+        throttled_s: time for which launches waited because of the compute share.
+        idle_s: time since the last use of GPU time; 0 if the GPU time of the slice is not measured.
     """
 
     memory_used_mib: int = 0
@@ -34,12 +37,13 @@ class DeviceSnapshot:
     """A device with its health, its sharing mode (None if idle), and the slices held of it.
 
     Args:
-        held: slices in the order in which they were granted; ``allocations`` has the allocation of each.
+        held: held slices in the order in which they were granted.
+        allocations: the allocation of each slice in ``held``.
         reading: last reading; None if the device does not answer.
         cause: reason why the device is not healthy; "" if it is.
         orphans: allocations in use that the journal does not know; the device takes no new work until they have ended.
         unmanaged: processes on the device that have no slice of it; their memory is not granted.
-        drained: the device takes no new work while it has unmanaged processes.
+        drained: the policy of the node forbids new work on a device while it has unmanaged processes.
     """
 
     device: Device
@@ -59,7 +63,7 @@ class DeviceSnapshot:
 
     @property
     def foreign_mib(self) -> int:
-        """Memory of unmanaged processes in MiB, at least 1 for each.
+        """Memory of unmanaged processes in MiB, at least 1 for each process.
 
         Unmanaged processes on a partition are not counted: they block that partition only.
         """
@@ -71,7 +75,7 @@ class DeviceSnapshot:
         return self.beside()
 
     def beside(self, but: Collection[AllocationId] = ()) -> tuple[ModeName | None, tuple[HeldSlice, ...]]:
-        """Return ``counted`` as if the allocations of ``but`` held nothing."""
+        """Return ``counted``, without the slices of the allocations in ``but``."""
         held = self.held
         if but:
             held = tuple(h for h, name in zip(self.held, self.allocations, strict=True) if name not in but)
@@ -80,7 +84,10 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSnapshot:
-    """A held allocation: use of each slice, live processes, and whether its end was requested."""
+    """A held allocation: use of each slice, live processes, and True in ``ending`` if its end was requested.
+
+    ``processes`` and ``pids`` are empty unless the snapshot was requested with them.
+    """
 
     record: AllocationRecord
     use: tuple[SliceUse, ...]

@@ -50,10 +50,12 @@ def snapshot(
 ) -> NodeSnapshot:
     """Return a snapshot of the node.
 
-    The set of held allocations is of one moment; usage and processes are read after it, of the allocations in ``only``.
+    The set of held allocations is that of one moment. Usage and processes are read after that moment.
 
     Args:
-        pids: read only the pids of processes, which takes a fraction of the time.
+        processes: include the member processes of each allocation.
+        pids: include the pids of processes only, which takes a fraction of the time.
+        only: include only these allocations; None: all.
     """
     with parts.lock:
         found, records = devices(parts), parts.allocations.records()
@@ -83,9 +85,10 @@ def _device(parts: NodeParts, device: Device, held: DeviceHeld) -> DeviceSnapsho
 
 
 def _tenants(record: AllocationRecord) -> tuple[Process, ...]:
-    """Return the tenant's program of a brokered allocation, whose member processes are workers, if it is alive.
+    """Return the tenant's program of an allocation in mode brokered if it is alive.
 
-    Empty for standing allocations and for other modes.
+    It is no member process: the members of such an allocation are workers. Empty for standing allocations and for
+    other modes.
     """
     mode = SHARING_MODES.get(record.placement.mode)
     if mode is None or mode.isolation is not Isolation.BROKERED or record.request.standing:

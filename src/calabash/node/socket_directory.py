@@ -1,4 +1,7 @@
-"""Choose the directory of a component's Unix sockets: in the pool's home, or elsewhere if paths become too long."""
+"""Choose the directory of a component's Unix sockets: in the pool's home, or elsewhere if paths would be too long.
+
+The kernel allows PATH_BYTES_MAX bytes for the path of a socket.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ def socket_directory(home: Path, name: str, *, longest: str, make: bool = True) 
     """Return a directory for sockets: below the home, or below /run or /tmp if socket paths would be too long.
 
     Args:
-        longest: the longest path of a socket below the directory.
-        make: create the directory if it is not in the home.
+        home: the pool's home directory.
+        name: name of the component's directory.
+        longest: the longest path of a socket relative to the directory, with a leading slash.
+        make: create the directory if it is not in the home directory; there the caller creates it.
 
     Raises:
         CalabashError: NOT_PERMITTED if the directory exists and belongs to another user.

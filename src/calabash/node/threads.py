@@ -1,7 +1,7 @@
 """Periodic threads of the node agent; ``docs/concepts/threads.md`` lists them.
 
-``watch`` calls no driver, so a blocked device never delays the release of ended allocations. ``devices`` and ``events``
-call drivers and hold no lock while they do.
+Thread ``watch`` calls no driver, so a device that does not answer never delays the release of ended allocations. Other
+threads call drivers, and hold no lock while they do.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class AgentThreads:
         return self._arbiter.pid
 
     def record(self, changes: Changes) -> None:
-        """Emit events for changes of a sweep and undo what modes did for released allocations. Called under the lock."""
+        """Emit events for the changes of a sweep, and release the mode's resources and ports of released allocations.
+
+        Called under the agent's lock.
+        """
         events = self._parts.events
         for record in changes.started:
             events.emit("started", allocation=record.id)
@@ -104,7 +107,7 @@ class AgentThreads:
             events.settled()
 
     def _watch(self) -> float | None:
-        """Settle allocations; return a longer pause while none is held. A grant or an end wakes the thread."""
+        """Take the due steps for allocations; return a longer pause while none is held. A grant or an end wakes it."""
         self._settle()
         return None if self._parts.allocations.records() else EMPTY_PERIOD_S
 
@@ -137,7 +140,10 @@ class AgentThreads:
             self._changed()
 
     def _end_spoilt(self, allocation: AllocationId, how: str) -> None:
-        """End an allocation whose tenant truncated or extended its usage page: SIGKILL without a grace period."""
+        """End an allocation whose tenant has resized its usage page, with SIGKILL and without a grace period.
+
+        Without an intact page its limits cannot be enforced. ``how`` describes the change.
+        """
         with self._parts.lock:
             if not self._parts.allocations.ending(allocation):
                 self._parts.events.emit("hostile", reason=Reason.BAD_FILE, allocation=allocation, message=how)
@@ -191,7 +197,8 @@ class AgentThreads:
 def _waiting_for(driver: GpuDriver, parts: NodeParts) -> Callable[[], float | None]:
     """Return the loop body that waits for events of one driver.
 
-    The first call starts listening and then reads the faults reported before, so that no fault is lost in between.
+    The first call starts to listen for events and then reads the faults that the driver has recorded before. In this
+    order no fault is lost in between.
     """
     listening = False
 

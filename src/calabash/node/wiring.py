@@ -41,7 +41,7 @@ from calabash.node.slots.protocol import Slots, choose_slots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Components of a node agent.
+    """Components of a node agent; each is described by its class.
 
     ``lock`` is held while the set of held allocations changes, and never while a driver is called.
     """
@@ -66,9 +66,9 @@ class NodeParts:
     network: HostPorts
 
     def lives(self, allocation: AllocationId) -> bool:
-        """Return True if an allocation is in use or may still be taken.
+        """Return True if an allocation has a live member process, or is kept until it gets one.
 
-        A worker process of the pool that serves no client does not count as use.
+        A worker process of the pool does not count if it serves no client.
         """
         hosting = (executor for executor in self.modes.values() if isinstance(executor, HostingExecutor))
         return self.allocations.lives(allocation) and all(executor.needs(allocation) for executor in hosting)
@@ -95,7 +95,12 @@ def build_parts(
     """Build the components of a node agent and connect them.
 
     Args:
+        home: directory of the pool.
+        library: path of the shim library that programs load.
         environment: variables that direct a program to the simulated node; empty on a machine with cards.
+        one_process: an exclusively allocated card accepts one process only.
+        settings: default settings of cards.
+        unmanaged_policy: action on unmanaged processes.
         driver_files: location of the driver's programs if they are not in the file system of this process.
         membership: membership of processes if another component creates the control groups; None: the strongest form
             that this process may use.
@@ -216,7 +221,7 @@ def admit(membership: Membership, slots: Slots, allocation: AllocationId, proces
     """Make a process a member of an allocation, and mark it to accept sealed slots only if slots are sealed.
 
     Raises:
-        CalabashError: the process is not a member.
+        CalabashError: the process could not be made a member.
     """
     membership.enter(allocation, process)
     if slots.sealed and membership.group(allocation):

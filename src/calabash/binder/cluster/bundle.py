@@ -1,16 +1,18 @@
 """Bundles: several requests that start as one on one node, such as the containers of a pod.
 
-Theory of operation. The scheduler knows one shape for what it starts: a number of devices, each with the same amounts.
-A bundle gets such a shape by stacking. Abstract devices (*columns*) are filled one part after another: a part takes
-``count`` columns among those that are of its sharing mode and have room for it in every *phase* in which it runs (a
-phase is a set of parts that run at the same time), else new ones; the sharing mode decides if there is room. The shape
-has one device for each column, each with the most that any column needs in any phase. So the scheduler never reserves
-less than the parts use; it reserves exactly that for a bundle of one part, and for parts that stack on one device.
-Columns of different modes take whole devices, because the scheduler gives a device one mode.
+Theory of operation. A *part* is one request of a bundle. The scheduler can start only one kind of shape: a number of
+devices, each with the same amounts. A bundle gets such a shape by stacking its parts on abstract devices, called
+*columns*. The parts are stacked one after another. A part that requests ``count`` devices takes that many existing
+columns if they have its sharing mode and enough free capacity for it in every *phase* in which it runs (a phase is a
+set of parts that run at the same time); new columns are added for the rest. The sharing mode decides if a column has
+enough capacity. The shape has one device for each column, and each device has the largest amounts that any column needs
+in any phase. So the scheduler never reserves less than the parts use. It reserves exactly what they use for a bundle of
+one part, and for parts that stack on one device. If the columns have different modes, each takes a whole device,
+because the scheduler gives a device one mode.
 
-MIG instances are reserved one by one: a device gives as many of each profile as any column needs at once; parts that
-never run together use the same one. Where an idle device has no room for all of these, a whole device is partitioned
-for the column.
+MIG instances are reserved one by one: a device provides as many instances of each profile as any column needs at once,
+and parts that never run together use the same instance. If an idle device cannot hold all of these instances, a whole
+device is reserved for the column.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Views = tuple[ModeName | None, tuple[Held, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One request of a bundle."""
+    """One request of a bundle, such as that of one container; ``name`` identifies it in messages."""
 
     name: str
     request: GpuRequest
@@ -46,11 +48,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Requests that start as one.
+    """Requests that start together on one node, or not at all.
 
     Args:
-        parts: they agree in queue, gang and selector; the first one's terms count for all.
-        phases: sets of parts, by number, that run at the same time. Every part is in one of them at least.
+        parts: the requests. All have the same queue, gang and selector; other terms that apply to the whole bundle,
+            such as the priority, are taken from the first part.
+        phases: sets of parts that run at the same time, as indexes into ``parts``. Every part is in at least one phase.
     """
 
     parts: tuple[Part, ...]
@@ -79,21 +82,24 @@ class Bundle:
 
     @property
     def request(self) -> GpuRequest:
-        """The request whose terms count for all."""
+        """The first part's request, whose queue, priority and other such terms apply to the whole bundle."""
         return self.parts[0].request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A bundle on abstract devices, for one kind of device.
+    """Distribution of a bundle's parts over abstract devices (columns), calculated for one kind of device.
 
     Args:
-        columns: the parts on each device, by number.
-        mode, core_milli, memory_mib, mig_profile: what the scheduler reserves of each device.
+        columns: for each device, the parts on it, as indexes into ``Bundle.parts``.
+        mode, core_milli, memory_mib: sharing mode, compute (1000: the whole device) and memory that the scheduler
+            reserves of each device.
+        mig_profile: MIG profiles that it reserves on each device, joined by "&"; "": none.
         host_mib: host memory that it reserves for spilling.
-        slices, slices_max: slices that each device gives at once, and how many the sharing mode admits on a device; 0
-            where it does not count them.
-        instances: for each part of each column, the index of its MIG instance; () where none is reserved.
+        slices, slices_max: slices in use on each device at once, and how many the sharing mode admits on a device (0:
+            no limit); both are 0 where MIG instances or whole devices are reserved.
+        instances: for each part of each column, the index of its MIG instance in ``mig_profile``; () if no instances
+            are reserved.
     """
 
     columns: tuple[tuple[int, ...], ...]
@@ -108,7 +114,7 @@ class Layout:
 
 
 def layout(bundle: Bundle, device: Device) -> Layout | Misfit:
-    """Return how the bundle stacks on idle devices like this one, or why one of its parts never fits there."""
+    """Return the layout of the bundle on idle devices like this one, or the reason why one of its parts cannot fit."""
     columns: list[dict[int, Slice]] = []
     for number in _largest_first(bundle):
         request = bundle.parts[number].request
@@ -138,11 +144,13 @@ def placed(
     *,
     places: Sequence[Sequence[MigPlace]] = (),
 ) -> list[list[Slice]] | Misfit:
-    """Return the slices of each part, column by column on these devices.
+    """Return the slices of each part on the devices that the scheduler chose, or the reason why a sharing mode refuses.
 
     Args:
-        held: for each device its mode and the views of what others hold: a new part must fit beside each view.
-        places: for each device, where the scheduler has placed the MIG instances that it reserves.
+        found: layout of the bundle; its columns are on ``devices``, in this order.
+        held: for each device, its mode and the views of the slices that other allocations hold. A new part must fit
+            beside the slices of each view; see ``tenancy.HeldSlices.views``.
+        places: for each device, the positions at which the scheduler has placed the reserved MIG instances.
     """
     slices: list[list[Slice]] = [[] for _ in bundle.parts]
     for order, (column, device, (device_mode, views)) in enumerate(zip(found.columns, devices, held, strict=True)):
@@ -164,7 +172,8 @@ def placed(
 def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held, ...]:
     """Return the slices that the bundle holds of one device in each of its phases, without duplicates.
 
-    ``slices``: (part, its slice) on the device.
+    Args:
+        slices: slices of the bundle on one device, each with the index of its part.
     """
     found = {
         tuple(
@@ -178,7 +187,7 @@ def phases_on(bundle: Bundle, slices: Sequence[tuple[int, Slice]]) -> tuple[Held
 
 
 def mode_of(bundle: Bundle, number: int, device: Device) -> ModeName:
-    """Return the mode in which a device serves a part."""
+    """Return the sharing mode in which the device would serve part ``number`` of the bundle."""
     return mode_on(device, bundle.parts[number].request).name
 
 
@@ -199,7 +208,15 @@ def _beside(
     others_mode: ModeName | None = None,
     place: MigPlace | None = None,
 ) -> Slice | Misfit:
-    """Return the slice of a part on a device beside other parts of its bundle, in every phase in which it runs."""
+    """Return the slice that part ``number`` gets on a device which it shares with other parts of its bundle.
+
+    Returns a misfit if the part does not fit in one of the phases in which it runs.
+
+    Args:
+        column: slices of the bundle's other parts on the device, by part.
+        others, others_mode: slices that other allocations hold on the device, and the mode of these.
+        place: position of the MIG instance that the scheduler chose; None: any.
+    """
     request = bundle.parts[number].request
     mode = mode_of_device(mode_of(bundle, number, device))
     if any(mode_of_device(mode_of(bundle, other, device)) != mode for other in column):
@@ -258,7 +275,7 @@ def _reserved(bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]]
 
 
 def _spilled(bundle: Bundle) -> int:
-    """Return the host memory for what the parts that run at the same time spill together, in MiB."""
+    """Return the host memory for spilling, in MiB: the largest sum over parts that run at the same time."""
     requests = [part.request for part in bundle.parts]
     return max(sum(requests[n].count * requests[n].spill_mib for n in phase) for phase in bundle.phases)
 
@@ -266,9 +283,10 @@ def _spilled(bundle: Bundle) -> int:
 def _cut(
     bundle: Bundle, device: Device, columns: Sequence[tuple[int, ...]], mode: ModeName, profiles: Sequence[str]
 ) -> Layout:
-    """Return the layout for MIG instances, by the profile of each part.
+    """Return a layout that reserves single MIG instances; whole devices if an idle device cannot hold them together.
 
-    A whole device where they have no room beside each other.
+    Args:
+        profiles: MIG profile of each part.
     """
     turns = [_turns(bundle, column, profiles) for column in columns]
     counts: dict[str, int] = {}
@@ -292,7 +310,10 @@ def _cut(
 
 
 def _turns(bundle: Bundle, column: Sequence[int], profiles: Sequence[str]) -> dict[int, int]:
-    """Return the index of the instance of its profile for each part: the first that no part has with which it may run."""
+    """Return for each part of a column which instance of its profile it uses, counted from 0.
+
+    Two parts of the same profile get different instances if they ever run at the same time.
+    """
     found: dict[int, int] = {}
     for number in column:
         busy = {
@@ -310,7 +331,9 @@ def _largest(profile: MigProfile | None) -> tuple[int, int, str]:
 
 
 def places_of(names: Sequence[str], slices: Sequence[Slice]) -> tuple[MigPlace, ...]:
-    """Return where the instances of these profiles are on one device, given the slices there.
+    """Return the positions of the instances of these profiles on one device, found from the slices on the device.
+
+    NOWHERE stands for an instance that no slice uses.
 
     Raises CONFLICT if there are more slices than instances.
     """

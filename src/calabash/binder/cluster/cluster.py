@@ -1,8 +1,8 @@
 """Scheduler of a cluster of many nodes, for requests of several parts.
 
 ``ClusterScheduler`` is the ``Scheduler`` for the planner. Devices become nodes of kinds (``device_kinds``), a bundle
-becomes one shape (``bundle``), and every start is checked by ``sharing`` beside the slices that are held (``tenancy``)
-before it is returned, so that nothing is planned which a sharing mode refuses.
+becomes one shape (``bundle``). Before a start is returned, package ``sharing`` checks it against the slices that are
+held (``tenancy``), so that no start is planned which a sharing mode refuses.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ ANYWHERE = PlacementConstraints()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRequest:
-    """A bundle with everything that decides where and when it starts.
+    """A bundle with all data that determine where and when it starts.
 
     Args:
-        owner: owner of the request: owners take turns, and a gang is of one owner and tenant.
-        evictable: it may be evicted for others.
-        guarded: it may be evicted only where it borrows; see ``sched.Request``.
-        movable: it may be stopped to start elsewhere; see ``moves.set_movable``.
+        submitted_at_s: submission time, from which its age counts.
+        owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and tenant.
+        evictable: the bundle may be evicted in favor of other requests.
+        guarded: it may not be evicted while it is within the guaranteed amount of its queue; see ``sched.Request``.
+        movable: it may be stopped to start on other devices; see ``moves.set_movable``.
     """
 
     id: AllocationId
@@ -70,7 +71,7 @@ class BundleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBundle:
-    """Start each part on its slices, once all allocations in ``after`` are gone; ``because`` explains the choice."""
+    """Start each part on its slices when all allocations in ``after`` have ended; ``because`` gives the reason."""
 
     id: AllocationId
     node: NodeName
@@ -81,7 +82,7 @@ class StartBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveBundle:
-    """Stop the allocation: it has another place now, to make room for ``by``. See ``moves``."""
+    """Stop the allocation to free its devices for request ``by``; other devices are reserved for it. See ``moves``."""
 
     id: AllocationId
     by: AllocationId
@@ -92,9 +93,9 @@ ClusterDecision = StartBundle | MoveBundle | Stop | Wait
 
 @dataclass(slots=True)
 class KnownBundle:
-    """A request, the shapes that would serve it, and the shape by which it waits or is placed.
+    """A request, the shapes that would serve it (``choices``), and the shape of its placement or wait (``choice``).
 
-    ``as_it_lies``: ``choice`` only describes the devices that it holds, not where it could start.
+    ``as_it_lies`` is True if ``choice`` only describes the devices that the request holds, not where it could start.
     """
 
     request: BundleRequest
@@ -143,7 +144,7 @@ class ClusterScheduler:
     # ---- requests -------------------------------------------------------------------------------------------------
 
     def submit(self, request: BundleRequest) -> None:
-        """Add the request to its queue. Raises CalabashError: unknown queue, no kind of device that would do."""
+        """Add the request to its queue. Raises CalabashError: unknown queue, or no kind of device can serve it."""
         choices = self.kinds.choices(request.bundle, request.constraints)
         choice = _with_room(self.scheduler, choices) or choices[0]
         self.scheduler.submit(queued(request, choice))
@@ -175,12 +176,12 @@ class ClusterScheduler:
             self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Take the devices of a request that could not be started away: it waits again, with its old age."""
+        """Release the devices of a request that could not be started. It waits again and keeps its submission time."""
         self.scheduler.unbind(allocation)
         self._remove_placement(allocation)
 
     def wait_again(self, request: BundleRequest) -> None:
-        """Submit a request again. If no kind of device would do, it is unknown until it is submitted again."""
+        """Submit a request again. If no kind of device can serve it any more, it is dropped without an error."""
         with suppress(CalabashError):
             self.submit(request)
 
@@ -191,7 +192,7 @@ class ClusterScheduler:
     # ---- nodes and queues -----------------------------------------------------------------------------------------
 
     def put_node(self, node: ClusterNode) -> None:
-        """Insert or update a node. No request may run on a node that comes back with other devices."""
+        """Insert or update a node. If its devices have changed, the caller has removed all requests on it before."""
         before = self.nodes.get(node.name)
         if before is not None and not same_devices(before, node):
             self.remove_node(node.name)
@@ -224,7 +225,7 @@ class ClusterScheduler:
         return tuple(self.translated(self.scheduler.cycle(now_s)))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[ClusterDecision, ...]:
-        """Decide about requests submitted since the last cycle, or about all if a cycle is due."""
+        """Decide about ``newcomers`` (requests submitted since the last cycle), or about all if a cycle is due."""
         decided: list[ClusterDecision] = []
         self.unmanaged_memory.catch_up()
         self._partitions.announce_waiting(self.held_slices)
@@ -236,7 +237,7 @@ class ClusterScheduler:
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return after how many seconds a cycle is due without any event; None for never."""
+        """Return in how many seconds a cycle is due even if no event occurs; None: not before an event."""
         return due_in_s(self.scheduler, now_s)
 
     def due(self, now_s: float) -> bool:
@@ -251,7 +252,7 @@ class ClusterScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _remove_placement(self, allocation: AllocationId) -> None:
-        """Take a request's devices away. A request whose shape only described these devices is submitted again."""
+        """Release a request's devices. A request whose shape only described these devices is submitted again."""
         self.held_slices.remove(allocation)
         known = self.known[allocation]
         if known.as_it_lies:
@@ -259,7 +260,7 @@ class ClusterScheduler:
             self.wait_again(known.request)
 
     def _add_node(self, node: ClusterNode, before: ClusterNode | None = None) -> None:
-        """Take over everything of a node that may change."""
+        """Store a node and pass to the scheduler what has changed since ``before``; None: the node is new."""
         self.nodes[node.name] = node
         self.kinds.add(node.devices)
         for number, found in enumerate(node.devices):
@@ -273,7 +274,7 @@ class ClusterScheduler:
     def translated(self, decisions: Iterable[Decision]) -> Iterable[ClusterDecision]:
         """Yield the scheduler's decisions as cluster decisions, each start checked by its sharing mode."""
         decisions = tuple(decisions)
-        leaving: set[str] = set()  # requests for which all moved ones were removed from their old places
+        leaving: set[str] = set()  # requests whose moved allocations have all been removed from their old devices
         for decision in decisions:
             name = AllocationId(decision.id)
             if isinstance(decision, Bind):
@@ -308,7 +309,7 @@ class ClusterScheduler:
     def _moved(self, name: AllocationId, decision: Move) -> MoveBundle | Stop:
         known, by = self.known[name], AllocationId(decision.by)
         answer = _slices(self, name, decision)
-        if isinstance(answer, Misfit):  # it is stopped all the same: its old place is another's already
+        if isinstance(answer, Misfit):  # it must be stopped nevertheless: another request has got its old devices
             self.scheduler.unbind(name)
             return Stop(id=name, reason=Reason.MOVED, by=by)
         self.held_slices.add(name, known.request.bundle, enumerate(answer))
@@ -329,7 +330,7 @@ def _with_room(scheduler: Scheduler, choices: Sequence[Choice]) -> Choice | None
 
 
 def _slices(cluster: ClusterScheduler, name: AllocationId, decision: Bind | Move) -> list[Placement] | Misfit:
-    """Return the placements by the sharing modes' rules, beside the slices that are held now."""
+    """Return the placements of the bundle's parts, or the reason why a sharing mode refuses beside the held slices."""
     known, node = cluster.known[name], cluster.nodes[NodeName(decision.node)]
     bundle, held = known.request.bundle, cluster.held_slices
     chosen = [node.devices[i] for i in decision.placement.devices]
@@ -358,7 +359,7 @@ def _adopted(kinds: DeviceKinds, request: BundleRequest, held: Sequence[str], pr
 def _place(
     row: int, number: Mapping[DeviceUuid, int], slices: Sequence[Slice], profiles: Sequence[str]
 ) -> NodePlacement:
-    """Return where slices are, in the scheduler's numbers of nodes and devices."""
+    """Return the position of slices as a scheduler placement: node row, device indexes and MIG positions."""
     devices = tuple(sorted({number[part.device] for part in slices}))
     on = [[part for part in slices if number[part.device] == device] for device in devices]
     places = tuple(places_of(profiles, parts) for parts in on) if profiles else ()
@@ -371,7 +372,7 @@ def _anywhere(choice: Choice) -> Choice:
 
 
 def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, policy: str) -> str:
-    """Return where the request goes and why, in one line. Call it before the request holds the devices."""
+    """Return a line on where a request is placed and why. Call it before the request is added to ``tenancy``."""
     places = ", ".join(f"device {node.devices[i].device.index}" for i in devices)
     shared = sum(tenancy.is_shared((node.name, node.devices[i].device.uuid)) for i in devices)
     beside = f"{shared} of {len(devices)} shared with others already" if shared else "idle before"
@@ -379,7 +380,7 @@ def _because(node: ClusterNode, devices: Sequence[int], tenancy: HeldSlices, pol
 
 
 def queued(request: BundleRequest, choice: Choice) -> Request:
-    """Return the request as the scheduler takes it."""
+    """Return the request as the scheduler's ``Request``, with the shape of ``choice``."""
     asked = request.bundle.request
     return Request(
         id=request.id,

@@ -1,6 +1,6 @@
 """Kinds of devices in a cluster.
 
-What requests can distinguish, so that a shape is made once for thousands of equal devices.
+Devices that no request can distinguish are of one kind, so that a shape is calculated once for thousands of devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeDevice:
 
     Args:
         modes: sharing modes that the node's agent serves; empty: all.
-        foreign_mib: memory in use without an allocation.
+        foreign_mib: device memory that unmanaged processes (without an allocation) use.
         allocation_api: the only API by which the device can be requested; "": any.
     """
 
@@ -39,7 +39,7 @@ class NodeDevice:
 
     @property
     def kind(self) -> str:
-        """Name of everything that requests can select by."""
+        """Name of the device's kind, composed of all properties by which requests can select devices."""
         served = f"/{'+'.join(sorted(self.modes))}" if self.modes else ""
         spills = f"/spills {self.device.spill_mib}MiB" if self.device.spill_mib else ""
         turns = f"/{self.device.replicas} in turns" if self.device.replicas != REPLICAS else ""
@@ -50,7 +50,7 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConstraints:
-    """Constraints on nodes and devices besides the amounts; ``selector`` and ``tolerations`` as in ``Shape``.
+    """Constraints on nodes and devices besides the amounts; ``selector`` and ``tolerations`` as in ``sched.Shape``.
 
     Args:
         allocation_api: API by which the devices are requested; "": any.
@@ -90,9 +90,11 @@ class DeviceKinds:
                 self.version += 1
 
     def with_model_names(self, text: str) -> str:
-        """Return the text with kinds replaced by model names, each once in a list of kinds.
+        """Return an explanation of the scheduler with kinds replaced by model names, which users know.
 
-        Where the requested model is there, the rest of the kind is shown, because that is the difference.
+        A model name is written once in a list of kinds.
+
+        If a device of the requested model exists, the rest of the kind is shown too, because only the rest differs.
         """
         models = {sample.device.model for sample in self._samples.values()}
         text = _OTHERWISE.sub(self._describe_difference, text)
@@ -122,9 +124,9 @@ class DeviceKinds:
         return f"{model} ({rest})" if rest else model
 
     def choices(self, bundle: Bundle, constraints: PlacementConstraints) -> tuple[Choice, ...]:
-        """Return the shapes that would serve the bundle: one, or several if amounts depend on the device.
+        """Return the shapes that would serve the bundle: one, or several if the amounts depend on the kind of device.
 
-        Raises CalabashError: unknown mode, no device that is selected, too large for every kind of device.
+        Raises CalabashError: unknown mode, no device is selected, or the bundle is too large for every kind of device.
         """
         key = (_amounts(bundle), constraints)
         found = self._known.get(key)
@@ -198,7 +200,7 @@ class DeviceKinds:
 
 
 def _amounts(bundle: Bundle) -> _Amounts:
-    """Return everything in a bundle that decides about its shape."""
+    """Return all fields of a bundle that determine its shape, as a cache key."""
     parts = tuple(
         (
             r.count,

@@ -1,7 +1,8 @@
-"""Moves on a cluster, where a pod is stopped first and started elsewhere later: its new place is reserved in between.
+"""Moves on a cluster: a pod is stopped first and started elsewhere later, and its new devices are reserved in between.
 
-The scheduler has moved the allocation already. Its new place becomes that of a reservation, an allocation which is
-never evicted or moved, until the replacement starts there or the reservation is cancelled.
+When this module is called, the scheduler has already assigned new devices to the allocation. These become the devices
+of a reservation, an allocation which is never evicted or moved, until the replacement pod starts there or the
+reservation is cancelled.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from calabash.sched import set_movable as set_movable_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveReservation:
-    """Devices that are reserved for a replacement."""
+    """Devices that are reserved for the replacement of a moved pod; ``id`` is the ID of the reservation."""
 
     id: AllocationId
     node: NodeName
@@ -31,8 +32,8 @@ def set_movable(
 ) -> None:
     """Set whether a placed allocation may be moved. Does nothing if it holds no devices.
 
-    An adopted allocation has a shape that fits only where it is. It is moved by the shape of its own request, or not at
-    all.
+    An adopted allocation has a shape that describes only the devices which it holds. It becomes movable with a shape
+    calculated from its request; if no such shape has the same layout, it stays immovable.
 
     Args:
         constraints: constraints of the replacement that would start elsewhere.
@@ -59,7 +60,10 @@ def _own_choices(cluster: ClusterScheduler, known: KnownBundle) -> tuple[Choice,
 
 
 def reserve_place(cluster: ClusterScheduler, allocation: AllocationId) -> MoveReservation | None:
-    """Remove a moved allocation and reserve its new place; None if another request got the place within the same cycle."""
+    """Remove a moved allocation and reserve its new devices for the replacement pod.
+
+    None if another request got these devices within the same cycle.
+    """
     scheduler = cluster.scheduler
     running, known = scheduler.registry.running(allocation), cluster.known.get(allocation)
     if running is None or known is None:
@@ -79,9 +83,9 @@ def reserve_place(cluster: ClusterScheduler, allocation: AllocationId) -> MoveRe
 def start_reserved(
     cluster: ClusterScheduler, kept: MoveReservation, request: BundleRequest, now_s: float
 ) -> StartBundle | None:
-    """Give a reserved place to a waiting request for the same bundle.
+    """Start a waiting request for the same bundle on the devices of a reservation.
 
-    None if the sharing mode refuses, and the request waits on.
+    The reservation ends. Returns None if the sharing mode refuses the start; the request then continues to wait.
     """
     scheduler = cluster.scheduler
     running, known = scheduler.registry.running(kept.id), cluster.known[kept.id]

@@ -1,4 +1,4 @@
-"""A node of a cluster as requests see it, and its conversion to the scheduler's node."""
+"""A node of a cluster with the properties that requests can select, and its conversion to the scheduler's node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.sched import GpuSpec, NodeSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """A node as requests see it."""
+    """A node with the properties that requests can select; ``schedulable`` is False if it is cordoned."""
 
     name: NodeName
     devices: tuple[NodeDevice, ...]
@@ -28,7 +28,7 @@ def same_devices(one: ClusterNode, other: ClusterNode) -> bool:
 
 
 def spec_of(node: ClusterNode) -> NodeSpec:
-    """Return the node as the scheduler takes it."""
+    """Return the node as the scheduler's ``NodeSpec``. Host CPUs are unlimited there, since Kubernetes counts them."""
     devices = [found.device for found in node.devices]
     specs = [
         GpuSpec(

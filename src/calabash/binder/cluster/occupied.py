@@ -11,9 +11,9 @@ Spot = tuple[NodeName, int]  # node and device index
 
 
 class ClusterUnmanagedMemory:
-    """Keeps unmanaged memory from being granted; see ``local.unmanaged_memory`` for one machine.
+    """Prevents that memory which unmanaged processes use is granted; see ``local.unmanaged_memory`` for one machine.
 
-    Memory for which the scheduler has no room, because slices hold it as well, is counted as soon as these end.
+    The scheduler cannot count memory that it has already given to slices. Such memory is counted when these slices end.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -33,12 +33,12 @@ class ClusterUnmanagedMemory:
         self._count(spot)
 
     def catch_up(self) -> None:
-        """Count memory for which there was no room before. Call it before each decision."""
+        """Count memory that could not be counted before because slices held it. Call it before each decision."""
         for spot in list(self._short):
             self._count(spot)
 
     def remove_node(self, node: NodeName) -> None:
-        """Delete what is counted on a node."""
+        """Remove the unmanaged memory of all devices of a node."""
         for spot in [k for k in self._found if k[0] == node]:
             del self._found[spot]
             self._short.discard(spot)

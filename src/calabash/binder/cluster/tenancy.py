@@ -1,4 +1,4 @@
-"""Slices that are held on the devices of a cluster, as the sharing modes are asked about them."""
+"""Slices that are held on the devices of a cluster; sharing modes check new slices against them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ Place = tuple[NodeName, DeviceUuid]
 
 
 class HeldSlices:
-    """Slices by device. A holder whose parts do not all run at once is counted by its heaviest phase, in each respect."""
+    """Held slices, by device.
+
+    An allocation whose parts do not all run at once holds different slices in different phases. It is counted with its
+    most demanding phase, chosen separately for memory, compute and number of slices.
+    """
 
     def __init__(self) -> None:
         self._by_device: dict[Place, dict[AllocationId, tuple[ModeName, tuple[Held, ...]]]] = {}
         self._places: dict[AllocationId, tuple[Place, ...]] = {}
 
     def add(self, holder: AllocationId, bundle: Bundle, placements: Iterable[tuple[int, Placement]]) -> None:
-        """Add the slices of a holder. ``placements`` are (part, its placement)."""
+        """Add the slices of an allocation. ``placements`` are pairs of the index of a part and its placement."""
         here: dict[Place, list[tuple[int, ModeName, HeldSlice]]] = {}
         for number, placement in placements:
             for part in placement.slices:
@@ -37,7 +41,7 @@ class HeldSlices:
         self._places[holder] = tuple(here)
 
     def remove(self, holder: AllocationId) -> None:
-        """Remove all slices of a holder."""
+        """Remove all slices of an allocation."""
         for place in self._places.pop(holder, ()):
             there = self._by_device[place]
             del there[holder]
@@ -45,7 +49,7 @@ class HeldSlices:
                 del self._by_device[place]
 
     def rename(self, holder: AllocationId, name: AllocationId) -> None:
-        """Transfer all slices of one holder to another."""
+        """Transfer all slices of one allocation to the ID ``name``."""
         places = self._places.pop(holder, ())
         for place in places:
             there = self._by_device[place]
@@ -60,7 +64,11 @@ class HeldSlices:
         return place in self._by_device
 
     def views(self, place: Place, *, foreign_mib: int = 0) -> Views:
-        """Return the mode of a device and its slices: one view, or the heaviest ones if holders have phases."""
+        """Return the mode of a device and its held slices, with unmanaged memory (``foreign_mib``) as one more slice.
+
+        A view is a set of slices that may be in use at the same time. There is one view if no holder has more than one
+        phase, else three: each holder in its phase with the most memory, the most compute and the most slices.
+        """
         there = self._by_device.get(place, {})
         mode = next((found[0] for found in there.values()), None)
         if all(len(phases) == 1 for _, phases in there.values()):

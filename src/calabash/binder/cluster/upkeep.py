@@ -17,7 +17,7 @@ from calabash.sched import set_evictable as set_evictable_in
 def set_evictable(
     cluster: ClusterScheduler, allocation: AllocationId, *, evictable: bool, guarded: bool = False
 ) -> None:
-    """Set whether a placed allocation may be evicted, and if only while it borrows.
+    """Set whether a placed allocation may be evicted; ``guarded``: not within the guaranteed amount of its queue.
 
     Does nothing if it holds no devices.
     """
@@ -32,14 +32,14 @@ def set_evictable(
 def start_on(
     cluster: ClusterScheduler, request: BundleRequest, nodes: Iterable[str], now_s: float, *, bound: bool = False
 ) -> StartBundle | None:
-    """Start a request at once on the best of these nodes; None if none has the devices.
+    """Start a request at once on the best of these nodes; None if no node has the devices free.
 
-    The limits of its queue hold, the order in it does not.
+    The limits of its queue are respected, but the order of the requests in the queue is not.
 
     Args:
-        bound: the pod is on the node already: taints, labels and cordons do not count.
+        bound: the pod is already bound to the node, so taints, labels and cordons are ignored.
 
-    Raises CalabashError: no kind of device would do, or QUEUE_OVER_LIMIT.
+    Raises CalabashError: no kind of device can serve the request, or QUEUE_OVER_LIMIT.
     """
     scheduler = cluster.scheduler
     arrays = scheduler.cluster
@@ -84,9 +84,9 @@ def start_on(
 def rebind(
     cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], now_s: float
 ) -> StartBundle | None:
-    """Move a placed request that has not begun to the best of these nodes.
+    """Move a placed request that has not begun to run to the best of these nodes.
 
-    None if none has the devices, and it waits again.
+    None if no node has the devices free; the request then waits again.
     """
     request = cluster.known[allocation].request
     cluster.finished(allocation)
@@ -99,7 +99,10 @@ def rebind(
 
 
 def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: Iterable[str], most: int) -> list[str]:
-    """Return the first ``most`` of these nodes that have the devices for another request like this one."""
+    """Return up to ``most`` of these nodes, in order, on which another request like this one could start now.
+
+    Empty if the request is unknown.
+    """
     known = cluster.known.get(allocation)
     found: list[str] = []
     if known is None:
@@ -114,7 +117,7 @@ def nodes_with_room(cluster: ClusterScheduler, allocation: AllocationId, nodes: 
 
 
 def free_text(cluster: ClusterScheduler, name: str) -> str:
-    """Return what a node has free, in one line."""
+    """Return a line with the free devices of a node, its free memory and its free compute."""
     arrays = cluster.scheduler.cluster
     row = arrays.row_of.get(name)
     if row is None:

@@ -2,9 +2,9 @@
 
 Theory of operation. The scheduler orders a queue by priority and age. If all waiting requests were in it, a user who
 submits four thousand would be ahead of all later users, and every decision would consider all of them. So at most
-``window`` requests of one user and queue are in the order at a time; the others wait here, by priority and age, and the
-next is admitted when one of them starts or leaves. Its age counts from then. The members of a gang are admitted
-together: a gang of which some members stay outside could never start.
+``window`` requests of one user and queue are in the order at a time. The others wait here, by priority and age. When an
+admitted request starts or is withdrawn, the next one is admitted, and its age in the order counts from that moment. The
+members of a gang are admitted together, because a gang can start only if all its members are in the order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _Lane = tuple[int, str]
 
 
 class Admission:
-    """Requests that are admitted to the queue order, and those that wait for admission. Pure."""
+    """Requests that are admitted to the queue order, and requests that wait for admission. Pure.
+
+    Args:
+        window: most requests of one user and queue that are admitted at a time.
+    """
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
@@ -29,9 +33,9 @@ class Admission:
         self._inside: dict[_Lane, int] = {}
 
     def admit(self, waiting: WaitingRequest, *, at_once: bool = False) -> bool:
-        """Return True if the request is admitted now; else ``remove`` of another will return it.
+        """Add a request; return True if it is admitted now. Otherwise a later call of ``remove`` returns it.
 
-        ``at_once`` ignores the window.
+        ``at_once`` admits it even if the window is full.
         """
         lane = _lane(waiting)
         full = self._inside.get(lane, 0) >= self._window
@@ -42,7 +46,7 @@ class Admission:
         return True
 
     def remove(self, waiting: WaitingRequest) -> list[WaitingRequest]:
-        """Remove a request that has started or left; return the requests that are admitted instead."""
+        """Remove a request that has started or was withdrawn; return the requests that are admitted instead."""
         lane = _lane(waiting)
         outside = self._outside.get(lane)
         if outside is not None:
@@ -61,7 +65,7 @@ class Admission:
         return list(self._admitted.values())
 
     def count_before(self, waiting: WaitingRequest) -> int | None:
-        """Return how many requests of the same user and queue go first; None if the request is admitted."""
+        """Return how many requests of the same user and queue are ahead of it; None if the request is admitted."""
         if waiting.id in self._admitted:
             return None
         outside = self._outside.get(_lane(waiting), {})

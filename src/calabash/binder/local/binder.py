@@ -1,11 +1,12 @@
 """Binder of one machine: requests join the queue order, and decisions become grants.
 
 Theory of operation. A request is in one of four states: outside the queue order (``admission``), in it (``tracking``),
-decided (``starts``: it has devices and waits for other allocations to leave them), or being granted. ``schedule``
-advances requests as far as possible now. Decisions are made under the lock; grants, which write to disk, are not, so
-that no decision waits for a disk. The agent checks every grant against what is really held, so an outdated scheduler
-cannot promise a device twice: a grant that finds no room stays decided and is tried again, and one whose device became
-unhealthy waits in the queue again, with its old age.
+decided (``starts``: devices are chosen for it, and it waits for other allocations on these to end), or being granted.
+``schedule`` advances requests as far as possible now. Decisions are made under the lock. Grants are made without it,
+because they write to disk and no decision should wait for a disk. The agent checks every grant against the allocations
+that are really held, so an outdated scheduler cannot give a device to two requests. If a grant finds no free capacity,
+the request stays decided and the grant is tried again. If the device has become unhealthy, the request waits in the
+queue again and keeps its age.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Binder:
     """Waiting, decided and granted requests. Safe for threads.
 
     Args:
+        agent: makes the grants, and reports devices and allocations.
         queues: returns the current queue tree; called again when the scheduler is rebuilt.
         window: most requests of one user and queue that are in the queue order at a time.
         limit: time limit of one scheduler cycle; None: unlimited.
@@ -102,7 +104,7 @@ class Binder:
         )
         self._waiting = WaitingRequests(self._tracker, window=window)
 
-    # -- asking ------------------------------------------------------------------------------------------------
+    # -- requests----------------------------------------------------------------------------------------------
 
     def submit(
         self, request: GpuRequest, *, requester: Requester, command: Sequence[str], wait: bool
@@ -128,7 +130,10 @@ class Binder:
         return waiting
 
     def withdraw(self, waiting: WaitingRequest, *, why: str, error: CalabashError | None = None) -> bool:
-        """Withdraw a request; ``error`` becomes its answer. Returns False if it has been answered already."""
+        """Withdraw a request; ``error`` becomes its answer (None: it is cancelled). ``why`` is the reason for users.
+
+        Returns False if the request has been answered already.
+        """
         with self._lock:
             waiting.withdrawn = why
             if not (waiting.resolve(error) if error is not None else waiting.answer.cancel()):
@@ -139,18 +144,18 @@ class Binder:
         return True
 
     def move(self, waiting: WaitingRequest, queue: str) -> list[WaitingRequest]:
-        """Move a request to another queue, as ``WaitingRequests.move`` does; the next pass decides."""
+        """Move a request to another queue; see ``WaitingRequests.move``. It is considered there in the next pass."""
         with self._lock:
             return self._waiting.move(waiting, queue, decided=self._starts.__contains__)
 
     def room_may_have_appeared(self) -> None:
-        """Request a pass. Returns at once."""
+        """Request a scheduling pass, because capacity may have been freed. Returns at once."""
         self._passes.request()
 
     def schedule(self) -> None:
-        """Decide, and carry out decisions, as far as possible now.
+        """Make one scheduling pass: decide about requests, and carry out the decisions as far as possible now.
 
-        A pass that another thread begins after this call counts as this one.
+        Returns at once if another thread begins a pass after this call, because that pass considers the same changes.
         """
         with self._lock:
             self._asked += 1
@@ -174,14 +179,14 @@ class Binder:
             mine = self._decided + 1
 
     def close(self) -> list[WaitingRequest]:
-        """Stop deciding; return the waiting requests, unanswered."""
+        """Stop deciding; return the waiting requests, which the caller has to answer."""
         self._passes.stop()
         with self._lock:
             self._closed = True
             self._starts.clear()
             return self._waiting.clear()
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[WaitingRequest]:
         """Return all waiting requests, in the order of arrival."""
@@ -193,7 +198,7 @@ class Binder:
         return self._waiting.get(allocation)
 
     def is_placed(self, waiting: WaitingRequest) -> bool:
-        """Return True if the request has devices, and at most waits for other allocations to leave them."""
+        """Return True if devices are chosen for the request; it may still wait for other allocations on them to end."""
         return waiting.id in self._starts
 
     def explain_wait(self, waiting: WaitingRequest) -> Explanation:
@@ -204,7 +209,7 @@ class Binder:
 
     @contextmanager
     def reading(self) -> Iterator[LocalScheduler]:
-        """Return a context in which the scheduler does not change."""
+        """Return a context that holds the lock, so that the scheduler can be read and does not change."""
         with self._lock:
             yield self._tracker.scheduler
 
@@ -219,7 +224,7 @@ class Binder:
             self.wait_times.add(waiting.request.queue, outcome, waited_s)
 
     def _may_be_decided(self, waiting: WaitingRequest) -> bool:
-        """Return True if the last cycle ended before it considered the request."""
+        """Return True if the last cycle reached its time limit, so that another one may decide about the request."""
         with self._lock:
             open_ = not (self._closed or waiting.answer.done() or waiting.id in self._starts)
             return open_ and self._tracker.scheduler.unfinished
@@ -238,7 +243,7 @@ class Binder:
         return [(self._waiting[start.id], start) for start in ready]
 
     def _evict(self, stop: Stop) -> None:
-        """End a running allocation, or let a start that has not begun wait again with its old age."""
+        """End a running allocation. A start that has not been carried out is cancelled: its request waits again."""
         if self._starts.remove(stop.id) or self._starts.overtake(stop):
             return
         self._tracker.remove(stop.id)
@@ -250,7 +255,7 @@ class Binder:
             )
 
     def _grant(self, waiting: WaitingRequest, start: Start) -> bool:
-        """Grant a request; return True if others may be decided because of it."""
+        """Grant a decided request; return True if other requests may be decided as a result, by another pass."""
         record = record_of(waiting, start.placement, because=start.because, now_s=self._clock.now_s())
         try:
             with self.granting(record):
@@ -307,7 +312,7 @@ class Binder:
                 other.resolve(CalabashError(message, reason=Reason.GANG_INCOMPLETE, hint="try again"))
 
     def _remove(self, waiting: WaitingRequest) -> None:
-        """Remove a request from the queue order."""
+        """Remove a request from the queue order, from the decided starts and from the waiting requests."""
         self._starts.remove(waiting.id)
         self._tracker.remove(waiting.id)
         self._waiting.remove(waiting)
@@ -319,7 +324,7 @@ def _granted_of(key: GangKey, records: Sequence[AllocationRecord]) -> list[Alloc
 
 
 def _why_held(error: Exception) -> str:
-    """Return the error and its hint as the requester reads them."""
+    """Return the text of the error, with its hint on a second line."""
     if not isinstance(error, CalabashError):
         return str(error)
     return f"{error.marked_message}\nhint: {error.marked_hint}" if error.marked_hint else error.marked_message

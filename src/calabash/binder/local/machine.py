@@ -1,8 +1,8 @@
 """Scheduler of one machine: converts devices and requests to shapes, and decisions to placements.
 
-``LocalScheduler`` is the ``Scheduler`` for a pool. ``sharing`` decides what a sharing mode admits; here that is only
-expressed in the scheduler's terms. Every start is checked by ``sharing`` before it is returned, so that nothing is
-started which the mode refuses. The mode's own ``charge`` says how much a slice counts.
+``LocalScheduler`` is the ``Scheduler`` for a pool. Package ``sharing`` decides which slices a sharing mode admits; this
+module only expresses its rules in the scheduler's terms. ``sharing`` checks every start before it is returned, so that
+no start is made which the mode refuses. The method ``charge`` of a mode says how much of a device a slice occupies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CYCLE_EVERY_S = 1.0  # effects of time alone, such as the end of a minimum run t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start the request on these slices, once all allocations in ``after`` are gone; ``because`` explains the choice."""
+    """Start the request on these slices when all allocations in ``after`` have ended; ``because`` gives the reason."""
 
     id: AllocationId
     placement: Placement
@@ -57,7 +57,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop the allocation; it waits in its queue again. ``owed``: its devices were borrowed and are reclaimed."""
+    """Stop the allocation; its request waits in its queue again.
+
+    Args:
+        by: the request that needs its devices.
+        owed: True if the devices were borrowed from the queue of ``by`` and are reclaimed.
+    """
 
     id: AllocationId
     reason: Reason
@@ -67,7 +72,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The request waits, with the reason."""
+    """Report that the request has to wait, with the reason."""
 
     id: AllocationId
     reason: Reason
@@ -82,9 +87,9 @@ class LocalScheduler:
 
     Args:
         node: the machine's name.
-        devices: its devices; the order is kept.
+        devices: its devices; their order determines the device indexes in the scheduler.
         queues: the queue tree; requests name its leaves.
-        cpu_milli, memory_mib: host resources, if the pool manages them.
+        cpu_milli, memory_mib: host CPUs (in 1/1000) and host memory; UNMANAGED if the pool does not limit them.
         limit: time limit of one cycle; see ``Scheduler``.
     """
 
@@ -122,10 +127,13 @@ class LocalScheduler:
         run_time_s: float | None = None,
         owner: str = "",
     ) -> None:
-        """Add the request to ``request.queue``. Raises CalabashError: see ``shapes_of``, and unknown queues.
+        """Add the request to ``request.queue``. Raises CalabashError for unknown queues and as ``shapes_of``.
 
         Args:
-            owner: owner of the request: owners take turns, and a gang is of one owner and tenant.
+            submitted_at_s: submission time on the monotonic clock, from which its age counts.
+            run_time_s: expected run time; None: the one that the request states, if any.
+            owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and
+                tenant.
         """
         shapes = shapes_of(request, self.devices)
         with_room = [s for s in shapes if self.scheduler.placer.choose(s) is not None]
@@ -144,9 +152,9 @@ class LocalScheduler:
         started_at_s: float,
         owner: str = "",
     ) -> None:
-        """Place a request that runs already, as the journal says.
+        """Place a request that already runs on the devices that the journal names.
 
-        Raises CalabashError if the devices have no room for it.
+        Raises CalabashError if the devices have too little free capacity for it.
         """
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)
@@ -168,16 +176,16 @@ class LocalScheduler:
         self._partitions.remove(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Take the devices of a request that could not be started away: it waits again, with its old age."""
+        """Release the devices of a request that could not be started. It waits again and keeps its submission time."""
         self.scheduler.unbind(allocation)
         self._slices.pop(allocation, None)
 
     def runs(self, allocation: AllocationId) -> bool:
-        """Return True if the request holds devices, as far as the scheduler knows."""
+        """Return True if the scheduler has given devices to the request."""
         return allocation in self._slices
 
     def set_health(self, uuid: DeviceUuid, health: Health) -> None:
-        """Set the health of a device. One that is not healthy takes nothing new."""
+        """Set the health of a device. A device that is not healthy gets no new allocations."""
         device = self._number[uuid]
         self.devices = tuple(replace(d, health=health) if d.uuid == uuid else d for d in self.devices)
         self.scheduler.set_health(self.node, device, healthy=health is Health.HEALTHY)
@@ -197,7 +205,7 @@ class LocalScheduler:
         return self._translated(self.scheduler.cycle(now_s))
 
     def decide(self, newcomers: Iterable[AllocationId], now_s: float) -> tuple[LocalDecision, ...]:
-        """Decide about requests submitted since the last cycle, or about all if a cycle is due."""
+        """Decide about ``newcomers`` (requests submitted since the last cycle), or about all if a cycle is due."""
         decided: list[LocalDecision] = []
         self._partitions.announce_waiting(self._slices)
         for name in newcomers:
@@ -231,7 +239,7 @@ class LocalScheduler:
         return tuple(decided)
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Return after how many seconds a cycle is due without any event; None for never."""
+        """Return in how many seconds a cycle is due even if no event occurs; None: not before an event."""
         return due_in_s(self.scheduler, now_s)
 
     @property
@@ -247,7 +255,7 @@ class LocalScheduler:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
-        """Return the slices by the sharing mode's own rule, beside those that are held now."""
+        """Return the placement, or the reason why the sharing mode refuses a slice beside those that are held now."""
         request = self._requests[decision.id]
         chosen = [self.devices[i] for i in decision.placement.devices]
         slices = []
@@ -261,7 +269,7 @@ class LocalScheduler:
         return Placement(node=self.node, mode=mode_on(chosen[0], request).name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
-        """Return where the request goes and why, in one line. Call it before the request holds the devices."""
+        """Return a line on where the request is placed and why. Call it before the placement is stored."""
         request = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
         return _reason(request, placement, views, self.scheduler.placer.engine.preference)
@@ -284,7 +292,14 @@ def _reason(
     views: Sequence[tuple[Device, ModeName | None, Sequence[HeldSlice]]],
     policy: str,
 ) -> str:
-    """Return the text ``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``."""
+    """Return the explanation of a placement for users.
+
+    Example: ``device 1 at 4 (shared with others already): 2 of 4 devices had room, asked 1; policy fgd``.
+
+    Args:
+        views: every device of the machine with its mode and its held slices.
+        policy: name of the placement policy.
+    """
     number = {device.uuid: device.index for device, _, _ in views}
     busy = {device.uuid for device, _, held in views if held}
     room = sum(not isinstance(fits(device, mode, held, request), Misfit) for device, mode, held in views)
@@ -298,10 +313,10 @@ def _reason(
 
 
 def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
-    """Return in how many seconds everything is to be looked at again, though nothing happens; None if never.
+    """Return in how many seconds a cycle is due even if no event occurs; None: not before an event.
 
-    At once where the last cycle has not come to everything. Otherwise not before ``SETTLE_EVERY_S``: a decision that its
-    sharing mode refuses is taken back, and the scheduler may take it again each time.
+    0 if the last cycle reached its time limit. Otherwise at least ``SETTLE_EVERY_S``, because a decision that a sharing
+    mode refuses is undone and the scheduler may repeat it in each cycle.
     """
     if scheduler.unfinished:
         return 0.0
@@ -310,7 +325,10 @@ def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:
 
 
 def readable(reported: Explanation, devices: Sequence[Device]) -> Explanation:
-    """Return the explanation with model names instead of device UUIDs, which stand for models here."""
+    """Return the explanation with model names instead of device UUIDs.
+
+    The scheduler names UUIDs as models, because each device is a model of its own here; see ``shapes``.
+    """
     names = {d.uuid: d.model for d in devices}
 
     def plain(text: str) -> str:

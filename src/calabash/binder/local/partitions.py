@@ -1,4 +1,4 @@
-"""Waiting requests for MIG instances: the scheduler leaves room for them when it places others."""
+"""Waiting requests for MIG instances: where possible, the scheduler keeps positions free for them on the devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calabash.sched import Scheduler, Shape, set_mig_coming
 
 
 class PlacedAllocations(Protocol):
-    """Allocations that hold devices."""
+    """Set of the allocations that hold devices, of which only membership is tested."""
 
     def __contains__(self, name: AllocationId, /) -> bool: ...
 
@@ -31,9 +31,9 @@ class Partitions:
         self._profiles.pop(name, None)
 
     def announce_waiting(self, placed: PlacedAllocations) -> None:
-        """Give the scheduler the profiles of all waiting requests.
+        """Pass the MIG profiles of all waiting requests (those not in ``placed``) to the scheduler.
 
-        The next placements leave room for them where possible.
+        Where possible, the next placements keep positions free for instances of these profiles.
         """
         if self._profiles:
             waiting = (profiles for name, profiles in self._profiles.items() if name not in placed)

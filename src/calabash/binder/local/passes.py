@@ -1,7 +1,7 @@
-"""Scheduling passes in a thread of their own: many requests for a pass are served by one.
+"""Scheduling passes in a separate thread, in which one pass serves many calls that request one.
 
-Every withdrawn request and every ended program may have made room for others. A thousand of them at once would be a
-thousand passes, and each caller would wait for its own.
+Each withdrawn request and each ended program may free capacity for other requests, so a pass is needed. If a thousand
+of them come at once, a thousand passes would be slow, and each caller would wait for its own pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Passes:
-    """Calls ``one_pass`` when it is due, and then not again for ``pause_s``."""
+    """Thread that calls ``one_pass`` when a pass is due, and pauses for ``pause_s`` after each."""
 
     def __init__(self, one_pass: Callable[[], None], *, pause_s: float = PAUSE_S) -> None:
         self._one_pass = one_pass
@@ -34,7 +34,7 @@ class Passes:
         self.request_in(0.0)
 
     def request_in(self, wait_s: float) -> None:
-        """Request a pass after some seconds. Returns at once. A pass that is made earlier replaces it."""
+        """Request a pass after ``wait_s``. Returns at once. A pass that is made earlier counts as this one."""
         with self._changed:
             due_at_s = time.monotonic() + wait_s
             if due_at_s < self._due_at_s:

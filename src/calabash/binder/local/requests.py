@@ -25,7 +25,10 @@ def new_id() -> AllocationId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """The requesting user as the kernel reports it; ``process`` is None if it is not visible here."""
+    """The requesting user as the kernel reports it.
+
+    ``process`` is the requesting process; None if it is not visible to the pool, as in another PID namespace.
+    """
 
     uid: int
     user: str
@@ -34,9 +37,12 @@ class Requester:
 
 @dataclass(slots=True, kw_only=True)
 class WaitingRequest:
-    """A request without an answer; ``answer`` is resolved with Grant or CalabashError.
+    """A request that has not been answered yet.
 
-    ``withdrawn`` says why the request was withdrawn; a grant in progress is then ended.
+    Args:
+        created_at: submission time of the system clock, in seconds.
+        answer: resolved with a Grant or a CalabashError.
+        withdrawn: reason why the request was withdrawn, "" if it was not. A grant in progress is then ended.
     """
 
     id: AllocationId
@@ -69,7 +75,7 @@ class WaitingRequest:
 
 
 def record_of(waiting: WaitingRequest, placement: Placement, *, because: str, now_s: float) -> AllocationRecord:
-    """Return the allocation record that is journalled with the grant."""
+    """Return the allocation record that is journalled with the grant; ``because`` explains the placement."""
     who = waiting.requester
     return AllocationRecord(
         id=waiting.id,
@@ -88,7 +94,7 @@ def record_of(waiting: WaitingRequest, placement: Placement, *, because: str, no
 
 
 def gang_key(uid: int, request: GpuRequest) -> GangKey:
-    """Return what the members of one gang have in common."""
+    """Return the key that all members of a gang have in common: user ID, tenant, queue and gang name."""
     return (uid, request.tenant, request.queue, request.gang)
 
 

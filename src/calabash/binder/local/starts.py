@@ -1,4 +1,7 @@
-"""Starts that are decided and not yet carried out: waiting for others to end, being granted, or overtaken by a stop."""
+"""Starts that are decided and not yet carried out: waiting for allocations to end, being granted, or overtaken.
+
+A start is *overtaken* if the scheduler decides to stop the request while it is being granted.
+"""
 
 from __future__ import annotations
 
@@ -30,44 +33,49 @@ class Starts:
             self._decided[start.id] = start
 
     def take_ready(self, gone: Callable[[AllocationId], bool]) -> list[Start]:
-        """Return the starts whose predecessors are all gone; they are being granted from now on."""
+        """Return the starts for which all allocations that had to end first have ended, and mark them as being granted.
+
+        ``gone`` returns True for an allocation that has ended.
+        """
         ready = [s for s in self._decided.values() if all(gone(other) for other in s.after)]
         for start in ready:
             self._granting[start.id] = self._decided.pop(start.id)
         return ready
 
     def end_grant(self, allocation: AllocationId) -> Stop | None:
-        """End an attempt to grant; return the stop that was decided meanwhile, if any."""
+        """Note that an attempt to grant has ended; return the stop that was decided meanwhile, if any."""
         self._granting.pop(allocation, None)
         return self._overtaken.pop(allocation, None)
 
     def retry(self, start: Start, *, held: str = "") -> None:
-        """Keep a start decided for which there was no room yet.
+        """Return a start from "being granted" to "decided" because its devices were not free yet; it is tried again.
 
-        ``held``: what keeps it from its devices besides other allocations.
+        Args:
+            held: text on an obstacle other than allocations that have not ended; "": none.
         """
         self.end_grant(start.id)
         self._held[start.id] = held
         self._decided[start.id] = start
 
     def note_refusal(self, start: Start) -> bool:
-        """Note that the node refused a placement.
+        """Note that the node agent refused a placement.
 
-        Returns True if another placement is to be tried at once: the last refusal was of another one.
+        Returns True if the request is to be decided again at once. False if the agent refused the same placement
+        before, so that an immediate retry would repeat forever.
         """
         before, self._refused[start.id] = self._refused.get(start.id), start.placement
         return before != start.placement
 
     def remove(self, allocation: AllocationId) -> bool:
-        """Remove a start that was granted or is not to be made. Returns False if it was not decided."""
+        """Remove a start that was granted or is cancelled. Returns False if it was not in state "decided"."""
         self._refused.pop(allocation, None)
         self._held.pop(allocation, None)
         return self._decided.pop(allocation, None) is not None
 
     def overtake(self, stop: Stop) -> bool:
-        """Note the stop of a start that is being granted, to be ended after the grant.
+        """Note that the scheduler has stopped a start while it is being granted. ``end_grant`` returns this stop later.
 
-        Returns False if it is not being granted.
+        Returns False if the start is not being granted.
         """
         if stop.id not in self._granting:
             return False

@@ -13,9 +13,10 @@ from calabash.sharing.registry import mode_of_device
 
 
 def read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, UnmanagedDeviceMemory]]:
-    """Return all devices, and their unmanaged memory.
+    """Return all devices, and the memory that unmanaged processes use on each.
 
-    A device takes nothing new if an unknown process is on it, or if it is in another mode than it is pinned to.
+    A device is returned as DRAINING, so that it gets no new allocations, if the agent closes it because of an unmanaged
+    process or an orphaned allocation, or if it is still used in another mode than the one to which it is pinned.
     """
     found = agent.devices()
     devices = [
@@ -26,7 +27,7 @@ def read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, Unman
 
 
 def _leaves_its_mode(state: DeviceSnapshot) -> bool:
-    """Return True if the device is still used in another mode than its operator has pinned since."""
+    """Return True if the device is still used in another mode than the one to which an administrator has pinned it."""
     kept = state.device.pinned
     return bool(kept) and state.mode is not None and kept not in (state.mode, mode_of_device(state.mode))
 

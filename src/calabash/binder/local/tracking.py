@@ -1,8 +1,8 @@
 """State of the machine's scheduler: devices and their health, running allocations, and the queue order.
 
-The scheduler uses the monotonic clock and the devices of one moment; journal and agent use the system clock and the
-present devices. ``Tracker`` converts between them. When a device's figures change, the scheduler is rebuilt from what
-is held and what waits, each with its age.
+The scheduler uses the monotonic clock, and the devices as they were when it was built. Journal and agent use the system
+clock and the present devices. ``Tracker`` converts between them. When the memory or another fixed property of a device
+changes, the scheduler is rebuilt from the held allocations and the waiting requests, which keep their ages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class Tracker:
-    """The machine's scheduler, and what was passed to it. The caller holds a lock.
+    """The machine's scheduler, and the requests and devices that were passed to it. The caller holds a lock.
 
     Args:
+        held: allocations that are held when the tracker is created.
         queues: returns the current queue tree.
         limit: time limit of one cycle; None: unlimited.
     """
@@ -62,7 +63,7 @@ class Tracker:
         return self._clock.monotonic_ns() / 1e9
 
     def submit(self, waiting: WaitingRequest, *, since_s: float | None = None) -> None:
-        """Add a request to the queue order, with an age from ``since_s``.
+        """Add a request to the queue order. Its age counts from ``since_s`` on the monotonic clock; None: from now.
 
         Raises CalabashError if it can never be granted.
         """
@@ -77,18 +78,18 @@ class Tracker:
         return None if found is None else found[1]
 
     def remove(self, allocation: AllocationId) -> None:
-        """Remove a request from the queue order, or its devices."""
+        """Remove a request from the queue order; if it has devices in the scheduler, these become free."""
         self._submitted.pop(allocation, None)
         self._newcomers.pop(allocation, None)
         self._running.discard(allocation)
         self.scheduler.finished(allocation)
 
     def unbind(self, allocation: AllocationId) -> None:
-        """Take the devices of a request that could not be granted away: it waits again, with its old age."""
+        """Release the devices of a request that could not be granted. It waits again and keeps its submission time."""
         self.scheduler.unbind(allocation)
 
     def set_running(self, record: AllocationRecord) -> None:
-        """Note that a granted request holds its devices."""
+        """Note that a request was granted, so that the scheduler counts its devices as held."""
         self._submitted.pop(record.id, None)
         if not self.scheduler.runs(record.id):  # the scheduler was rebuilt during the grant
             self.scheduler.finished(record.id)
@@ -96,7 +97,7 @@ class Tracker:
         self._running.add(record.id)
 
     def decide(self) -> tuple[LocalDecision, ...]:
-        """Decide about newcomers if nothing else has changed, else about all requests."""
+        """Decide about the requests submitted since the last call; if there are none, about all requests."""
         newcomers, self._newcomers = self._newcomers, {}
         if newcomers:
             return self.scheduler.decide(newcomers, self.now_s())
@@ -109,12 +110,12 @@ class Tracker:
         *,
         foreign: Mapping[DeviceUuid, UnmanagedDeviceMemory] = NO_UNMANAGED_MEMORY,
     ) -> bool:
-        """Take over health, unmanaged memory, and what has ended.
+        """Update the scheduler: health, MIG instances and unmanaged memory of devices, and allocations that have ended.
 
         Returns False if the scheduler was rebuilt: earlier decisions are void.
 
         Args:
-            held: returns what is held now; called after the devices were read.
+            held: returns the allocations that are held now; called after the devices were read.
             foreign: unmanaged memory by device.
         """
         known = {d.uuid: d for d in self.scheduler.devices}

@@ -1,6 +1,6 @@
-"""Unmanaged memory of one machine's devices.
+"""Unmanaged memory of one machine's devices: memory that processes without an allocation use.
 
-Memory of processes without an allocation, which the scheduler counts as occupied.
+The scheduler counts it as occupied, so that it is not granted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from calabash.sharing.foreign import FOREIGN_MODE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmanagedDeviceMemory:
-    """Unmanaged memory of a device; 0 if it is on partitions that no allocation uses.
+    """Unmanaged memory of a device.
 
-    ``remedy`` tells users how to free it.
+    Args:
+        memory_mib: memory to count as occupied; 0 if unmanaged processes use only partitions, because these processes
+            block their partitions and no other memory of the device.
+        remedy: text that tells users how to free it.
     """
 
     memory_mib: int
@@ -25,7 +28,7 @@ class UnmanagedDeviceMemory:
 
 
 class UnmanagedMemory:
-    """Keeps unmanaged memory from being granted, and its devices from being granted exclusively.
+    """Prevents that unmanaged memory is granted, and that a device with unmanaged processes is granted exclusively.
 
     Args:
         number: index of each device in the scheduler's one node.
@@ -56,9 +59,9 @@ class UnmanagedMemory:
         state.freed()
 
     def is_counted(self) -> bool:
-        """Return True if all of it is counted.
+        """Return True if the unmanaged memory of all devices is counted as occupied.
 
-        Memory on a device in a mode without shared memory is counted once that mode has ended.
+        On a device in a mode that does not divide memory, it cannot be counted before the device leaves that mode.
         """
         return self._occupied.keys() == {uuid for uuid, foreign in self._reported.items() if foreign.memory_mib}
 

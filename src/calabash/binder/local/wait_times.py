@@ -19,7 +19,7 @@ class WaitOutcome(StrEnum):
 
 
 class WaitTimes:
-    """Counts since the start. Safe for threads."""
+    """Distributions of the waiting times since the pool was started. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,6 +34,6 @@ class WaitTimes:
                 del self._found[next(iter(self._found))]
 
     def all(self) -> list[tuple[str, WaitOutcome, Distribution]]:
-        """Return the distribution of every queue and outcome that there was, in seconds."""
+        """Return the distribution, in seconds, of every pair of queue and outcome for which a wait was counted."""
         with self._lock:
             return [(queue, outcome, found.copy()) for (queue, outcome), found in self._found.items()]

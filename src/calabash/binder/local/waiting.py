@@ -1,4 +1,4 @@
-"""Waiting requests of one machine: all that are not answered, and which of them are in the scheduler's queue order."""
+"""Waiting requests of one machine: all unanswered requests, and which of them are in the scheduler's queue order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ WAITING_MAX = 20_000
 
 
 class WaitingRequests:
-    """Waiting requests, kept in agreement with the scheduler. The caller holds a lock."""
+    """Waiting requests. Admitted requests are passed to the scheduler through ``tracker``. The caller holds a lock.
+
+    Args:
+        window: most requests of one user and queue that are in the queue order at a time.
+    """
 
     def __init__(self, tracker: Tracker, *, window: int) -> None:
         self._tracker = tracker
@@ -38,7 +42,7 @@ class WaitingRequests:
         return [w for w in self._waiting.values() if w.gang_key == key]
 
     def explain_wait(self, waiting: WaitingRequest) -> Explanation | None:
-        """Return how many requests of the same user and queue go first; None if the request is in the queue order."""
+        """Return a text on how many requests of the same user and queue go first; None if it is in the queue order."""
         before = self._admission.count_before(waiting)
         if before is None:
             return None
@@ -46,7 +50,10 @@ class WaitingRequests:
         return Explanation(reason=Reason.USER_LIMIT, summary=f"{before} requests of {mine} go first")
 
     def add(self, waiting: WaitingRequest, *, at_once: bool) -> bool:
-        """Add a request; return True if it is in the queue order now. Raises CalabashError if it can never be granted."""
+        """Add a request; return True if it is in the queue order now. ``at_once`` ignores the window.
+
+        Raises CalabashError if the request can never be granted, or CONFLICT if WAITING_MAX requests wait.
+        """
         if len(self._waiting) >= WAITING_MAX:
             raise CalabashError(f"{WAITING_MAX} requests wait already", reason=Reason.CONFLICT, hint="try later")
         self._waiting[waiting.id] = waiting
@@ -60,7 +67,7 @@ class WaitingRequests:
         return admitted
 
     def remove(self, waiting: WaitingRequest) -> bool:
-        """Remove an answered request; return True if others were admitted instead."""
+        """Remove an answered request; return True if other requests were admitted instead."""
         self._waiting.pop(waiting.id, None)
         return self._submit_admitted(self._admission.remove(waiting))
 
@@ -77,10 +84,10 @@ class WaitingRequests:
     def move(
         self, waiting: WaitingRequest, queue: str, *, decided: Callable[[AllocationId], bool]
     ) -> list[WaitingRequest]:
-        """Move a request, and its gang, to another queue, each with its age; return the moved requests.
+        """Move a request and the other members of its gang to another queue; return the moved requests.
 
-        Raises CONFLICT if one of them has been answered or is ``decided``, and CalabashError if the queue refuses; then
-        all stay where they were.
+        All keep their ages. Raises CONFLICT if one of them has been answered or if ``decided`` returns True for it, and
+        CalabashError if the queue refuses one; then all stay in their old queue.
         """
         moved = self.members(waiting.gang_key) if waiting.gang_key is not None else [waiting]
         placed = [w.id for w in moved if decided(w.id) or w.answer.done()]
@@ -105,9 +112,10 @@ class WaitingRequests:
         return moved
 
     def rename(self, waiting: WaitingRequest, name: AllocationId) -> None:
-        """Let a request wait under another ID, with its age.
+        """Change the ID of a waiting request, which keeps its age.
 
-        Its grant was ended before it was reported, and is journalled under the old ID.
+        The new ID is needed because a grant of this request was ended before it was reported to the requester, and that
+        grant is journalled under the old ID.
         """
         since_s = self._tracker.submitted_at_s(waiting.id)
         self._leave_order(waiting)

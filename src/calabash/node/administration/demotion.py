@@ -1,7 +1,7 @@
 """Lower compute shares to best-effort temporarily and restore them.
 
-The granted policy stays in the journal. Only the policy word in the slot's limits page changes; the arbiter reads it at
-its next poll. It is recomputed at each call, so an interrupted pool leaves nothing to restore.
+The granted policy stays in the journal. Only the policy in the slot's limits page changes, which the arbiter reads at
+its next poll. Each call computes it anew from the journal, so nothing has to be restored after a crash of the pool.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class DeviceAdministration:
         )
 
     def entry(self, device: Device) -> CardEntry:
-        """Return the stored health of a device, with deadlines converted to the present calendar time."""
+        """Return the stored health and settings of a card, with deadlines converted to the present calendar time."""
         health = self._parts.inventory.health
         entry, ahead_s = health.entry(device.uuid), health.steady.ahead_s()
         evict_at_s, hold_s = entry.evict_at_s, entry.condition.hold_until_s
@@ -103,7 +103,7 @@ class DeviceAdministration:
         self.evict()
 
     def undrain(self, device: Device) -> None:
-        """Clear drain and faults of a card and of its partitions; the card takes work again once it passes a test."""
+        """Clear drain and faults of a card and of its partitions; the card takes work again after it passes a test."""
         inventory = self._parts.inventory
         inventory.health.note(device.uuid, drained_why="", evict_at_s=0.0)
         self._notify(inventory.health.happened(device.uuid, HealthEvent.UNDRAIN, "put back by an operator"))
@@ -167,7 +167,7 @@ class DeviceAdministration:
 
     @property
     def is_resting(self) -> bool:
-        """Return True if all cards are healthy and none is drained with a deadline: no step is due until health changes."""
+        """True if all cards are healthy and none is drained with a deadline, so no step is due before a change."""
         health = self._parts.inventory.health
         return all(
             device.health is Health.HEALTHY and not entry.evict_at_s and entry.condition.step is None

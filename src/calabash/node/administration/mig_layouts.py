@@ -34,13 +34,17 @@ class MigArranger(Protocol):
     """The executor of a mode that creates MIG instances."""
 
     def arrange(self, device: DeviceUuid, places: Sequence[Place]) -> None:
-        """Replace the instances of an idle card by these (profile, first memory slice); they are kept when idle."""
+        """Replace the instances of an idle card by the given ones, which are kept even while no allocation uses them.
+
+        Args:
+            places: profile and first memory slice of each instance.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutPartition:
-    """A compute instance: ``compute`` slices of a GPU instance, beginning at slice ``start``.
+    """A compute instance: ``compute`` compute slices of a GPU instance, beginning at compute slice ``start``.
 
     ``allocation`` is None if it is idle.
     """
@@ -53,7 +57,15 @@ class LayoutPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutInstance:
-    """A GPU instance of a card and the allocations that use it; ``parts`` are its compute instances if it is divided."""
+    """A GPU instance of a card.
+
+    Args:
+        place: its profile and first memory slice.
+        uuid: its UUID; "" if it does not exist yet, or is divided into compute instances, which have their own.
+        state: ``used``, ``idle``, ``fixed`` (idle, and never destroyed) or ``foreign`` (used by unmanaged processes).
+        allocations: the allocations that use it.
+        parts: its compute instances; empty if it is undivided.
+    """
 
     place: Place
     uuid: str
@@ -66,7 +78,13 @@ class LayoutInstance:
 class CardLayout:
     """A card that supports MIG, with its instances in the order of their first memory slice.
 
-    ``taken`` is True if an allocation, an orphan, an unmanaged process or a foreign instance uses the card.
+    Args:
+        geometry: the MIG profiles and positions that the card supports.
+        mode: sharing mode of the slices that are held; None if none is held.
+        state: positions occupied by instances that are in use.
+        idle: existing instances that no allocation uses.
+        instances: all instances, used or not.
+        taken: True if an allocation, an orphan, an unmanaged process or a foreign instance uses the card.
     """
 
     device: Device
@@ -86,7 +104,7 @@ class CardLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstance:
-    """The card and position that an instance would get; ``card`` is None if it fits nowhere."""
+    """The card and position that an instance of ``profile`` would get; both are None if it fits on no card."""
 
     profile: str
     card: Device | None
@@ -239,7 +257,7 @@ def complete_layout(geometry: MigGeometry, wanted: Sequence[Place], *, what: str
 
 
 def plan_instances(cards: Sequence[CardLayout], profiles: Sequence[str]) -> tuple[PlannedInstance, ...]:
-    """Plan instances on cards in the way of the scheduler: the fullest card first, the fewest instances destroyed.
+    """Plan instances on cards as the scheduler would: prefer the fullest card, then the fewest destroyed instances.
 
     Returns one entry for each profile, in order.
     """

@@ -1,1 +1,1 @@
-"""Allocations of one node: their table, life cycle, grants, and how they end."""
+"""Allocations of one node: the table of held allocations, their life cycle, and checks before a grant."""

@@ -1,4 +1,7 @@
-"""Check at the grant that devices and host memory have capacity for an allocation."""
+"""Check that devices and host memory have capacity for an allocation, made by the agent when it grants one.
+
+The scheduler has chosen the devices, but its view may be outdated; this check uses the held allocations themselves.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ def require_room(
     """Raise an error if a slice of an allocation does not fit on its device now.
 
     Args:
-        but: allocations that do not count.
+        devices: all devices of the node with the slices that are held of each.
+        but: allocations whose slices count as free.
 
     Raises:
         CalabashError: the reason of the first slice that does not fit; UNHEALTHY if its device is missing or takes no
@@ -56,7 +60,7 @@ def require_room(
 def _require_host_memory(
     record: AllocationRecord, devices: Iterable[DeviceSnapshot], but: Collection[AllocationId]
 ) -> None:
-    """Raise NO_HOST_MEMORY if the spill of all slices exceeds the free host memory that the node gives for it."""
+    """Raise NO_HOST_MEMORY if the slices may spill more than the free part of the host memory reserved for spilling."""
     wanted_mib = sum(part.spill_mib for part in record.placement.slices)
     if not wanted_mib:
         return
@@ -83,7 +87,11 @@ def _beside(state: DeviceSnapshot) -> str:
 
 
 def require_served(record: AllocationRecord, *, membership: str, own_uid: int) -> None:
-    """Raise NOT_PERMITTED if membership rests on leases and the allocation belongs to another user than the pool's."""
+    """Raise NOT_PERMITTED if the node cannot serve the user of an allocation.
+
+    Without control groups (``membership`` is "lease"), only allocations of the pool's own user are served, because the
+    pool cannot signal processes of other users. A user ID of -1 stands for no particular user.
+    """
     if membership == "lease" and record.uid not in {-1, own_uid}:
         raise CalabashError(
             f"this pool serves user {own_uid} only, not {record.uid}: it has no control groups",

@@ -13,7 +13,8 @@ _RETRY_REASONS = {Reason.RECLAIM, Reason.PREEMPT}  # a new request may wait for 
 def ended_error(allocations: Allocations, store: Store, allocation: AllocationId) -> CalabashError:
     """Build the error for a request that names an allocation which is not held any more, or is ending.
 
-    Its reason is RECLAIM or PREEMPT if the allocation ended for that, else CONFLICT; NOT_FOUND if no end is known.
+    The reason of the error is RECLAIM or PREEMPT if the allocation ended for that reason, NOT_FOUND if the journal does
+    not know an end of it, and CONFLICT otherwise.
 
     Raises:
         CalabashError: the journal cannot be read.

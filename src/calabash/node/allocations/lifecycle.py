@@ -1,14 +1,14 @@
 """Life cycle of an allocation: a table from observed state to the next step (pure).
 
 Theory of operation. The state of an allocation is in three places that survive a crash of the agent: its entry in the
-journal, its slot directory, and the kernel's knowledge whether a member process lives (``membership``). The order of
-writes is fixed,
+journal, its slot directory, and the kernel, which knows if a member process lives (``membership``). The order of writes
+is fixed:
 
     grant     entry GRANTED  ->  slot
     release   slot removed   ->  entry RELEASED
 
-so each combination that a crash can leave has exactly one meaning, and the next step follows from what is observed. The
-same function serves the running agent and one that starts again; repeating a step changes nothing.
+So each combination that a crash can leave has exactly one meaning, and the next step follows from the observed state.
+The running agent and an agent that has just started use the same function. Repeating a step changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from calabash.model.allocation import AllocationState
 
 
 class LifecycleStep(StrEnum):
-    """Next step for an allocation. After every step but KEEP, the state is observed again."""
+    """Next step for an allocation. After every step except KEEP, the state is observed again.
+
+    CLOSE_ENTRY writes RELEASED to the journal. FORGET drops the state in memory of an allocation without a journal
+    entry.
+    """
 
     KEEP = "keep"
     MARK_RUNNING = "mark_running"
@@ -37,8 +41,8 @@ class Witnesses:
     Args:
         entry: state in the journal; None if there is no entry.
         slot: the slot directory exists.
-        in_use: a member process lives, or a device still lists one.
-        awaited: a process may still take what was granted, or take it again.
+        in_use: a member process lives, or a driver still lists one on a device.
+        awaited: no member process is needed yet: a process may still become the first member, or a member again.
         ending: the end of the allocation was requested.
     """
 

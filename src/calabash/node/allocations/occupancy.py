@@ -1,9 +1,10 @@
 """Find out whether a driver still lists processes of an allocation whose programs have ended.
 
-The devices of an allocation are free when the driver says so, not when its last program has ended: a card that is
-granted while it still holds memory of the last tenant would fail the next one. Drivers are called by one thread only;
-the thread that settles allocations leaves a question and finds the answer in a later round. A driver that does not
-answer within ANSWER_WITHIN_NS delays no release.
+The driver may release memory some time after a program has ended. If the card were granted before that, the programs of
+the next tenant could fail for lack of memory. So the devices of an allocation count as free only when the driver lists
+none of its processes any more. Drivers are called by one thread only: the thread that settles allocations leaves a
+question here and finds the answer in a later round. If a driver does not answer within ANSWER_WITHIN_NS, the allocation
+is released without its answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Question:
 
 
 class Occupancy:
-    """Questions about allocations and their answers. ``asked`` is called when there is a new question."""
+    """Questions about allocations and the drivers' answers. The callback ``asked`` is called for each new question."""
 
     def __init__(self, inventory: Inventory, membership: Membership, clock: Clock) -> None:
         self._inventory = inventory
@@ -41,7 +42,7 @@ class Occupancy:
         self.asked: Callable[[], None] = lambda: None
 
     def is_clear(self, record: AllocationRecord) -> bool:
-        """Return True if the devices of an allocation list none of its processes; False while that is not known.
+        """Return True if the drivers list none of an allocation's processes; False while that is not known.
 
         Calls no driver. An unanswered question counts as clear after ANSWER_WITHIN_NS.
         """

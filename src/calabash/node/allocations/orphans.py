@@ -1,4 +1,7 @@
-"""Orphaned allocations: in use, but unknown to the journal. Their devices take no new work until they have ended."""
+"""Orphaned allocations: processes use them, but the journal does not know them, for example because it was lost.
+
+The devices of an orphan get no new allocations until its processes have ended.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from calabash.node.slots.protocol import Slots
 
 
 class Orphans:
-    """Allocations that a lost journal has left. Changed under the agent's lock, read from any thread."""
+    """Orphaned allocations of this node. Changed under the agent's lock, read from any thread."""
 
     def __init__(self, slots: Slots, membership: Membership) -> None:
         self._slots = slots
@@ -20,7 +23,7 @@ class Orphans:
         self._devices: dict[AllocationId, tuple[DeviceUuid, ...]] = {}
 
     def adopt(self, found: Collection[AllocationId]) -> None:
-        """Register slots and members without an entry; those without member processes are removed."""
+        """Register allocations without a journal entry. Those without member processes are removed at once."""
         for allocation in sorted(found):
             if self._membership.remove(allocation):
                 self._slots.remove(allocation)

@@ -17,7 +17,7 @@ class RetentionPolicy(Protocol):
         """Return True if an allocation without member processes is kept. Must not block.
 
         Args:
-            held_ns: how long this agent has held the allocation.
+            held_ns: time since this agent granted the allocation, or adopted it at its start.
         """
         ...
 
@@ -27,9 +27,9 @@ class RetentionPolicy(Protocol):
 
 
 class RequesterRetention:
-    """Keep a granted allocation while its requesting process lives, at most GRANT_GRACE_NS, until its program has started.
+    """Keep a granted allocation until its program has started, but only while its requesting process lives.
 
-    Standing allocations are kept until they are released.
+    It is kept for at most GRANT_GRACE_NS. Standing allocations are kept until they are released.
     """
 
     def retains(self, record: AllocationRecord, held_ns: int) -> bool:

@@ -1,8 +1,8 @@
 """Held allocations, kept consistent with the journal, the slots and membership.
 
-State changes only by ``lifecycle.next_step``: a grant is journalled before its slot is created, a release after its
-slot is removed, and every sweep observes the state again. An agent that starts reads the journal and the slots and
-takes the same steps, so it reaches the state that the previous one would have reached.
+Only ``lifecycle.next_step`` decides about state changes: a grant is journalled before its slot is created, a release
+after its slot is removed. Every sweep observes the state again. A starting agent reads journal and slots and takes the
+same steps, so it reaches the state that the previous agent would have reached.
 
 Changes are not thread-safe: the agent makes them under its lock. Reading is.
 """
@@ -51,7 +51,7 @@ class _Held:
     populated: bool = False  # it had a live member process at the last observation
 
     def last_usage(self, usage_of: Callable[[AllocationRecord], Sequence[UsageRecord]]) -> Sequence[UsageRecord]:
-        """Return the final usage records, computed once, so that a retried write gets the same ones."""
+        """Return the final usage records. They are computed once, so that a retried write writes the same records."""
         self.final_usage = usage_of(self.record) if self.final_usage is None else self.final_usage
         return self.final_usage
 
@@ -67,7 +67,7 @@ class _Held:
         return ()
 
     def awaited(self, retention: RetentionPolicy, clock: Clock) -> bool:
-        """Return True if a process may still take the allocation."""
+        """Return True if the allocation is kept although it has no member process; see ``RetentionPolicy``."""
         return retention.retains(self.record, clock.monotonic_ns() - self.since_ns)
 
     @property
@@ -92,7 +92,7 @@ class Changes:
 
 
 class Occupied(Protocol):
-    """Answers whether devices still list processes of an allocation; implemented by ``occupancy``."""
+    """Check if devices still list processes of an allocation; see ``occupancy.Occupancy``, which implements it."""
 
     def is_clear(self, record: AllocationRecord) -> bool: ...
 
@@ -104,10 +104,9 @@ class Allocations:
 
     Args:
         usage_of: returns the final usage records of an allocation; called once, before its slot is removed.
-        names: names of slots, shared with everything that is created for an allocation under a name.
-        retention: how long an allocation without member processes is kept; by default as long as its requester may take
-            it.
-        boot: ID of the boot of this machine that the monotonic time of ``clock`` belongs to.
+        names: names of slots, shared with all components that name something after an allocation's slot.
+        retention: decides how long an allocation without member processes is kept; None: ``RequesterRetention``.
+        boot: ID of the present boot of this machine, in which the monotonic time of ``clock`` is valid.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Allocations:
         return [e.record for e in list(self._held.values())]
 
     def by_device(self) -> Mapping[DeviceUuid, DeviceHeld]:
-        """Return the slices held of each device that has any. Called under the lock."""
+        """Return the held slices by device; devices without any are left out. Called under the agent's lock."""
         if self._devices is None or self._devices[0] != self._changes:
             self._devices = (self._changes, _by_device(self.records()))
         return self._devices[1]
@@ -152,7 +151,7 @@ class Allocations:
         return entry.record if (entry := self._held.get(allocation)) else None
 
     def making(self, allocation: AllocationId) -> bool:
-        """Return True while the mode is creating what the allocation needs."""
+        """Return True while the sharing mode is creating the resources of the allocation."""
         return bool((entry := self._held.get(allocation)) and entry.making)
 
     def ending(self, allocation: AllocationId) -> tuple[str, str] | None:
@@ -160,7 +159,7 @@ class Allocations:
         return entry.ending if (entry := self._held.get(allocation)) else None
 
     def lives(self, allocation: AllocationId) -> bool:
-        """Return True if an allocation has a live member process or a process may still take it."""
+        """Return True if an allocation has a live member process or is kept until it gets one."""
         entry = self._held.get(allocation)
         return entry is not None and (
             self._membership.populated(allocation) or entry.awaited(self._retention, self._clock)
@@ -253,12 +252,12 @@ class Allocations:
         return entry.record
 
     def learn_names(self, entered: Iterable[AllocationRecord]) -> None:
-        """Take over the slot names of these records, before their slots are opened."""
+        """Register the slot names in these journal records, before their slots are opened."""
         for record in entered:
             self._names.adopt(record.id, PurePath(record.slot).name)
 
     def recover(self) -> Changes:
-        """Adopt what journal, slots and membership show. Called once, before anything is granted."""
+        """Adopt the allocations found in journal, slots and membership. Called once, before the first grant."""
         entered = {r.id: r for r in self._store.allocations()}
         self.learn_names(entered.values())
         self._slots.sweep()
@@ -290,7 +289,7 @@ class Allocations:
         return changes
 
     def _entries_to_settle(self) -> list[_Held]:
-        """Return the allocations that are not settled or whose members have changed; all of them every FULL_SWEEP_NS.
+        """Return the unsettled allocations and those whose members have changed; every FULL_SWEEP_NS return all.
 
         An allocation is settled if the last observation led to no step, and only a change of its members or a call can
         lead to one. All are returned if membership cannot report changes.
@@ -366,7 +365,7 @@ class Allocations:
         )
 
     def _remove_slot(self, entry: _Held) -> bool:
-        """Remove group and slot; return False if a process has become a member meanwhile."""
+        """Remove the control group and the slot; return False if a process has become a member meanwhile."""
         if not self._membership.remove(entry.record.id):
             return False
         self._store.add_usage(entry.last_usage(self._usage_of))  # before the slot is removed, from which usage is read
@@ -396,5 +395,5 @@ def _by_device(records: Iterable[AllocationRecord]) -> dict[DeviceUuid, DeviceHe
 
 
 def holders_of(records: Iterable[AllocationRecord], device: DeviceUuid) -> list[AllocationId]:
-    """Return the allocation of each slice of a device, in the order of the records."""
+    """Return the allocation of each held slice of a device, in the order of ``records``."""
     return [record.id for record in records for part in record.placement.slices if part.device == device]

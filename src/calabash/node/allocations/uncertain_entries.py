@@ -1,4 +1,4 @@
-"""Journal entries that may or may not have been written because the connection to the store broke."""
+"""Journal entries of failed grants, which may have been written although the connection to the store broke."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calabash.model.request import AllocationId
 
 
 class UncertainEntries:
-    """Entries to be closed, retried until that succeeds. Used under the agent's lock."""
+    """Entries to be marked as released in the journal, retried until that succeeds. Used under the agent's lock."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -17,7 +17,7 @@ class UncertainEntries:
         self._causes: dict[AllocationId, CalabashError] = {}
 
     def add(self, allocation: AllocationId, error: BaseException) -> None:
-        """Add the entry of an allocation that is not held, with the error that caused this, and try to close it."""
+        """Add the entry of an allocation whose grant failed with ``error``, and try to close it."""
         cause = error if isinstance(error, CalabashError) else CalabashError(str(error), reason=Reason.CONFLICT)
         self._causes[allocation] = cause
         self.close()

@@ -4,7 +4,7 @@ Theory of operation. The counter of GPU time is in the tenant's usage page, so i
 agent adds the time that the driver measured and the page did not report (``unreported_ns``, see ``node.audit``). The *credit*
 of a container is the time that it earned less the time that it used; what falls below its bound is added to the *overdraft*.
 
-A container that overdraws its account, or reported too little, is held *strictly* for some seconds: it runs in time windows
+If a container overdraws its account or reports too little, it is held *strictly* for seconds: it runs in time windows
 even if alone, its own kernel lengths are ignored, and it gets no time window while it is in debt. Meanwhile all containers of
 that device are charged what the driver measured, and may be owed more than usual: overlapping work makes the usage pages
 wrong for all of them. A container that respects its gate loses by this only the time that it had in excess.
@@ -20,7 +20,7 @@ from calabash.node.slots.clamped_counters import CREDIT_NS, KERNEL_NS_MAX, MS
 from calabash.node.slots.layout import PagePolicy
 
 LAG_NS_MAX = 5_000 * MS  # time that is owed to a container, or by it, is carried over up to this
-AHEAD_NS_MAX = 1_000 * MS  # what the driver has not seen after so long was not used
+AHEAD_NS_MAX = 1_000 * MS  # charged time that the driver has not measured after so long was not used
 FADING = 4  # a debt fades in so many times its length while its container takes part in no round
 ROBBED_CREDIT_NS = 500 * MS  # largest credit of a container beside one that is held strictly
 OVERDRAFT_NS = 300 * MS
@@ -48,13 +48,13 @@ class ComputeDemand:
     core_percent: int
     policy: PagePolicy
     priority: int = 0
-    waiting_count: int = 0
-    inflight_ns: int = 0
-    demand_ns: int = 0
+    waiting_count: int = 0  # launches that wait at the gate
+    inflight_ns: int = 0  # estimated GPU time of launched work that is not known to be finished
+    demand_ns: int = 0  # time of the last launch or attempt to launch; 0: none
     charged_ns: int = 0
     unreported_ns: int = 0
     seen_ns: int = 0
-    kernel_ns: int = 0
+    kernel_ns: int = 0  # length of the container's long kernels
     unmeasured_ns: int = 0  # charged so far for a kernel that was never measured and runs beside others
     paged_bytes: int = 0  # part of the container's memory that need not lie on the device
     busy_until_ns: int = 0  # expected end of the work in flight
@@ -81,12 +81,12 @@ class Account:
     """
 
     credit_ns: int = 0
-    overdraft_ns: int = 0
+    overdraft_ns: int = 0  # debt beyond its bound, less what has leaked away since
     earned_ns: int = 0
-    used_ns: int = 0
+    used_ns: int = 0  # this and the next two: values of the demand's counters at the last settlement
     unreported_ns: int = 0
     seen_ns: int = 0
-    settled_ns: int = 0
+    settled_ns: int = 0  # time of the last settlement
     strict_until_ns: int = 0
     caught_ns: int = 0
     ahead_ns: int = 0
@@ -294,7 +294,7 @@ def _unused_due(
     among: frozenset[AllocationId],
     elapsed_ns: int,
 ) -> dict[AllocationId, int]:
-    """Return what each container pays for the unused time of time windows.
+    """Return the time in ns that each container pays for unused time of time windows.
 
     On a busy machine launches are late. So up to ``LATE_RATIO`` of a container's time windows that it left unused are paid
     by the container that left most unused, if that is much more and as long as that one owes nothing.

@@ -57,7 +57,7 @@ def unused_time(
     one. A moment that lies in a time window and at which the queue is empty is unused time of that window's container.
 
     Args:
-        covered_ns: until when the work lasts that was charged before the last decision; what the last call returned.
+        covered_ns: until when the work lasts that was charged before the last decision, as the last call returned it.
         charged_ns: GPU time in ns that each container was charged since the last decision.
         granted: the time windows of each container since the last decision, in order of time.
         since_ns: the moment of the last decision.

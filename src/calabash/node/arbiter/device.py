@@ -94,11 +94,14 @@ class DeviceShare:
         return self._usage.demand_place(self._index)
 
     def charges_text(self) -> bytes:
-        """Return bytes of the limits page that change whenever the driver has measured use."""
+        """Return the bytes of the limits page that the agent changes whenever the driver has measured use."""
         return self._limits.charges_text(self._index)
 
     def _kernel_ns(self, latest_ns: int) -> int:
-        """Return the length of the slice's long kernels: the least of the last maxima, as other programs only lengthen them."""
+        """Return the length of the slice's long kernels: the minimum of the maxima of the last windows.
+
+        The minimum is used because the kernels of other programs can only make a kernel appear longer.
+        """
         return min(self._kernels, default=latest_ns)
 
     def publish(self, order: Order) -> None:

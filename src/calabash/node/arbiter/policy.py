@@ -67,7 +67,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDevice:
-    """State of a device between two decisions; ``scheduled`` has the containers of the round."""
+    """State of a device between two decisions.
+
+    ``active`` has the containers that wanted the device at the last decision, ``scheduled`` those of the round,
+    ``accounts`` the account of every container, and ``accounted_ns`` the time of the last decision.
+    """
 
     round: Round | None = None
     previous: Round | None = None  # the round that is valid until ``round`` begins
@@ -81,7 +85,10 @@ class SharedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Gate of one container, with its time window and round if the gate is Gate.TURN."""
+    """Permission to launch for one container: its gate, and its time window and round if the gate is Gate.TURN.
+
+    ``neighbours`` is the number of other active containers on the device.
+    """
 
     gate: Gate
     neighbours: int
@@ -242,7 +249,13 @@ def _wants_device(state: SharedDevice, name: AllocationId, demand: ComputeDemand
 
 
 def _single(demand: ComputeDemand, active: bool, members: int, active_count: int, *, owed: bool) -> Order:
-    """Return the gate of a container that needs no time window. An idle container may start at once, limited to its share."""
+    """Return the order for a container that needs no time window; an idle one may start at once, within its share.
+
+    Args:
+        active: the container wants the device.
+        members: number of containers with a slice of the device; ``active_count``: those that want it.
+        owed: the container may use the whole device, because a suspended container owes it time.
+    """
     neighbours = active_count - active
     if demand.policy is PagePolicy.NONE or (
         members == 1 and (demand.core_percent >= 100 or demand.policy is not PagePolicy.FIXED)
@@ -348,7 +361,7 @@ def _window_lengths(
 
 
 def _granted(state: SharedDevice, among: AbstractSet[AllocationId], now_ns: int) -> dict[AllocationId, list[Span]]:
-    """Return the spans since the last decision in which each container should have had work, by its time windows."""
+    """Return the parts of each container's time windows since the last decision in which it could have run work."""
     since_ns = state.accounted_ns
     spans: dict[AllocationId, list[Span]] = {name: [] for name in among}
     if state.round is None or now_ns - since_ns > ROUND_NS_MAX:

@@ -1,11 +1,11 @@
 """Audit the GPU time that usage pages report against the drivers, and stop programs that ignore their suspension.
 
-The auditor reads from the drivers how much of the devices' time each allocation had, charges what its usage page did
-not report (``compare``), and stops by force a program that runs although the arbiter has suspended it. Stopping needs
-membership by control groups.
+The auditor reads from the drivers how much of the devices' time each allocation used, and charges the time that its
+usage page did not report (``compare``). It stops a program by force if the program runs although the arbiter has
+suspended it. Stopping needs control groups, so it is not available where membership is recorded in lease files.
 
-An allocation that is known to ignore suspension is stopped and continued by a duty cycle (``duty_cycle``): ``step``
-does that between two rounds, and its device is audited more often.
+An allocation that is known to ignore suspension is *paced*: it is stopped and continued by a duty cycle
+(``duty_cycle``). ``step`` does that between two audits, and devices are audited more often meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,14 @@ class _Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Had:
-    """Use of a device by an allocation in a window that ends now."""
+    """Use of a device by an allocation in an audit window that ends now.
+
+    Args:
+        seen_ns: device time by the driver.
+        elapsed_ns: length of the window.
+        owed_ns: device time that the usage page did not report and that is charged now.
+        share: fraction of the device that the slice may use, 0..1.
+    """
 
     seen_ns: int
     elapsed_ns: int
@@ -59,7 +66,13 @@ class _Had:
 
 @dataclass(slots=True)
 class _Slice:
-    """Audit state of one slice. ``told_ns`` is the value of the clamped counter up to which it was compared."""
+    """Audit state of one slice, up to the last comparison.
+
+    Args:
+        believed: the GPU time on the usage page, clamped to plausible values.
+        told_ns: value of this counter at the last comparison.
+        since_ns: time of the last comparison.
+    """
 
     believed: ClampedCounter = field(default_factory=ClampedCounter)
     audit: Audit = field(default_factory=Audit)
@@ -68,11 +81,11 @@ class _Slice:
 
 
 class Auditor:
-    """Auditor of all slices with limits.
+    """Auditor of the GPU time of all slices with limits, on all devices of the node.
 
     Args:
         allocation_of: returns the allocation of a process.
-        freeze: stops or continues an allocation; None if that is not possible for it alone.
+        freeze: stops (True) or continues (False) the processes of an allocation; None if the node cannot do that.
         report: called with allocation, device and nanoseconds, at most once a minute for each allocation that
             under-reports.
     """
@@ -107,10 +120,11 @@ class Auditor:
         )  # allocations that run although they are to be stopped, until the next tick
 
     def tick(self, open_slots: Iterable[OpenSlot], now_ns: int) -> None:
-        """Audit one window of every device and apply suspensions, as far as they are due.
+        """Audit every device if a window has ended, and stop or continue allocations accordingly.
 
         Args:
-            open_slots: the allocations to audit; state of all others is dropped.
+            open_slots: the allocations to audit; the state of all others is dropped. If the same tuple is passed again,
+                it is not read again.
         """
         if open_slots is not self._open_slots:
             self._take_over(open_slots if isinstance(open_slots, tuple) else tuple(open_slots))
@@ -148,7 +162,10 @@ class Auditor:
         self._paced.clear()
 
     def thaw_for_driver(self) -> None:
-        """Continue all stopped allocations until the next ``tick``. May be called from any thread."""
+        """Continue all stopped allocations until the next ``tick``, in case a driver waits for one of their processes.
+
+        May be called from any thread.
+        """
         for name, state in list(self._throttles.items()):
             if state.frozen and self._freeze is not None:
                 self._thawed.add(name)
@@ -157,7 +174,7 @@ class Auditor:
     # -- internal ------------------------------------------------------------------------------------------------
 
     def _take_over(self, open_slots: tuple[OpenSlot, ...]) -> None:
-        """Audit these allocations from now on; drop the state of all others."""
+        """Replace the set of audited allocations by these, and drop the state of all others."""
         self._open_slots = open_slots
         self._pages = {slot.limits.allocation: slot for slot in open_slots}
         self._by_device = {}
@@ -169,8 +186,8 @@ class Auditor:
     def _to_hold(self, now_ns: int) -> list[AllocationId]:
         """Return the allocations that may have to be stopped or continued.
 
-        These are new ones, those that the driver saw at work in the last IGNORED_NS, and those that were stopped or
-        suspended at the last tick.
+        These are new allocations, allocations that used a device in the last IGNORED_NS according to the driver, and
+        allocations that were stopped or suspended at the last tick.
         """
         for name, had in self._had.items():
             if any(h.seen_ns > 0 for h in had.values()):

@@ -2,12 +2,13 @@
 
 Theory of operation. The driver reports how much of a device's time each process had (NVML: in whole percent, some times
 a second). The sum over the processes of an allocation and over time is *seen*; the growth of the counter on the page,
-clamped to plausible values, is *told*. Their difference, the excess, is not noise around zero but a lag: work is
-charged when it is sent and seen when it ran. For honest programs it stayed within 140 ms either way, for kernels of 0.1
-to 100 ms, graphs, and eight processes that share a card with another tenant (measured on the simulated card; whole
-percents add less than a hundredth of the time). Hence an excess below ``SLACK_NS`` is not reported, and one that grows
-more slowly than ``LEAK_RATIO`` of the time is taken for a measuring error. Anything above is charged: all of it, and
-from then on with the smaller ``CAUGHT_SLACK_NS`` for as long as it goes on.
+clamped to plausible values, is *told*. Their difference is the *excess*. For an honest program it is not noise around
+zero but a lag, because work is charged when it is sent and seen when it has run. For honest programs the excess stayed
+within 140 ms either way, for kernels of 0.1 to 100 ms, graphs, and eight processes that share a card with another
+tenant (measured on the simulated card; whole percents add less than a hundredth of the time). Hence an excess below
+``SLACK_NS`` is not reported, and one that grows more slowly than ``LEAK_RATIO`` of the time is regarded as a measuring
+error. Anything above is charged: all of it, and from then on with the smaller ``CAUGHT_SLACK_NS`` for as long as it
+goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ LEAK_RATIO = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """State of the audit of one slice between two windows; ``caught_ns`` is when it last under-reported, 0: never."""
+    """State of the audit of one slice between two windows.
+
+    Args:
+        excess_ns: GPU time that the driver saw and the usage page has not reported so far; negative: the page is ahead.
+        caught_ns: when the slice was last found to report too little; 0: never.
+    """
 
     excess_ns: int = 0
     caught_ns: int = 0
@@ -34,7 +40,13 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One audit window of one slice: its length, and the GPU time in it by the driver (seen) and by the page (told)."""
+    """One audit window of one slice: its end, its length, and the GPU time in it.
+
+    Args:
+        seen_ns: GPU time according to the driver.
+        told_ns: GPU time according to the usage page.
+        inflight_ns: GPU time of work that is charged on the page and has not finished.
+    """
 
     now_ns: int
     elapsed_ns: int
@@ -58,8 +70,11 @@ def check(audit: Audit, window: Window) -> tuple[Audit, int]:
 class Throttle:
     """State of the forced suspension of one allocation.
 
-    ``suspended_ns``: since when its arbiter suspends it; 0: it may run. ``ignored_ns``: when it last ran although
-    suspended.
+    Args:
+        suspended_ns: since when the arbiter suspends it; 0: it may run.
+        ignored_ns: when it last ran although suspended; 0: never.
+        frozen: its processes are stopped.
+        pace: its duty cycle, if it is known to ignore its suspension.
     """
 
     suspended_ns: int = 0  # since when; 0: it may run
@@ -85,14 +100,15 @@ def throttle(
 ) -> Throttle:
     """Decide whether an allocation must be stopped by force.
 
-    It is stopped while its arbiter suspends it, if it runs all the same. For IGNORED_NS after that, it is stopped for
-    the part of the time that exceeds its share.
+    If it runs although the arbiter suspends it, it counts as ignoring suspension for IGNORED_NS. During that time it
+    runs only for its share of the time (a duty cycle), or, if it has no share of its own, only while not suspended.
 
     Args:
+        suspended: the arbiter suspends it.
         seen_ratio: fraction of a device's time that it used in a window which ends now; None between windows.
-        share: fraction of the device's time that it was given and may use at any time; 1: as the arbiter says.
+        share: fraction of the device's time to which it is always entitled; 1: the arbiter alone decides.
         seen_ns: device time that it used in that window; None between windows.
-        under_reports: it was just found to report too little.
+        under_reports: its usage page was just found to report too little.
     """
     since_ns = (state.suspended_ns or now_ns) if suspended else 0
     runs = suspended and seen_ratio is not None and seen_ratio > RUNS_RATIO and now_ns - since_ns > SUSPENSION_SEEN_NS

@@ -1,16 +1,17 @@
 """Duty cycle of a program that ignores its suspension, when it can only be stopped and continued as a whole (pure).
 
-Theory of operation. A program that launches work without the shim library is not asked before each launch; its control
-group can be stopped and continued. In each period it runs for as long as it needs for its share of the period, and is
-stopped for the rest. The device time that a millisecond of running costs is learned: work that it has queued runs on
-while it is stopped, so a millisecond may cost ten. What it used beyond its share is a debt, known some hundred
-milliseconds later when the driver has seen it; a debt shortens the next periods, and a large one leaves nothing of
-them. So the error of every period is carried over, and over seconds the program gets its share and no more.
+Theory of operation. A program that launches work without the shim library cannot be held back at each launch, but its
+control group can be stopped and continued. In each period the program runs until it has used its share of the period,
+and is stopped for the rest. Work that it has queued continues while it is stopped, so a millisecond of running may cost
+ten milliseconds of device time; this cost is learned. Device time beyond the share is a debt. It becomes known some
+hundred milliseconds later, when the driver has measured it. A debt shortens the running time in the next periods, down
+to nothing if it is large. So the error of every period is carried over, and over seconds the program gets its share and
+no more.
 
-The arbiter keeps an account of the program too, from the same data. The program is kept in debt there by a little more
-than what the arbiter forgives, so that it stays suspended: the others on the device are then planned without it and get
-back at once what it takes from them, and no time window is planned for it. If the arbiter stops suspending it, the debt
-is smaller than assumed here.
+The arbiter keeps an account of the program too, from the same data. The duty cycle keeps the program's debt there a
+little larger than the debt that the arbiter forgives, so that the arbiter continues to suspend the program. It then
+plans no time window for it, plans the other programs on the device as if it were absent, and gives back to them at once
+the time that it takes from them. If the arbiter stops suspending the program, the debt is smaller than assumed here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ STEP_NS = 20 * MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Duty cycle of one allocation. It runs until ``free_until_ns`` and is then stopped until ``next_ns``."""
+    """Duty cycle of one allocation. It runs until ``free_until_ns`` and is then stopped until ``next_ns``.
+
+    Args:
+        at_ns: time of the last step.
+        debt_ns: device time that it used beyond its share.
+    """
 
     at_ns: int = 0
     debt_ns: int = 0
@@ -61,7 +67,7 @@ def pace(state: Pace, *, share: float, seen_ns: int | None, suspended: bool, now
 
     Args:
         share: fraction of the device's time that it was given, 0..1.
-        seen_ns: device time that the driver saw of it in a window that ends now; None between windows.
+        seen_ns: device time that it used in a window that ends now, according to the driver; None between windows.
         suspended: the arbiter suspends it.
     """
     elapsed_ns = now_ns - state.at_ns if state.at_ns else 0

@@ -1,4 +1,4 @@
-"""Rounds of the auditor and of the process census, and their consequences: events and the end of allocations.
+"""Periodic rounds of the auditor and of the process census, which emit events and may end allocations.
 
 The rounds call drivers and hold no lock meanwhile.
 """
@@ -33,7 +33,7 @@ class AuditHooks:
 
     Args:
         capped_slots: returns the open slots of all allocations with a memory limit.
-        open_slots: returns those of all allocations; they list the devices and partitions that each may use.
+        open_slots: returns the open slots of all allocations, which list the devices and partitions that each may use.
         entitled: returns the allocations that may use a device.
         emit: emits an event: kind, reason, allocation, device, message.
         end: ends an allocation: id, reason, explanation.
@@ -49,7 +49,14 @@ class AuditHooks:
 
 
 class NodeAudit:
-    """Audit of one node. ``round`` is called from one thread, ``unmanaged`` from any."""
+    """Audit of one node: reported GPU time, unmanaged processes, and memory beyond limits.
+
+    ``round`` is called from one thread, ``unmanaged`` from any.
+
+    Args:
+        policy: action on unmanaged processes.
+        own: processes of the pool itself, which are not unmanaged.
+    """
 
     def __init__(
         self,
@@ -95,7 +102,7 @@ class NodeAudit:
         return self._census.unmanaged(device)
 
     def round(self) -> float | None:
-        """Do what is due; return the seconds until the next call, None for the usual period."""
+        """Run auditor and census if they are due; return the seconds until the next call, None for the usual period."""
         now_ns = self._clock.monotonic_ns()
         if now_ns < self._next_ns:
             return self._until_next(self._auditor.step(now_ns), now_ns)
@@ -111,7 +118,7 @@ class NodeAudit:
         return self._until_next(self._auditor.step(now_ns), now_ns)
 
     def thaw_for_driver(self) -> None:
-        """Continue stopped allocations while a driver does not answer: one may hold what the driver waits for.
+        """Continue stopped allocations while a driver does not answer, as the driver may wait for a stopped process.
 
         Takes effect after PATIENCE_NS. Called from a thread that calls no driver.
         """
@@ -127,7 +134,7 @@ class NodeAudit:
         return min(paced_s, max(0.0, (self._next_ns - now_ns) / 1e9))
 
     def close(self) -> None:
-        """Continue all stopped allocations: after the end of the agent nothing would continue them."""
+        """Continue all stopped allocations, because no process would continue them after the end of the agent."""
         self._auditor.thaw_all()
 
     def _index(self, uuid: DeviceUuid) -> int:

@@ -51,7 +51,9 @@ class Census:
     Args:
         allocation_of: returns the allocation of a process.
         entitled: returns the allocations that may use a device, including those that the journal does not know.
-        own: processes that the pool has taken over from an earlier one.
+        events: callbacks for the findings.
+        policy: action on unmanaged processes.
+        own: processes that an earlier pool started and this pool continues to use; they are not unmanaged.
     """
 
     def __init__(

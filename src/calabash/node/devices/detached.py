@@ -1,4 +1,7 @@
-"""Cards that another driver uses for now, such as one of a virtual machine; their own driver does not list them."""
+"""Cards that are temporarily bound to another driver, for example to be passed to a virtual machine.
+
+The driver of this node does not list such a card meanwhile, which must not count as a fault of the card.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from calabash.model.device import Device, DeviceUuid, Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """The allocation to which a card is passed; ``ending`` while the card returns and takes no work yet."""
+    """The allocation to which a card is passed.
+
+    ``ending`` is True while the card is being attached to its own driver again and takes no work yet.
+    """
 
     to: str
     ending: bool = False
@@ -33,7 +39,7 @@ class DetachedCards:
             self._loans[uuid] = Loan(to=to)
 
     def ending(self, uuid: DeviceUuid) -> None:
-        """Mark a detached card as returning: the program that used it has ended."""
+        """Mark a detached card as returning to its own driver, because the program that used it has ended."""
         with self._lock:
             loan = self._loans.get(uuid)
             if loan is not None:
@@ -51,7 +57,7 @@ class DetachedCards:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Context in which drivers may be unavailable: an unanswered call says nothing about a card."""
+        """Context in which drivers may be unavailable, so that an unanswered call does not count as a card's fault."""
         with self._lock:
             self._quiet += 1
         try:
@@ -62,12 +68,19 @@ class DetachedCards:
                 self._mark += 1
 
     def mark(self) -> int:
-        """Return a value to be passed to ``counts`` with the answers to calls made after it."""
+        """Return a mark of the present moment, to be passed to ``counts`` with the answers to later driver calls."""
         with self._lock:
             return self._mark
 
     def counts(self, uuid: DeviceUuid, *, since: int, answered: bool) -> bool:
-        """Return True if an answer about a card, or its absence, says something about the health of the card."""
+        """Return True if the outcome of a driver call may be used to judge the health of a card.
+
+        False while the card is detached, and for a missing answer if drivers were unavailable since the call began.
+
+        Args:
+            since: value of ``mark`` before the call.
+            answered: the driver answered for the card.
+        """
         with self._lock:
             if uuid in self._loans:
                 return False

@@ -22,10 +22,13 @@ _NEED_OF = {HealthEvent.NEEDS_RESET: Need.RESET, HealthEvent.NEEDS_REPLACE: Need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChange:
-    """A change of the health of a device to be reported; to its tenants too if ``notify_tenants`` is set.
+    """A change of the health of a device, to be reported.
 
-    ``part`` is the partition or service that it is about, "" for the whole device. ``fault`` is False if an
-    administrator caused it.
+    Args:
+        before, after: the health before and after the change, which are equal if only a step is reported.
+        notify_tenants: report it to the tenants that use the device too.
+        part: the partition or service whose health has changed; "": the whole device.
+        fault: False if an administrator caused the change.
     """
 
     device: DeviceUuid
@@ -42,9 +45,13 @@ class Card:
     """State of one card. Used under the inventory's lock.
 
     Args:
-        reserved: what is being done with the card, such as a test; it is not allocated meanwhile. "" if nothing.
+        settings: default settings; ``entry`` contains those that an administrator has changed.
+        entry: stored health and settings of the card.
+        reading: last reading of the driver; None before the first.
+        watched: values of earlier readings, with which the next reading is compared.
+        reserved: operation on the card, such as a test, during which it is not allocated; "": none.
         test_at_ns, reset_at_ns: earliest monotonic time of the next test or reset.
-        ahead_s: difference of the calendar to the clock that ``now_s`` of the methods is read from.
+        ahead_s: returns the difference between calendar time and the steady clock of the methods' ``now_s``.
     """
 
     device: Device
@@ -82,15 +89,15 @@ class Card:
 
     @property
     def unhealthy_services(self) -> tuple[tuple[str, HealthFacts], ...]:
-        """Daemons that serve the card and are not healthy; the card takes no new work meanwhile.
+        """Unhealthy daemons that serve the card, such as the MPS daemon. The card takes no new work meanwhile.
 
-        MIG devices are not included: they are unhealthy on their own.
+        MIG devices are not included, because an unhealthy MIG device does not affect the rest of the card.
         """
         found = self.entry.parts.items()
         return tuple((n, f) for n, f in found if not n.startswith("MIG-") and f.health is not Health.HEALTHY)
 
     def happened(self, event: HealthEvent, cause: str, *, now_s: float) -> HealthChange | None:
-        """Apply a health event; return the change to report, or None."""
+        """Apply a health event to the card; return the change to report, or None if there is none."""
         before = self.condition
         if event in _NEED_OF and before.need >= _NEED_OF[event]:
             return None  # nothing new has to be done
@@ -98,7 +105,7 @@ class Card:
         return self._became(before, after, cause, now_s=now_s, event=event)
 
     def answered(self, reading: DeviceReading, *, free: bool, divided: bool, now_s: float) -> list[HealthChange]:
-        """Apply a reading; return the changes to report.
+        """Apply a reading of the driver, which shows that the card answers; return the changes to report.
 
         Args:
             free: no allocation uses the card.
@@ -119,7 +126,10 @@ class Card:
         return [change for change in told if change is not None]
 
     def found(self, watched: Watched, findings: Findings, *, now_s: float) -> list[HealthChange]:
-        """Apply the faults and lasting conditions that a reading shows; return the changes to report."""
+        """Apply the faults and lasting conditions that a reading shows; return the changes to report.
+
+        ``watched`` replaces the values with which the next reading is compared.
+        """
         self.watched = watched
         changes = [self.happened(event, cause, now_s=now_s) for event, cause in findings.faults]
         before = self.condition

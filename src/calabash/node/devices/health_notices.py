@@ -1,4 +1,4 @@
-"""Notify subscribers, tenants and their programs of changes in the health of cards."""
+"""Notification of subscribers, tenants and the programs of tenants about changes in the health of cards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _SIGNALLED = {Health.DRAINING, Health.LOST}
 
 
 class HealthNotifier:
-    """Notifier of one node. Methods may be called from any thread."""
+    """Notifier of health changes on one node. Methods may be called from any thread.
+
+    Args:
+        records: returns all held allocations.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class HealthNotifier:
     def _signal(self, record: AllocationRecord) -> None:
         """Send the requested signal to the programs of an allocation.
 
-        Each process is checked right before: one that is not a member any more gets no signal.
+        Right before the signal it is checked that a process is still a member, as its PID may have been reused.
         """
         if not record.request.on_fault:
             return

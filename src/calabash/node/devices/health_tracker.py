@@ -1,7 +1,7 @@
 """Track the health of this machine's cards, partitions and services, and store it.
 
-It feeds ``conditions.decide`` with events of drivers, the outcome of each reading, the use of cards, results of tests,
-and requests of administrators.
+This module passes events of drivers, the outcome of each reading, the use of cards, results of tests, and requests of
+administrators to the state machine ``conditions.decide``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ from calabash.node.health.store import CardEntry, HealthStore
 
 
 class CardHealth:
-    """Health of the cards of an inventory, under its lock. Methods may be called from any thread; ``read`` from one.
+    """Health of the cards of an inventory. Methods may be called from any thread, except ``read`` (one thread only).
 
     Args:
+        cards: returns the cards of the inventory by UUID.
+        lock: lock of the inventory, which protects the cards.
         policy: rules by which faults are classified.
         store: file in which health is kept.
-        steady: clock of the deadlines, which stays right when the calendar is set.
+        steady: clock of the deadlines, which does not jump when the calendar clock is set.
+        lent: cards that are detached from their driver.
+        divisions: MIG partitions of the cards.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class CardHealth:
             return self._cards()[uuid].entry
 
     def of_part(self, uuid: DeviceUuid, part: str) -> Health:
-        """Return the health of a partition or service, regardless of that of the card."""
+        """Return the health of a partition or service of a card, regardless of the health of the card."""
         with self._lock:
             found = self._cards()[uuid].entry.parts.get(part)
         return found.health if found is not None else Health.HEALTHY
@@ -106,7 +110,7 @@ class CardHealth:
         return self.happened(event.uuid, fault, cause)
 
     def missed(self, past: Iterable[PastFault]) -> list[HealthChange]:
-        """Apply faults that drivers remember and that no earlier agent has recorded; return the changes."""
+        """Apply faults that happened while no agent ran, from the drivers' own records; return the changes."""
         cards, ahead_s = self._cards(), self.steady.ahead_s()
         new = [
             fault.event
@@ -141,7 +145,7 @@ class CardHealth:
         self.save()
 
     def returned(self, uuid: DeviceUuid) -> None:
-        """Require a test of a card that was detached. The caller calls ``save``."""
+        """Note that a detached card has been attached again, so that it must pass a test. The caller calls ``save``."""
         with self._lock:
             card = self._cards().get(uuid)
             if card is not None:
@@ -179,9 +183,9 @@ def entry_at_start(device: Device, known: Mapping[str, CardEntry] | None, *, reb
 
 
 def with_figures(device: Device, entry: CardEntry) -> tuple[Device, CardEntry]:
-    """Return the device and its entry, with the properties of the device stored in the entry.
+    """Return a device and its entry after the properties of the device have been stored in the entry.
 
-    A lost device gets the stored properties, which capacity held of it is counted by.
+    A lost device reports no properties, so it gets the stored ones, which are needed to count the held capacity.
     """
     if device.memory_mib:
         return device, msgspec.structs.replace(entry, device=replace(device, mig_instances=(), health=Health.HEALTHY))

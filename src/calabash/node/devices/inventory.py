@@ -1,7 +1,7 @@
 """Inventory of the cards of this machine: their drivers, properties and last readings.
 
-Readings are taken by one thread, of all cards at once, so that no card delays the others; other threads read the last
-result. ``health`` decides what follows from a reading for the health of a card.
+One thread reads all cards at the same time, so that a slow card does not delay the others; other threads use the last
+results. Attribute ``health`` of the inventory derives the health of a card from its readings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ UNUSED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """Processes that a driver last listed on a card, and the time when it last listed any or was first called."""
+    """Processes that a driver last listed on a card.
+
+    Args:
+        at_ns: time of this list.
+        used_ns: time of the last list that was not empty; if all were empty, time of the first.
+    """
 
     processes: tuple[DeviceProcess, ...]
     at_ns: int
@@ -48,10 +53,11 @@ def answers(driver: GpuDriver, device: Device) -> bool:
 
 
 class Inventory:
-    """All cards of all drivers, with consecutive indexes. Methods may be called from any thread; ``observe`` from one.
+    """All cards of all drivers, with consecutive indexes.
 
-    ``health``: decisions about their health; ``steps``: operations in progress; ``lent``: cards detached from their
-    driver; ``divisions``: their MIG partitions.
+    Methods may be called from any thread, except ``observe``, which one thread calls. Attributes: ``health`` tracks the
+    health of the cards, ``steps`` contains the tests and resets in progress, ``lent`` the cards that are detached from
+    their driver, and ``divisions`` the MIG partitions.
 
     Args:
         policy: rules by which faults are classified.
@@ -160,11 +166,11 @@ class Inventory:
         return known is not None and now_ns - known.at_ns <= LISTED_NS and now_ns - known.used_ns > UNUSED_NS
 
     def observe(self, *, idle: Callable[[DeviceUuid], bool], within_s: float | None = None) -> list[HealthChange]:
-        """Read every card once and apply the results to its health; return the changes to report.
+        """Read every card once and update its health; return the changes of health to report.
 
         Args:
             idle: returns True if no allocation has a slice of the card.
-            within_s: longest time for an answer; None: that of the policy.
+            within_s: longest time for an answer; None: the time limit in the health policy.
         """
         changes: list[HealthChange] = []
         mark = self.lent.mark()
@@ -182,10 +188,10 @@ class Inventory:
         return changes
 
     def remember(self, device: Device) -> None:
-        """Add a card that was detached before this process began, at its old index; its driver does not list it.
+        """Add a card that an earlier agent detached, at its old index, because its driver does not list it.
 
-        Does nothing if the card is known or no driver has its vendor. Must precede the first ``observe`` of another
-        thread.
+        Does nothing if the card is known or no driver is for its vendor. Must be called before another thread calls
+        ``observe``.
         """
         driver = next((d for d in self.drivers if d.vendor == device.vendor), None)
         with self._lock:
@@ -202,12 +208,12 @@ class Inventory:
         self._readings.add(device.uuid, driver)
 
     def offer_parts(self, uuid: DeviceUuid, profiles: tuple[VfProfile, ...]) -> None:
-        """Set the virtual function profiles of a card that virtual machines can have."""
+        """Set the virtual functions (SR-IOV) that a card can offer to virtual machines, as profiles."""
         with self._lock:
             self._cards[uuid].device = replace(self._cards[uuid].device, vf_profiles=profiles)
 
     def came_back(self, uuid: DeviceUuid) -> None:
-        """Note that a detached card is attached again; it takes work when it has passed a test."""
+        """Note that a detached card is attached to its driver again; it gets allocations after it has passed a test."""
         self.health.returned(uuid)
         self.lent.back(uuid)
         self.health.save()
@@ -226,7 +232,7 @@ def _counted(device: Device, known: dict[str, CardEntry] | None) -> int | None:
 
 
 def no_devices() -> CalabashError:
-    """Build the error of a machine without usable GPU."""
+    """Build the error for a machine without a usable GPU."""
     return CalabashError(
         "this machine has no usable GPU",
         reason=Reason.NO_DEVICES,

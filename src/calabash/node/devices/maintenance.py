@@ -16,7 +16,13 @@ RESETTING = "being reset"
 
 
 class CardSteps:
-    """Recovery steps and reservations of the cards of an inventory, under its lock. Methods may be called from any thread."""
+    """Recovery steps and reservations of the cards of an inventory. Methods may be called from any thread.
+
+    Args:
+        cards, lock: the inventory's cards by UUID, and the lock that protects them.
+        policy: rules of recovery.
+        lent: returns True for a card that is detached from its driver.
+    """
 
     def __init__(
         self,
@@ -55,7 +61,7 @@ class CardSteps:
         """Context in which these cards are not allocated.
 
         Args:
-            why: what is being done, for messages.
+            why: operation for which the cards are reserved, such as "being tested", for messages.
 
         Raises:
             CalabashError: CONFLICT if one of the cards is reserved already.

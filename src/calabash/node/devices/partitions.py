@@ -1,4 +1,4 @@
-"""MIG partitions of all cards, as the executor of their mode has last read them."""
+"""MIG partitions of all cards, as last read by the executor of sharing mode ``mig``."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ class CardPartitions:
         return replace(device, mig_enabled=found.enabled, mig_instances=found.instances)
 
     def card_of(self, part: DeviceUuid) -> DeviceUuid:
-        """Return the card of a partition; the argument itself if it is no partition."""
+        """Return the UUID of the card to which a partition belongs; ``part`` itself if it is no known partition."""
         with self._lock:
             return next((card for card, division in self._of.items() if part in division.parts), part)

@@ -1,4 +1,4 @@
-"""Read all cards in parallel, one thread for each, so that a blocked one delays none of the others."""
+"""Read all cards in parallel, one thread for each, so that a card that blocks does not delay the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class _Reader:
-    """Reads one card on request. A request while one is pending waits for the pending answer."""
+    """Thread that reads one card on request. A request during a pending one waits for the pending answer."""
 
     def __init__(self, uuid: DeviceUuid, driver: GpuDriver) -> None:
         self._uuid = uuid

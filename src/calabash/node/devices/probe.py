@@ -1,8 +1,8 @@
-"""Test a card with a program of its own (``probe_program``): memory, copies both ways, a kernel with a known result.
+"""Test a card in a separate process (``probe_program``): memory, copies both ways, a kernel with a known result.
 
-The test also measures the memory of an empty context: while the program waits, the driver is asked how much it uses.
-That value is charged for the first context of a program until its real cost is known, so that memory limits hold from
-the beginning. A card that hangs blocks the program, never the agent.
+The test also measures the memory of an empty CUDA context: while the test program waits, the driver reports how much it
+uses. The pool charges this amount for the first context of a program until its real size is known, so that memory
+limits are effective from the start of a program. A card that hangs blocks the test program, but not the agent.
 
 Cards of other vendors than NVIDIA, and cards in MIG mode, are only read.
 """
@@ -31,10 +31,13 @@ _SAID_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """Result of a test; ``context_bytes`` is 0 if it could not be measured.
+    """Result of a test of a card.
 
-    ``why``: what failed. ``no_room``: it failed because other programs left too little free memory. ``figures``:
-    durations of its steps by the card's own clock, in microseconds, by name.
+    Args:
+        context_bytes: memory of an empty context; 0 if it could not be measured.
+        why: the failure; "" if the test passed.
+        no_room: the test failed because other programs left too little free memory.
+        figures: durations of the steps by name, in microseconds by the card's own clock.
     """
 
     passed: bool
@@ -45,7 +48,11 @@ class ProbeResult:
 
 
 def probe_card(driver: GpuDriver, device: Device, environment: Mapping[str, str]) -> ProbeResult:
-    """Test one card, within TIMEOUT_S."""
+    """Test one card; each phase of the test fails after TIMEOUT_S.
+
+    Args:
+        environment: variables that direct a program to the simulated node; empty on a machine with cards.
+    """
     if device.mig_enabled:
         return _read_only(driver, device, environment)
     return _TRIES.get(device.vendor, _read_only)(driver, device, environment)

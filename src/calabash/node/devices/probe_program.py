@@ -1,8 +1,8 @@
 """Program that tests a card: it creates a context, copies memory both ways, and adds two vectors with a kernel.
 
-It prints ``context`` when its context exists and continues when its standard input is closed. Then it prints, as JSON,
-how long its steps took by the card's own clock, in microseconds, or what failed. It needs nothing but the interpreter
-and the driver.
+The program prints ``context`` when its context exists and continues when its standard input is closed. Then it prints
+the durations of its steps as JSON, in microseconds by the card's own clock, or an error as text. It needs only the
+interpreter and the driver.
 
 Exit codes: 0 if the card works, 3 if other programs leave it too little memory, 1 if the card has failed.
 """
@@ -68,7 +68,7 @@ class _WrongError(Exception):
 
 
 class _Card:
-    """Calls of the CUDA driver; an error raises with the name of the call."""
+    """Calls of the CUDA driver library. A call that fails raises _CudaError with the name of the function."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -84,7 +84,7 @@ class _Card:
         return pointer
 
     def timed(self, name: str, *arguments: object) -> float:
-        """Return the shortest time of TIMES calls by the card's clock, in microseconds."""
+        """Call a driver function TIMES times; return the shortest duration by the card's clock, in microseconds."""
         begun, ended, took = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
         for event in (begun, ended):
             self.call("cuEventCreate", ctypes.byref(event), 0)

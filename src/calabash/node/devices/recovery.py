@@ -1,7 +1,7 @@
 """Recover cards: reset those that need it and test those that must pass a test.
 
-Steps run one at a time in a thread of their own, so that neither a reset nor a hanging test delays health decisions
-about other cards.
+Steps run one at a time in a separate thread, because a reset takes seconds and a test may hang; the health of other
+cards is tracked meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Recovery:
     """Recovery steps of one node.
 
     Args:
-        probe: tests a card.
+        probe: function that tests a card; see ``probe.probe_card``.
         in_use: returns a text that names the user of a card; "" if it is idle.
         notify: called with the changes of health.
     """
@@ -96,7 +96,11 @@ class Recovery:
         return probed
 
     def _compared(self, uuid: DeviceUuid, probed: ProbeResult) -> ProbeResult:
-        """Return the result, failed if a step took longer than its best earlier time times ``test_slowest``."""
+        """Return the result of a test, changed to failed if a step was too slow.
+
+        A step may take at most ``test_slowest`` times its shortest earlier duration on this card, because a damaged
+        card may still compute correct results, but slowly.
+        """
         known = self._inventory.health.entry(uuid).figures
         slowest = self._inventory.policy.recovery.test_slowest
         for name, value in probed.figures.items():

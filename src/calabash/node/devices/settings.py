@@ -18,10 +18,10 @@ class CardSettings:
     """Default settings of the cards of a node.
 
     Args:
-        spill_mib: host memory that the node gives for memory that does not fit on its cards.
-        spill: every card may use it; if False, only the cards for which it is switched on.
+        spill_mib: host memory of the node to which programs may spill memory that does not fit on their card.
+        spill: True: programs on every card may spill; False: only on cards for which an administrator permits it.
         replicas: largest number of tenants that share a card by time slices.
-        interval: duration of a time slice; "": that of the driver.
+        interval: duration of a time slice; "": the driver's default.
     """
 
     spill_mib: int = 0
@@ -43,7 +43,10 @@ class CardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Settings of one card to change; None: unchanged. ``replicas`` 0 and ``auto`` select the default of the node."""
+    """Requested changes of the settings of one card; None: unchanged.
+
+    Value 0 of ``replicas`` and value ``auto`` of the others select the default of the node.
+    """
 
     replicas: int | None = None
     interval: str | None = None
@@ -71,7 +74,7 @@ class Wanted:
         return fields
 
     def said(self) -> str:
-        """Return the settings as text."""
+        """Return the requested settings as text for an event; "" if none is changed."""
         words = [f"replicas {self.replicas or AUTO}"] if self.replicas is not None else []
         words += [f"interval {self.interval}"] if self.interval is not None else []
         words += [f"spill {self.spill}"] if self.spill is not None else []
@@ -85,7 +88,8 @@ def require_possible(
 
     Args:
         sharers: number of tenants that share the card by time slices now.
-        interval_of: asks the driver for the duration of time slices; raises CalabashError if it cannot be set.
+        interval_of: reads the duration of time slices from the driver; raises CalabashError if the driver cannot set
+            it.
     """
     replicas = wanted.replicas or settings.replicas
     if wanted.replicas is not None and replicas < sharers:

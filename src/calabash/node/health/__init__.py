@@ -1,1 +1,1 @@
-"""Health of devices: readings, rules, policy, stored state and notices."""
+"""Health of devices: the state machine, the rules that derive faults from readings, policy, and stored state."""

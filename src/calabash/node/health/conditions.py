@@ -1,20 +1,21 @@
 """State machine of the health of a card, a partition or a service (pure).
 
-Theory of operation. The state is a set of facts (``HealthFacts``); an event changes facts, and ``health`` follows from
-the facts alone, so that two faults at once need no state of their own and neither hides the other. Only a HEALTHY card
+Theory of operation. The state is a set of facts (``HealthFacts``). An event changes facts, and ``health`` is computed
+from the facts alone. So several faults at once need no additional states, and none hides another. Only a HEALTHY card
 takes new work.
 
-    LOST        it does not answer, or it must be replaced
-    DRAINING    it needs a reset and is in use, was drained by an administrator, or fails again and again
-    SUSPECT     it missed one reading, or has a lasting condition that is no fault of its own: too hot, a link is down
-    RECOVERING  it is being reset, must pass a test, or has to stay without fault for a while
+    LOST        the card does not answer, or it must be replaced
+    DRAINING    it needs a reset and is in use, was drained by an administrator, or has failed too often
+    SUSPECT     it missed one reading, or has a lasting condition with an outside cause: too hot, a link is down
+    RECOVERING  it is being reset, must pass a test, or has to stay without fault for some time
     HEALTHY     none of these
 
 A card recovers automatically as far as its need allows: NOTHING < TEST < RESET < OPERATOR. A reset leads to a test, and
 no card becomes healthy again without one. A card that needs an OPERATOR stays out of service until ``UNDRAIN``.
 
-Flapping is damped: each time that a card leaves HEALTHY within a window doubles the time that it must stay without
-fault before it is healthy again; after too many times it stays DRAINING until an administrator undrains it.
+Flapping, the repeated change between HEALTHY and other states, is damped. A card that has recovered must stay without
+fault for a hold time before it is HEALTHY again. This time doubles with each time that the card leaves HEALTHY within a
+time span. After too many times the card stays DRAINING until an administrator undrains it.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ class HealthStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flapping:
-    """Limits of flapping: how often a card may leave HEALTHY within ``window_s``, and the hold times.
+    """Limits of flapping: ``most`` is how often a card may leave HEALTHY within ``window_s``.
 
-    The first time costs nothing, the second ``hold_s``, then twice as much each time, at most ``hold_max_s``.
+    The hold time after the first time is 0, after the second ``hold_s``, then twice as long each time, at most
+    ``hold_max_s``.
     """
 
     window_s: float = 3600.0
@@ -75,7 +77,7 @@ class Flapping:
     hold_max_s: float = 600.0
 
     def hold(self, times: int) -> float:
-        """Return the hold time in seconds after so many faults in the window."""
+        """Return the hold time in seconds of a card that has left HEALTHY ``times`` times within the window."""
         if times < 2:
             return 0.0
         return min(self.hold_max_s, self.hold_s * 2.0 ** min(times - 2, 60))
@@ -87,14 +89,15 @@ class HealthFacts:
 
     Args:
         misses: consecutive readings that were not answered, counted up to 2.
-        gone: the driver reports that the device is not there any more.
-        drained: an administrator keeps new work off it.
-        standing: names of lasting conditions that are no fault of its own.
+        gone: the driver reports that the device is not present any more.
+        need: step that is needed before it is trusted again.
+        drained: an administrator has taken it out of service.
+        standing: names of lasting conditions with an outside cause, such as heat.
         idle: no allocation uses it; kept only while it needs a reset.
         refused: a reset was tried and is not possible now.
         left_at: times within the window at which it left HEALTHY because of a fault, in seconds since 1970.
         hold_until_s: end of the hold time; 0: none.
-        latched: it failed too often.
+        latched: it left HEALTHY too often, and stays out of service until an administrator undrains it.
     """
 
     misses: int = 0
@@ -110,7 +113,7 @@ class HealthFacts:
 
     @property
     def health(self) -> Health:
-        """State that follows from the facts."""
+        """Health state, computed from the facts."""
         if self.gone or self.misses >= 2 or self.need is Need.OPERATOR:
             return Health.LOST
         if self.drained or self.latched:
@@ -125,7 +128,7 @@ class HealthFacts:
 
     @property
     def step(self) -> HealthStep | None:
-        """Recovery step to take now. None while drained: an administrator may be working on the card."""
+        """Recovery step to take now; None if none. None while drained, as an administrator may work on the card."""
         if self.gone or self.misses or self.drained:
             return None
         if self.need is Need.RESET and self.idle:
@@ -146,7 +149,7 @@ def decide(before: HealthFacts, event: HealthEvent, *, now_s: float, flapping: F
 
 
 def set_standing(before: HealthFacts, standing: tuple[str, ...], *, now_s: float, flapping: Flapping) -> HealthFacts:
-    """Return the facts when ``standing`` are all lasting conditions.
+    """Return the facts after the set of lasting conditions has changed to ``standing``.
 
     A test is needed after the last one has passed.
     """
@@ -157,7 +160,9 @@ def set_standing(before: HealthFacts, standing: tuple[str, ...], *, now_s: float
 
 
 def restored_facts(before: HealthFacts, *, rebooted: bool = False) -> HealthFacts:
-    """Return stored facts as an agent that starts takes them over: use and answers are to be observed anew.
+    """Return the facts with which a starting agent continues, from the stored ones.
+
+    Missed readings, use and lasting conditions are dropped, because they are observed again.
 
     Args:
         rebooted: the machine was restarted since they were stored, which has reset every card.

@@ -1,4 +1,4 @@
-"""Health policy of a pool, read from ``health.toml`` in its home: classes of faults and rules of recovery.
+"""Health policy of a pool, read from ``health.toml`` in its home directory: classes of faults and rules of recovery.
 
 All settings have defaults. The default classes of XIDs are NVIDIA's published ones ("Xid catalog",
 docs.nvidia.com/deploy/xid-errors, column "immediate action"): RESTART_APP and IGNORE are faults of the application;
@@ -27,7 +27,11 @@ Code = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class FaultClass(StrEnum):
-    """Action on a fault. SUSPECT: no new work as long as it lasts."""
+    """Class of a fault, which determines the action on it.
+
+    APPLICATION: report a fault of the program. SUSPECT: no new work while the fault lasts. RESET, REPLACE: the card
+    needs a reset or a replacement.
+    """
 
     IGNORE = "ignore"
     APPLICATION = "application"
@@ -52,14 +56,14 @@ _REPLACE_XIDS = (54,)  # the power connector needs a person at the machine
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A table of the file."""
+    """Base class of the tables of the file."""
 
 
 class XidClasses(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Classes of XIDs. A number in a list of the file overrides its default class.
+    """Classes of XIDs, the error codes of NVIDIA's driver. A number in a list of the file overrides its default class.
 
-    Numbers in no list are faults of the application. XID 79, fallen off the bus, is not used: the card is LOST until it
-    answers.
+    Numbers in no list are faults of the application. XID 79 (the card has fallen off the bus) needs no class: such a
+    card does not answer, so it is LOST until it answers again.
     """
 
     application: tuple[Code, ...] = ()
@@ -81,7 +85,11 @@ class XidClasses(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class MemoryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Memory errors. ``uncorrected``: number of new ones between two readings that takes a card out of service; 0: none."""
+    """Rules for memory errors.
+
+    ``uncorrected`` is the number of new uncorrected errors between two readings from which a card needs a reset; 0:
+    such errors are ignored. The other fields are the classes of the faults that they name.
+    """
 
     uncorrected: Count = 1
     row_remap_pending: FaultClass = FaultClass.RESET
@@ -92,7 +100,7 @@ class MemoryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True)
 class ThrottleRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Seconds for which a card may be slowed down before it takes no new work; 0: without limit.
 
-    Running at the power limit is normal by default; being slowed down by the power supply is not.
+    By default, a card may run at its power limit without limit of time, but may not be slowed down by its power supply.
     """
 
     thermal_s: Seconds = 0.5
@@ -101,16 +109,16 @@ class ThrottleRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class LinkRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Class of NVLinks that were up and are down."""
+    """Rules for NVLinks. ``down`` is the class of the fault that a link which was up is down."""
 
     down: FaultClass = FaultClass.SUSPECT
 
 
 class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """NVIDIA's multi-process service. Its faults are those of a service of the card, which recovers automatically.
+    """Rules for NVIDIA's multi-process service. Its faults affect the service, which recovers by itself, not the card.
 
-    ``client_fault``: fatal fault of a program, which affects all other clients. ``daemon_died``: end of the daemon or
-    its server.
+    ``client_fault`` is the class of a fatal fault of one program, which affects all other clients. ``daemon_died`` is
+    the class of an unexpected end of the daemon or its server.
     """
 
     client_fault: FaultClass = FaultClass.APPLICATION
@@ -118,10 +126,11 @@ class MpsRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class RecoveryRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Recovery of cards.
+    """Rules for the recovery of cards.
 
     ``reset``: the agent resets cards automatically. ``answer_within_s``: a reading that takes longer is missed.
-    ``test_slowest``: a test that takes this many times the card's best earlier time has failed.
+    ``test_again_s``, ``reset_again_s``: pause before a test or a reset is tried again. ``test_slowest``: a test whose
+    steps take more than this many times the card's best earlier time has failed.
     """
 
     reset: bool = True
@@ -135,7 +144,7 @@ _DAMPING = Flapping()
 
 
 class FlappingRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """See ``conditions.Flapping``."""
+    """Limits of flapping in the file; see ``conditions.Flapping``."""
 
     window_s: Interval = _DAMPING.window_s
     most: Annotated[int, Meta(ge=2, le=100)] = _DAMPING.most
@@ -144,7 +153,7 @@ class FlappingRules(_Table, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class HealthPolicy(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Contents of the file."""
+    """Health policy: the contents of ``health.toml``, one field for each table."""
 
     xid: XidClasses = XidClasses()
     memory: MemoryRules = MemoryRules()
@@ -160,10 +169,10 @@ class HealthPolicy(_Table, forbid_unknown_fields=True, kw_only=True, frozen=True
 
 
 def read_policy(home: Path) -> HealthPolicy:
-    """Read the policy of a home; defaults if there is no file.
+    """Read the policy from a pool's home directory; the defaults if there is no file.
 
     Raises:
-        CalabashError: BAD_FILE; names the line or the field.
+        CalabashError: BAD_FILE if the file is not valid; the message names the line or the field.
     """
     path = home / POLICY_FILE
     try:

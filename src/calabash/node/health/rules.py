@@ -15,12 +15,12 @@ THERMAL, POWER_BRAKE, POWER_CAP, LINKS, PAGES = "thermal", "power_brake", "power
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """State kept from reading to reading.
+    """Values of earlier readings with which the next reading of a card is compared.
 
     Args:
         ecc_uncorrected: uncorrected memory errors at the last reading; None before the first.
-        nvlinks: largest number of links that were ever up.
-        since_s: time since when the card is slowed down, by reason.
+        nvlinks: largest number of NVLinks that were up at any reading.
+        since_s: since when the card is slowed down, by reason.
     """
 
     ecc_uncorrected: int | None = None
@@ -30,7 +30,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Faults in the order in which they apply, and lasting conditions as (name, cause)."""
+    """Findings of a reading: faults as (event, cause) in the order in which they apply; conditions as (name, cause)."""
 
     faults: tuple[tuple[HealthEvent, str], ...] = ()
     standing: tuple[tuple[str, str], ...] = ()
@@ -39,10 +39,11 @@ class Findings:
 def judge_reading(
     before: Watched, reading: DeviceReading, policy: HealthPolicy, *, now_s: float, divided: bool = False
 ) -> tuple[Watched, Findings]:
-    """Return the new state and the findings of one reading.
+    """Return the values to keep for the next reading, and the findings of this one.
 
     Args:
-        divided: the card is in MIG mode; its counters do not say in which partition an error was, and XIDs do.
+        divided: the card is in MIG mode. Its memory errors are then ignored here, because the counters do not say in
+            which partition an error was; XIDs do.
     """
     faults: list[tuple[HealthEvent, str]] = []
     standing: list[tuple[str, str]] = []
@@ -76,7 +77,7 @@ def judge_reading(
 
 
 def judge_event(event: DeviceEvent, policy: HealthPolicy, *, divided: bool) -> tuple[HealthEvent | None, str]:
-    """Return the health event of a driver event and its cause as text; None if nothing follows."""
+    """Return the health event that follows from a driver event (None if none does), and its cause as text."""
     if event.kind is EventKind.XID:
         return EVENT_OF.get(policy.xid.class_of(event.code)), f"XID {event.code}"
     if event.kind is EventKind.ECC_DOUBLE_BIT:

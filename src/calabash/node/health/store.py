@@ -1,4 +1,4 @@
-"""Store the health of the cards in a file of the home, so that it survives a restart of the pool."""
+"""Store the health of the cards in a file in the pool's home directory, so that it survives a restart of the pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the history of a card and the state after it."""
+    """An event in the history of a card: its time, the health after it, and its cause."""
 
     at: float
     health: str
@@ -31,12 +31,21 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True):
 class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Stored health and settings of one card.
 
-    Deadlines are times of ``CardHealth.steady``; times of past events are calendar times. ``cause`` and ``since_s``:
-    why and since when the card is not healthy. ``drained_why``: reason given by the administrator. ``evict_at_s``: when
-    the allocations on it are ended; 0: never. ``figures``: the best times of its tests. ``parts``: health of its
-    partitions and services, by name. ``mode``: the one sharing mode that the administrator permits. ``replicas``,
-    ``interval``, ``spill``: settings that differ from the defaults, see ``settings``. ``reported_s``: time of the last
-    fault of the driver that is included. ``device``: its properties as last read; a lost card reports none.
+    Deadlines are times of the clock ``CardHealth.steady``; times of past events are calendar times.
+
+    Args:
+        condition: facts from which the health of the card follows.
+        cause, since_s: why and since when the card is not healthy; "" and 0 if it is healthy.
+        drained_why: reason of a drain given by the administrator.
+        evict_at_s: when the allocations on a drained card are ended; 0: never.
+        ecc_uncorrected: uncorrected memory errors at the last reading.
+        history: the last changes of health, oldest first.
+        figures: shortest durations of the steps of its tests, by name, in microseconds.
+        parts: health of its partitions and services, by name; healthy ones are left out.
+        mode: the only sharing mode that an administrator permits; "": all.
+        replicas, interval, spill: settings that an administrator changed, see ``settings``; 0 and "": the defaults.
+        reported_s: time of the last fault reported by the driver that is included in ``condition``.
+        device: properties of the card as last read, which are needed because a lost card reports none.
     """
 
     condition: HealthFacts = HealthFacts()
@@ -61,10 +70,10 @@ class CardEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _HealthFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the file.
+    """Contents of the health file.
 
-    ``boot``: ID of the boot in which it was written. ``since_s``: when it was created; 0: unknown. ``clock``: start of
-    the clock of the deadlines.
+    ``boot``: ID of the boot in which it was written. ``since_s``: when it was created; 0: unknown. ``clock``: calendar
+    and monotonic time at which the clock of the deadlines was started. ``cards``: entries by UUID.
     """
 
     boot: str
@@ -74,11 +83,11 @@ class _HealthFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthStore:
-    """The file. Without a home nothing is stored. Not thread-safe by itself.
+    """The health file of a pool. Nothing is stored if ``home`` is None. Not thread-safe by itself.
 
     These attributes are valid after ``read``. ``rebooted``: the machine was restarted since the file was written.
-    ``since_s``: faults that drivers reported later are included. ``clock``: start of the clock of the deadlines; None
-    if there is none of this boot.
+    ``since_s``: time of the creation of the file; later faults in the drivers' records count for the health of cards.
+    ``clock``: start of the clock of the deadlines; None if the file has none of this boot.
     """
 
     def __init__(self, home: Path | None, *, boot: str = "", now_s: float = 0.0) -> None:

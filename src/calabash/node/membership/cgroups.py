@@ -13,7 +13,7 @@ from calabash.model.request import AllocationId
 
 
 class GroupMembership(ABC):
-    """Membership by control groups: the kernel knows which processes are in the groups of an allocation."""
+    """Membership by control groups: the processes in an allocation's groups are its members; see ``Membership``."""
 
     form = "kernel"
 

@@ -1,17 +1,17 @@
 """Membership by the control groups of containers, which the kubelet and the container runtime create.
 
 The identifier of an allocation begins with the UID of its pod (``container_allocation``), which names the pod's group.
-The container of an allocation is found by its slot: every slot is a file system of its own, and it is mounted in that
-container alone. A tenant can neither leave its container's group nor mount the slot of another allocation.
+The container of an allocation is found by its slot: every slot is a separate file system that is mounted in that
+container only. A tenant can neither leave its container's group nor mount the slot of another allocation.
 
-If a worker process of the pool uses the card in place of a container, the worker is the member: it has a group of its
-own beside those of the containers, under a name that no runtime uses.
+In mode brokered, a worker process of the pool uses the card in place of the container. Then the worker is the member:
+it has a separate group beside the groups of the containers, under a name that no runtime uses.
 
-An allocated resource claim is one allocation, and all containers that have its slot mounted are its members, in any
-pod: its identifier names the claim, and the ``users`` callback says which pods may use it. Containers come and go while
-the claim is held, so they are searched for again every ``_CLAIM_POLL_S``. A pod that came later may be unknown to
-``users`` for some seconds: its containers are found as soon as one of their processes is met on a card. A worker that
-serves a claim has its group beside those of the pods.
+An allocated resource claim is one allocation, whose identifier names the claim. All containers that have its slot
+mounted are its members, in any pod. The ``users`` callback returns the pods that may use it. Containers start and end
+while the claim is held, so they are searched for again every ``_CLAIM_POLL_S``. ``users`` may not know a new pod for
+some seconds; its containers are then found when a driver lists one of their processes on a card. A worker that serves a
+claim has its group beside the groups of the pods.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CLAIM = "claim-"
 
 
 def pod_digits(pod_uid: str) -> str:
-    """Return the first part of the identifiers of all allocations of a pod, before the first ``-``: 32 hexadecimal digits."""
+    """Return the 32 hexadecimal digits with which the identifiers of all allocations of a pod begin, up to a ``-``."""
     digits = pod_uid.replace("-", "").lower()
     if len(digits) == _UID_DIGITS and set(digits) <= _HEXADECIMAL:
         return digits
@@ -63,7 +63,7 @@ def pod_digits(pod_uid: str) -> str:
 
 
 def container_allocation(pod_uid: str, container: str) -> AllocationId:
-    """Return the identifier of the allocation of a container: at most 63 characters, always the same."""
+    """Return the identifier of a container's allocation, which depends on the arguments only; at most 63 characters."""
     digits = pod_digits(pod_uid)
     mark = hashlib.sha256(f"{pod_uid}/{container}".encode()).hexdigest()[:_HASH_DIGITS]
     readable = "".join(c for c in container.lower() if c.isalnum() and c.isascii())[:_NAME_CHARACTERS]
@@ -76,7 +76,7 @@ def claim_allocation(claim_uid: str) -> AllocationId:
 
 
 def is_of_claim(allocation: AllocationId) -> bool:
-    """Return True if an allocation is that of a claim."""
+    """Return True if the allocation belongs to a resource claim."""
     return allocation.startswith(_CLAIM)
 
 
@@ -105,11 +105,11 @@ class PodGroups:
         return self._pods
 
     def expire(self) -> None:
-        """Walk the hierarchy at the next call."""
+        """Make the next call of ``all`` walk the hierarchy."""
         self._walked_s = -math.inf
 
     def root(self) -> Path | None:
-        """Return the group above those of all pods, which the kubelet owns; None while no pod is known."""
+        """Return the kubelet's group that contains the groups of all pods; None while no pod is known."""
         pod = next(iter(self._pods.values()), None)
         if pod is None:
             return None
@@ -125,7 +125,7 @@ class ContainerMembership(GroupMembership):
         names: names of the slots in it.
         users: returns the UIDs of the pods that may use a claim's allocation; None: unknown, so any pod may.
         now_s: monotonic clock.
-        began_s: returns the start time of a process by the calendar of that time, in seconds since the epoch.
+        began_s: returns the start time of a process as calendar time at its start, in seconds since the epoch.
     """
 
     def __init__(
@@ -222,14 +222,17 @@ class ContainerMembership(GroupMembership):
     def sandbox_since_s(self, pod_uid: str) -> float:
         """Return the start of the oldest process of a pod's containers, in seconds since the epoch; 0 if it has none.
 
-        A sandbox that is created again, as after a restart of the machine, runs all containers anew, init containers
-        too.
+        A later start than before shows that the pod's sandbox was created again, for example after a restart of the
+        machine. Then all its containers run again, including init containers.
         """
         oldest = self._oldest(self._pods.find(pod_digits(pod_uid)))
         return self._began_s(oldest) if oldest is not None else 0.0
 
     def sandbox(self, pod_uid: str) -> Process | None:
-        """Return the oldest process of a pod, which lives as long as the pod; None if it has none. Walks the hierarchy."""
+        """Return the oldest process of a pod's containers, which lives as long as the pod; None if it has none.
+
+        Walks the hierarchy.
+        """
         self._pods.expire()
         return self._oldest(self._pods.find(pod_digits(pod_uid)))
 
@@ -328,7 +331,7 @@ class ContainerMembership(GroupMembership):
         return self._pods.root() if self._pods.all() else None
 
     def _device(self, allocation: AllocationId) -> int | None:
-        """Return the device number of the file system of a slot; None if it has none of its own."""
+        """Return the device number of the file system of a slot; None if the slot is no separate file system."""
         path = self._slots / self._names.name_of(allocation)
         try:
             device = path.stat().st_dev

@@ -1,8 +1,9 @@
 """Membership by lease files: every program of an allocation holds a shared lock on its file, and so do its children.
 
-A program can drop the lock or send it to another process, so this form serves only programs of the user that the pool
-runs as. A process that was once seen as a member is remembered and counts until it ends; so does a process started by a
-program that closes its files, as workers do.
+A program can drop the lock or send the open file to another process. So this form is used only for programs of the user
+that the pool runs as, which need not be guarded against. A process that was once seen as a member is remembered and
+counts as a member until it ends. Children of such a process are members even if they have closed the lease file, as
+workers of some libraries do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from calabash.model.request import AllocationId
 
 
 class LeaseMembership:
-    """Leases of one pool; ``path_of`` returns the path of the lease of an allocation."""
+    """Membership by the lease files of one pool; ``path_of`` returns the path of the lease file of an allocation."""
 
     form = "lease"
 
@@ -93,7 +94,8 @@ class LeaseMembership:
     def kill(self, allocation: AllocationId) -> None:
         """Kill all members.
 
-        A lease that no process has open is held by a message that waits in a socket; it is ignored from then on.
+        If the lease is still locked although no process has the file open, the open file is in a message that waits in
+        a socket. Nothing can be killed then, and the lock is ignored from now on.
         """
         self.signal(allocation, signal.SIGKILL)
         if not self.processes(allocation):

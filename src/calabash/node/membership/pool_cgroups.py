@@ -1,4 +1,4 @@
-"""Membership by control groups of the pool: ``<hierarchy>/calabash-<pool>/<name>``, one group for each allocation."""
+"""Membership by control groups of the pool, one for each allocation: ``<hierarchy>/calabash-<pool>/<slot name>``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from calabash.node.slots.names import SlotNames, is_slot_name
 
 
 class KernelMembership(GroupMembership):
-    """Control groups of one pool. A tenant can neither leave its group nor find another one."""
+    """Membership by the control groups of one pool. A tenant can neither leave its group nor enter another one.
+
+    Args:
+        name: name of the pool's group, which contains the groups of all allocations.
+        names: names of slots, after which the groups are named.
+    """
 
     def __init__(self, hierarchy: CgroupHierarchy, name: str, names: SlotNames | None = None) -> None:
         self._hierarchy = hierarchy
@@ -53,7 +58,7 @@ class KernelMembership(GroupMembership):
             raise failure(error, f"cannot make the control group of {allocation}", hint=hint) from error
 
     def _follow(self, allocation: AllocationId) -> None:
-        """Watch for the first process that enters the group of an allocation and for the end of the last one."""
+        """Watch the group of an allocation for the entry of its first process and the end of its last one."""
         path = self._group(allocation).events_path
         if path in self._watched:
             return

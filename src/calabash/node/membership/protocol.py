@@ -1,12 +1,13 @@
 """Membership: which processes belong to which allocation.
 
-Starting, metering, ending and releasing of allocations rest on it. There are three forms behind one protocol.
+An allocation starts when it gets its first member process, is metered while it has one, and is released after the last
+one has ended. There are three forms of membership, with one interface.
 **kernel**: every allocation has a control group; its programs cannot leave it, and the kernel reports when the last one
 has ended. **container** (reported as ``kernel``): the groups are those that the kubelet and the container runtime
 create for containers, found by the slot that is mounted in them. **lease**: every program holds a shared lock on a
-file; a program can give it away or drop it, so this form serves only the user that the pool itself runs as. A pool
-chooses between the first and the last when it starts (``choose_membership``) and reports its choice in its status; the
-agent of a cluster node uses the second.
+file. A program can drop this lock or pass it to another process, so this form serves only the user that the pool runs
+as. When a pool starts, it chooses between the forms kernel and lease (``choose_membership``) and reports its choice in
+its status. The agent of a cluster node uses the form container.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class Membership(Protocol):
         ...
 
     def prepare(self, allocation: AllocationId) -> None:
-        """Create what is needed before programs can become members. Raises CalabashError."""
+        """Create the control group or similar, so that programs can become members. Raises CalabashError."""
         ...
 
     def group(self, allocation: AllocationId) -> int:
-        """Return the inode number of the control group of an allocation; 0 if it has none of its own."""
+        """Return the inode number of the control group of an allocation; 0 if the allocation has no separate group."""
         ...
 
     def enter(self, allocation: AllocationId, process: Process) -> None:
-        """Make a process and its later descendants members. Raises CalabashError if it is not a member."""
+        """Make a process and its later descendants members. Raises CalabashError if that fails."""
         ...
 
     def populated(self, allocation: AllocationId) -> bool:
@@ -52,14 +53,14 @@ class Membership(Protocol):
         ...
 
     def changed_allocations(self) -> Collection[AllocationId] | None:
-        """Return the allocations for which ``populated`` may have changed since the last call.
+        """Return the allocations for which the result of ``populated`` may have changed since the last call.
 
-        None if this form cannot tell. Called from one thread.
+        None if this form of membership cannot observe changes. Called from one thread.
         """
         ...
 
     def processes(self, allocation: AllocationId) -> list[Process]:
-        """Return the live member processes by pid, as far as this process may see them."""
+        """Return the live member processes in the order of their pids, as far as this process may see them."""
         ...
 
     def pids(self, allocation: AllocationId) -> list[int]:
@@ -81,7 +82,7 @@ class Membership(Protocol):
         ...
 
     def freeze(self, allocation: AllocationId, frozen: bool) -> None:
-        """Stop every member process, or continue all."""
+        """Stop every member process if ``frozen``, else continue all."""
         ...
 
     def remove(self, allocation: AllocationId) -> bool:
@@ -93,7 +94,10 @@ class Membership(Protocol):
         ...
 
     def adopt(self, records: Iterable[AllocationRecord]) -> set[AllocationId]:
-        """Take over the members of an earlier pool; return the allocations that have a live one."""
+        """Find the member processes of an earlier pool; return the allocations that have a live one.
+
+        ``records`` are the allocations in the journal.
+        """
         ...
 
 
@@ -110,9 +114,9 @@ def choose_membership(home: Path, slots: Path, names: SlotNames | None = None) -
 
 
 def recorder_arguments(membership: Membership, slots: Path) -> tuple[str, ...]:
-    """Return the arguments that tell the end recorder where member processes are observed.
+    """Return the command-line arguments that tell the end recorder where to observe member processes.
 
-    Empty for containers: the runtime owns their groups, and nothing of the agent outlives its own container.
+    Empty for containers, for which there is no end recorder: it would run in the agent's container and end with it.
     """
     if isinstance(membership, KernelMembership):
         return ("--groups", str(membership.base.absolute()))

@@ -20,7 +20,7 @@ class _Asked:
 
 
 class Terminator:
-    """State of ending allocations: the processes that got SIGTERM, and since when."""
+    """Signals to the programs of ending allocations, with the processes that got SIGTERM and the time of the first."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership

@@ -1,1 +1,1 @@
-"""Metering: usage of allocations as intervals and totals."""
+"""Metering of the usage of allocations, as usage records of consecutive intervals and as totals."""

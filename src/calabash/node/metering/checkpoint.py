@@ -1,7 +1,8 @@
 """File with the time of the pool's last round over all allocations.
 
-A pool that starts again meters allocations that ended in between up to that time. It is one small write without waiting
-for the disk: it survives the end of the process; after a loss of power the last time that reached the disk counts.
+When a pool starts again, it meters the allocations that ended in between up to that time at least. The time is written
+without waiting for the disk, because it is written often. So it survives the end of the process; after a loss of power
+the last time that reached the disk is used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _BYTES_MAX = 256
 
 
 class LastRound:
-    """The file in the pool's home. If it cannot be written, only this time is lost."""
+    """The file in the pool's home directory. Failures to write it are ignored, as metering works without it."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / FILE
@@ -33,7 +34,7 @@ class LastRound:
             return None
 
     def write(self, moment: Moment) -> None:
-        """Overwrite the moment with the same number of bytes, so that a reader sees the old or the new one."""
+        """Overwrite the stored moment. All moments have the same length, so a reader sees the old or the new one."""
         line = f"{moment.boot or '-':<40} {moment.monotonic_ns:020} {moment.now_s:022.6f}\n".encode()
         with suppress(OSError):
             if self._descriptor < 0:

@@ -3,9 +3,9 @@
 Theory of operation. Each end recorder has one file in the directory ``ends`` of the pool's home, readable and writable
 by the pool's user only. The first line has the boot ID of the machine and the time of the last complete poll; it is
 overwritten in place by one write of fixed length. Each further line is a change of one allocation: the name of its
-slot, the time when it was last seen alive, and the time when it was found without member process (0: it is alive). All
-times are of the monotonic clock in nanoseconds. An incomplete line is ignored. Lines that a full disk refused are
-written at the next poll.
+slot, the time when it was last seen with a live member process, and the time when it was found without one (0: it has
+one). All times are of the monotonic clock in nanoseconds. An incomplete line is ignored when the file is read. Lines
+that could not be written because the disk was full are written at the next poll.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class LastSeen:
 
 
 def served_name(slot: str) -> str:
-    """Return the name under which a brokered allocation is recorded."""
+    """Return the name under which a brokered allocation is recorded, which differs from that of its slot.
+
+    See ``end_recorder.GroupWitness``.
+    """
     return f"served:{slot}"
 
 
@@ -90,7 +93,7 @@ def read_ends(home: Path, boot: str) -> dict[str, LastSeen]:
 
 
 def replace_ends(home: Path, boot: str, ends: Mapping[str, LastSeen]) -> None:
-    """Replace all files by one that holds ``ends``, so that their recorders end. Raises OSError."""
+    """Replace all files by one that contains ``ends``. The recorders of the old files then end. Raises OSError."""
     old = _files(home)
     (home / DIRECTORY).mkdir(mode=0o700, exist_ok=True)  # created early: a killed pool adds no directory
     if ends:

@@ -36,7 +36,7 @@ LINGER_NS = 15_000_000_000  # longest time after the end of the pool in which a 
 
 
 class MemberWitness(Protocol):
-    """Source of which allocations of one pool have live member processes; asks the kernel."""
+    """Observer of the allocations of one pool, which reads from the kernel if they have live member processes."""
 
     def names(self) -> list[str]:
         """Return the names of the slots of all allocations."""
@@ -51,9 +51,10 @@ class GroupWitness:
     """Allocations whose member processes are in a control group below ``base``.
 
     Args:
-        hosts: worker processes of brokered allocations, by slot. A worker is a member and outlives the programs that it
-            serves, so it does not count. These allocations are recorded under ``served_name``, so that an allocation
-            with an unknown worker is not mistaken for a live one.
+        hosts: pids of the worker processes of brokered allocations, by slot name. A worker is a member process, but it
+            outlives the programs that it serves, so it does not count as alive. These allocations are recorded under
+            ``served_name``. So an entry that was written without knowledge of the worker, and counts it as alive, is
+            not mistaken for one of these.
     """
 
     def __init__(self, base: Path, hosts: Mapping[str, int] | None = None) -> None:
@@ -138,7 +139,7 @@ def record(home: Path, witness: MemberWitness) -> None:
 
 
 def read_hosts(home: Path) -> dict[str, int]:
-    """Return the worker processes of brokered allocations by slot, from the file that the pool keeps of them."""
+    """Return the pids of the workers of brokered allocations by slot name, from the pool's file of worker hosts."""
     try:
         hosts = json.loads((home / WORKERS_FILE).read_bytes())
         return {host.get("name") or host["allocation"]: int(host["pid"]) for host in hosts}
@@ -147,7 +148,7 @@ def read_hosts(home: Path) -> dict[str, int]:
 
 
 def wait_for_end(parent: int, told: int) -> None:
-    """Return when the parent process has ended, or has closed its end of the pipe ``told``."""
+    """Block until the parent process has ended, or has closed its end of the pipe ``told`` (a file descriptor)."""
     poll = select.poll()
     poll.register(told, select.POLLIN | select.POLLHUP)
     with suppress(OSError):  # it has ended

@@ -1,22 +1,23 @@
-"""Meter of one allocation: how far it is metered, and the next interval (pure).
+"""Meter of one allocation: the time up to which its usage is recorded, and the next interval to record (pure).
 
 Theory of operation. Every moment of an allocation is its *offset*: nanoseconds of the monotonic clock since it was
 granted. An interval goes from the offset at which the last one ended to the present one, so intervals have no gaps and
 no overlaps, and a change of the calendar clock has no effect: ``from_s`` and ``to_s`` are the calendar time of the
 grant plus the offset. Records of an allocation are numbered from 0, slice by slice, interval by interval, and the store
-takes each number once. An interval that has been cut is kept until the store has it, and is not cut anew: a writer that
-does not know whether a write succeeded writes the same records again.
+accepts each number once. An interval that was ended (*cut*) is kept until the store has its records, and its end is not
+changed any more. So a writer that does not know whether a write succeeded can write the same records again.
 
 A pool that starts reads from the store how far its predecessor has written, and continues from there. An allocation
-without a live member process by then has ended in between: after the last moment at which it is known to have lived,
-and before the first poll of this pool. The end recorder (``end_recorder``) gives the time, if it ran. Lower bounds are
-the last round of the previous pool, at which all lived, and the last launch by the usage page. The tenant writes that
-page: it can only lengthen the time that the tenant is charged for, and not beyond the end that the kernel knows. If the
-bounds are further apart than ``KNOWN_NS``, the allocation is metered up to the earlier one, and its last record says
-how much later the end may be. Time in which a driver does not yet report the devices free is not metered.
+without a live member process at that time has ended in between: after the last moment at which it is known to have had
+one, and before the first poll of this pool. The end recorder (``end_recorder``) has recorded the time, if it ran. Lower
+bounds of the end are the last round of the previous pool, at which all allocations lived, and the time of the last
+launch on the usage page. The tenant writes that page, so its value can only lengthen the time for which the tenant is
+charged, and not beyond the end that the kernel reports. If lower and upper bound are further apart than ``KNOWN_NS``,
+the allocation is metered up to the lower bound, and its last record states how much later the end may be. Time in which
+a driver does not yet report the devices as free is not metered.
 
-The monotonic clock ends with the boot of the machine. Across boots the calendar is used, and written intervals are
-never taken back.
+The monotonic clock is valid during one boot of the machine only. For allocations of an earlier boot the calendar clock
+is used instead. Written intervals are never changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SHORTEST_NS = 1000  # unit of time of the billing ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment by both clocks; ``boot`` identifies the monotonic clock."""
+    """A moment by the monotonic and the calendar clock; ``boot`` is the ID of the boot that the former belongs to."""
 
     boot: str
     monotonic_ns: int
@@ -44,9 +45,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Use of one slice at the end of an interval: GPU time and idle time since the grant.
+    """Use of one slice at the end of an interval, counted since the grant.
 
-    ``most_ratio`` is the largest GPU time that the slice can have in each second.
+    Args:
+        model: model name of the device.
+        used_ns: GPU time.
+        idle_ns: time without any use of the device.
+        most_ratio: largest GPU time that the slice can use in each second, in seconds.
     """
 
     model: str
@@ -59,16 +64,19 @@ class Measured:
 class Meter:
     """Meter of one allocation.
 
-    ``until_ns`` is the offset up to which it is metered, ``next_sequence`` the number of the next record.
+    All offsets are in nanoseconds since the grant. ``until_ns`` is the offset up to which the allocation is metered,
+    ``next_sequence`` the number of the next record; ``used_ns`` and ``idle_ns`` are the values of each slice that are
+    recorded so far.
 
     Args:
         base_ns: monotonic time of offset 0.
-        lived_until_ns: last offset at which a pool saw the allocation alive; None once this pool has seen it alive.
-        worked_until_ns: offset of its last work by its usage page, if this pool has not seen it alive.
+        lived_until_ns: last offset at which an earlier pool saw the allocation alive; None after this pool has seen it
+            alive.
+        worked_until_ns: offset of its last launch according to its usage page, if this pool has not seen it alive.
         uncertain_ns: how much later than ``until_ns`` its estimated end may be.
         unwritten: the interval that was cut last, until the store has it.
-        closed: nothing more is metered.
-        anchored: it was granted in this boot.
+        closed: the allocation has ended, and nothing more is metered.
+        anchored: it was granted in this boot of the machine, so monotonic times of its grant are valid.
     """
 
     record: AllocationRecord
@@ -85,7 +93,7 @@ class Meter:
     anchored: bool = True
 
     def offset_ns(self, now_ns: int) -> int:
-        """Return the offset of a moment, at least ``until_ns``."""
+        """Return the offset of a moment of the monotonic clock, at least ``until_ns``."""
         return max(self.until_ns, now_ns - self.base_ns)
 
     @property
@@ -98,15 +106,18 @@ class Meter:
         return self.offset_ns(now_ns) if self.lived_until_ns is None else max(self.lived_until_ns, self.worked_until_ns)
 
     def note_activity(self, at_ns: int, now_offset_ns: int) -> None:
-        """Note work at a monotonic time, as reported by the usage page; it can only lengthen the metered time."""
+        """Note that the usage page reports a launch at monotonic time ``at_ns``.
+
+        This can only lengthen the metered time, and not beyond ``now_offset_ns``.
+        """
         if self.lived_until_ns is not None and self.anchored:
             self.worked_until_ns = max(self.worked_until_ns, min(at_ns - self.base_ns, now_offset_ns))
 
     def bounds(self, seen: LastSeen | None, first_poll_ns: int) -> tuple[int, int]:
-        """Return the offsets between which an allocation has ended that this pool has not seen alive.
+        """Return the earliest and latest offset at which an allocation that this pool never saw alive may have ended.
 
         Args:
-            seen: what the end recorder saw of it; None: nothing.
+            seen: times that the end recorder wrote for it; None: none.
             first_poll_ns: monotonic time of this pool's first poll, which saw no live member process.
         """
         assert self.lived_until_ns is not None
@@ -147,7 +158,10 @@ class Meter:
         return found
 
     def _elapsed_ns(self, offset_ns: int) -> int:
-        """Return the length of the interval that ends there; positive for an estimated end, so that a record reports it."""
+        """Return the length of the interval that ends at this offset.
+
+        It is positive if the end is estimated, even if no time has passed, because a record must state the uncertainty.
+        """
         return max(offset_ns - self.until_ns, _SHORTEST_NS if self.uncertain_ns else 0)
 
     def _slice(self, index: int, elapsed_ns: int, measured: Measured) -> UsageRecord:
@@ -180,7 +194,10 @@ class Meter:
 
 
 def estimate(low_ns: int, high_ns: int) -> tuple[int, int]:
-    """Return the offset up to which an allocation is metered that ended between two, and how much later its end may be."""
+    """Return the offset up to which an allocation is metered that ended between two offsets, and the uncertainty.
+
+    The uncertainty is how much later than the returned offset the end may be, in nanoseconds; 0 if the end is known.
+    """
     return (high_ns, 0) if high_ns - low_ns <= KNOWN_NS else (low_ns, high_ns - low_ns)
 
 
@@ -197,11 +214,11 @@ def open_meter(record: AllocationRecord, now: Moment) -> Meter:
 
 
 def resume_meter(record: AllocationRecord, now: Moment, so_far: UsageSoFar | None, mark: Moment | None) -> Meter:
-    """Return the meter of an allocation of an earlier pool.
+    """Return the meter of an allocation that an earlier pool granted.
 
     Args:
-        so_far: what that pool wrote; None: nothing.
-        mark: its last round.
+        so_far: usage that earlier pools have written; None: none.
+        mark: time of the last round of the previous pool, at which all allocations lived; None: unknown.
     """
     meter = open_meter(record, now)
     if so_far is not None:

@@ -20,9 +20,9 @@ class Meters:
     """One meter for each allocation. Methods may be called from any thread.
 
     Args:
-        boot: ID of the boot of this machine that the monotonic time of ``clock`` belongs to.
-        mark: last round of the previous pool.
-        seen: returns what the end recorder saw of an allocation while no pool ran.
+        boot: ID of the present boot of this machine, in which the monotonic time of ``clock`` is valid.
+        mark: time of the last round of the previous pool; None: unknown.
+        seen: returns the times that the end recorder wrote for an allocation while no pool ran; None: none.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Meters:
         return Moment(boot=self._boot, monotonic_ns=self._clock.monotonic_ns(), now_s=self._clock.now_s())
 
     def resume(self, record: AllocationRecord, so_far: UsageSoFar | None) -> Meter:
-        """Create the meter of an allocation of an earlier pool."""
+        """Create the meter of an allocation that an earlier pool granted; ``so_far``: usage that is written already."""
         meter = self._meters[record.id] = resume_meter(record, self.now(), so_far, self._mark)
         self._all_seen = False
         return meter
@@ -59,10 +59,11 @@ class Meters:
             self._meter_of(record)
 
     def note_living(self, lives: Callable[[AllocationId], bool] = lambda _: True) -> None:
-        """Note which allocations of an earlier pool are alive; these are metered on.
+        """Note which allocations of an earlier pool are alive according to ``lives``. Metering of these continues.
 
-        The others have ended when they were last known to live, even if they are still held until a driver reports
-        their devices free; one that is seen alive later is metered on. Does nothing once all have been seen.
+        The others are regarded as ended at the moment at which they were last known to live, even if they are still
+        held until a driver reports their devices as free. If a later call finds one alive, its metering continues. Does
+        nothing after all have been seen alive or are closed.
         """
         if self._all_seen and self._first_poll_ns is not None:
             return
@@ -76,7 +77,7 @@ class Meters:
             self._first_poll_ns = self._clock.monotonic_ns()
 
     def ended(self) -> dict[str, LastSeen]:
-        """Return the bounds of the ends of open allocations that this pool has not seen alive, by slot name.
+        """Return the times between which open allocations have ended that this pool never saw alive, by slot name.
 
         The next pool needs them if this one ends before it has written the ends.
         """
@@ -95,7 +96,7 @@ class Meters:
         return meter.bounds(self._seen(meter.record), now_ns if self._first_poll_ns is None else self._first_poll_ns)
 
     def open_records(self, records: Iterable[AllocationRecord]) -> list[AllocationRecord]:
-        """Return the records that are metered on; drop meters of allocations that are closed and not held."""
+        """Return the allocations whose metering continues; drop the meters of closed allocations that are not held."""
         held = {record.id: record for record in records}
         with self._lock:
             self._meters = {name: meter for name, meter in self._meters.items() if name in held or not meter.closed}
@@ -108,7 +109,7 @@ class Meters:
             return meter is not None and not meter.closed
 
     def preview(self, records: Iterable[AllocationRecord], measure: Measure) -> list[UsageRecord]:
-        """Return the records that the store may not have: unwritten ones, and those of open intervals as if they ended now.
+        """Return usage that the store may not have: unwritten records, and open intervals as if they ended now.
 
         An allocation that is not metered, because it is being created or has ended, has none.
         """
@@ -125,7 +126,9 @@ class Meters:
     def cut(
         self, records: Iterable[AllocationRecord], measure: Measure, *, begin: bool = True
     ) -> Mapping[AllocationId, tuple[UsageRecord, ...]]:
-        """Return the records to write: new intervals up to now, or the last one if the store may not have it.
+        """End the open intervals and return the records to write.
+
+        If the store may not have the last interval of an allocation, the records of that one are returned instead.
 
         Args:
             begin: begin to meter allocations that are not metered. Only the thread that also drops meters

@@ -1,7 +1,8 @@
 """Usage of held allocations since their last usage record.
 
 The watch thread writes a usage record of each slice once a minute. ``records`` returns the usage since then and writes
-nothing, so frequent queries of users create no rows. ``write`` writes it, for a rating that reads the store.
+nothing, so frequent queries of users create no rows. ``write`` writes that usage to the store before the store is read
+to compute prices (rating).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class OpenUsage:
         self._written_until_s = 0.0
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the records of all open intervals as if they ended now, and that time.
+        """Return the records of all open intervals as if they ended now, and the calendar time of that end.
 
         The store may have some of the records by the time they are used.
         """
@@ -56,7 +57,8 @@ class OpenUsage:
     def write(self) -> tuple[float, Mapping[str, float]]:
         """Write the records of all open intervals.
 
-        Returns the time up to which all usage is in the store, and the tenants with less (none).
+        Returns the calendar time up to which all usage is in the store, and a mapping of tenants for which that time is
+        earlier, which is always empty on a single node.
 
         Raises:
             CalabashError: STORE_UNAVAILABLE, DISK_FULL.

@@ -22,10 +22,11 @@ log = structlog.get_logger(__name__)
 
 
 class RecordedEnds:
-    """Ends of allocations that recorders of earlier pools have seen, and the recorder process of this pool.
+    """Ends of allocations that the end recorders of earlier pools have written, and the recorder process of this pool.
 
     Args:
-        arguments: arguments of the recorder that say where member processes are observed; (): there is no recorder.
+        boot: ID of the present boot of this machine.
+        arguments: arguments of the recorder, from ``recorder_arguments``; (): no recorder is started.
     """
 
     def __init__(self, home: Path, boot: str, arguments: tuple[str, ...]) -> None:
@@ -67,7 +68,7 @@ class RecordedEnds:
             log.error("the end recorder cannot be started", error=str(error))
 
     def take_over(self, kept: dict[str, LastSeen]) -> None:
-        """End the recorders of earlier pools.
+        """Replace the files of earlier pools' recorders by one of this pool, which ends these recorders.
 
         Args:
             kept: ends that the next pool must know, by slot name; they are written to a new file.
@@ -78,7 +79,10 @@ class RecordedEnds:
             log.error("the files of the end recorder cannot be replaced", error=str(error))
 
     def stop(self, *, needed: bool) -> None:
-        """Let the recorder begin to record if it is ``needed``, else end it. Called when the pool stops."""
+        """End the recorder, or let it begin to record if allocations still have programs (``needed``).
+
+        Called when the pool stops.
+        """
         self._stopped = True
         if self._process is None:
             return

@@ -19,7 +19,7 @@ Key = tuple[str] | tuple[str, str]  # a tenant as a whole, or one of its project
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTime:
-    """Seconds of whole devices: allocated, used, and without any use."""
+    """GPU time in seconds of a whole device: allocated, used, and allocated without any use."""
 
     allocated_s: float = 0.0
     used_s: float = 0.0
@@ -33,7 +33,7 @@ class GpuTime:
         )
 
     def at_least(self, other: GpuTime) -> GpuTime:
-        """Return the larger of each value."""
+        """Return the larger of the two for each of the three values."""
         return GpuTime(
             allocated_s=max(self.allocated_s, other.allocated_s),
             used_s=max(self.used_s, other.used_s),
@@ -45,7 +45,7 @@ class UsageTotals:
     """Counters of tenants and projects. Not thread-safe.
 
     Args:
-        since_s: time from which usage counts.
+        since_s: calendar time from which usage counts; earlier usage was counted by an earlier pool.
     """
 
     def __init__(self, since_s: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class UsageTotals:
                 self._told.pop(oldest, None)
 
     def with_open(self, records: Iterable[UsageRecord]) -> Mapping[Key, GpuTime]:
-        """Return the counters including open intervals."""
+        """Return the counters by tenant and by project, including ``records`` of open intervals in the result only."""
         found = dict(self._ended)
         self._count(found, records)
         for key, time in found.items():

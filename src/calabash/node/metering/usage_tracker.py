@@ -1,9 +1,10 @@
-"""Track the use of every held allocation: live values from its usage page, and metering intervals.
+"""Track the use of every held allocation: present values from its usage page, and intervals for metering.
 
-A tenant writes its usage page, so values are bounded and only ever describe that tenant.
+A tenant can write any values to its usage page. So values are limited to possible ones, and a wrong value changes only
+the usage of that tenant.
 
-Time on a MIG instance counts as the fraction of the device that the instance has: an instance with a seventh of the
-compute, busy all the time, uses a seventh of a device.
+Time on a MIG instance is multiplied by the instance's fraction of the device: an instance with a seventh of the compute
+that is busy all the time uses a seventh of a device.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ UNTOLD_NS = 250_000_000  # largest lag of the library's report; more than this w
 
 @dataclass(slots=True)
 class _Entry:
-    """State of one allocation; lists are by index of the device within the allocation."""
+    """Usage state of one allocation; the lists have one value for each slice, in the order of the placement."""
 
     slot: OpenSlot
     device_percent: list[int]  # percentage of the device that full use of the slice is
@@ -64,11 +65,12 @@ class _Entry:
 
 
 class UsageTracker:
-    """Use of all held allocations. ``tick`` is called from the watch thread, reading from any.
+    """Use of all held allocations. ``tick`` is called from the watch thread, reading methods from any thread.
 
     Args:
-        model_of: returns the model of a device, by which its time is rated.
-        meters: meters of the allocations.
+        members: returns the live member processes of an allocation.
+        model_of: returns the model of a device, which determines the price of its time.
+        meters: meters of the allocations; None: new ones.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class UsageTracker:
         return self._clock.monotonic_ns() >= self._next_tick_ns
 
     def tick(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, str]:
-        """Update the rates; return the allocations whose tenant has truncated or extended its page, with a message."""
+        """Update the rates of use; return the allocations whose tenant has resized its usage page, with a message."""
         now_ns = self._clock.monotonic_ns()
         self._next_tick_ns = now_ns + RATE_WINDOW_NS
         self._ticks += 1
@@ -139,9 +141,9 @@ class UsageTracker:
         return spoilt
 
     def sample(self, records: Iterable[AllocationRecord], inventory: Inventory) -> None:
-        """Measure allocations that run without the library and have a device alone, by the utilisation that the driver reports.
+        """Measure allocations that use a device alone and without the shim library, by the driver's utilisation.
 
-        Time between two calls counts as used in proportion to the utilisation.
+        The time since the last call counts as used in proportion to the present utilisation.
         """
         now_ns = self._clock.monotonic_ns()
         for record in records:
@@ -185,7 +187,7 @@ class UsageTracker:
         return known[1]
 
     def checkpoint(self, records: Iterable[AllocationRecord], store: Store) -> None:
-        """Write the intervals of all allocations every CHECKPOINT_NS, so that a crash loses little."""
+        """Write the usage of all allocations every CHECKPOINT_NS, so that a crash loses only the time since then."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = now_ns + CHECKPOINT_NS
@@ -208,14 +210,17 @@ class UsageTracker:
         return self.meters.totals(records, self._measured)
 
     def close(self, record: AllocationRecord) -> Sequence[UsageRecord]:
-        """End the metering of an allocation, return its last records and drop its pages. Called while its slot exists."""
+        """End the metering of an allocation, close its pages and return its last records; its slot must still exist."""
         usage = self.meters.close(record, self._measured)
         self._entries.pop(record.id, None)
         self._changes += 1
         return usage
 
     def restore(self, record: AllocationRecord, so_far: UsageSoFar | None) -> None:
-        """Resume the metering of an allocation of an earlier pool, before allocations are settled."""
+        """Continue the metering of an allocation that an earlier pool granted, before the first sweep of allocations.
+
+        ``so_far`` is the usage that earlier pools have written; None: none.
+        """
         meter = self.meters.resume(record, so_far)
         entry = self._entry(record)
         if entry is None:
@@ -306,8 +311,8 @@ class UsageTracker:
 def _charged_ns(entry: _Entry, index: int) -> int:
     """Return the GPU time so far, in ns.
 
-    It is the highest value of the tenant's page plus what the driver saw beyond it, or what was sampled from the
-    driver.
+    It is the sum of the highest value so far on the tenant's page, the time that the audit found to be unreported, and
+    the time that was sampled from the driver. The last is 0 for slices that the shim library measures.
     """
     entry.told_ns[index] = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     unreported_ns = entry.slot.limits.device(index).unreported_ns
@@ -316,7 +321,11 @@ def _charged_ns(entry: _Entry, index: int) -> int:
 
 
 def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
-    """Add the GPU time of a MIG instance that the driver saw beyond what the library has reported."""
+    """Add the GPU time of a MIG instance that the driver measured and the shim library did not report.
+
+    ``busy_ns`` is the driver's counter of the instance's GPU time; None: unknown. A difference up to UNTOLD_NS is a lag
+    of the library and is not added.
+    """
     told_ns = max(entry.told_ns[index], entry.slot.usage.charged_ns(index))
     mark = entry.part_mark[index]
     if busy_ns is None or mark is None or busy_ns < mark[0]:
@@ -329,5 +338,5 @@ def _sample_partition(entry: _Entry, index: int, busy_ns: int | None) -> None:
 
 
 def _part_percent(mode: ModeName, part: Slice) -> int:
-    """Return the percentage of the device that full use of the slice is: 100 except in mode ``mig``."""
+    """Return the percentage of the device that a fully used slice uses: 100 except in mode ``mig``."""
     return part.core_percent if mode == MIG_MODE else 100

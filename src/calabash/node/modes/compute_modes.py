@@ -32,7 +32,7 @@ class ComputeModes:
         self._before = self._read()
 
     def make_exclusive(self, uuid: DeviceUuid) -> bool:
-        """Allow one process at a time on a device. Return True if this had been set before and was changed since.
+        """Allow one process at a time on a device. Return True if this was set before but another program changed it.
 
         Raises CalabashError if the mode cannot be set or the previous one cannot be recorded.
         """

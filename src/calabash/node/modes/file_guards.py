@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A guarded file: the user and allocation that may use it, and the previous access."""
+    """A guarded file (``path``), the user and the allocation that may use it, and its previous access (``before``)."""
 
     allocation: str
     path: str
@@ -54,7 +54,7 @@ class Guards:
         self.keep_only({g.allocation for g in self._guards} - {allocation})
 
     def keep_only(self, allocations: Collection[str]) -> None:
-        """Restore the previous access of files of all allocations except these. A file that fails is tried again later."""
+        """Restore the previous access to the files of all allocations except these. A later call retries failures."""
         with self._lock:
             for guard in [g for g in self._guards if g.allocation not in allocations]:
                 try:

@@ -77,12 +77,12 @@ class NodeTools:
     """Settings and functions of the agent that the executors share.
 
     Args:
-        home: the pool's directory; an executor keeps its own file there if it must remember something.
+        home: the pool's directory, in which an executor may have a file for state that must survive the pool.
         inventory: the node's devices.
         library: path of the shim.
         environment: environment that leads a program to the simulated node; empty on a machine with GPUs.
         driver_files: location of the driver's programs if they are mounted from the host.
-        open_slots: returns the open pages of all slots, including those that only narrow the view of devices.
+        open_slots: returns the open pages of all slots, including slots without limits.
         device_root: root of the /dev and /proc that describe the devices; None: device nodes are not changed.
         one_process: True if exclusive devices accept only one process.
         end: ends an allocation that cannot continue: ID, reason, explanation. Must not be called with a lock that ``leave``
@@ -94,7 +94,7 @@ class NodeTools:
         own: processes of an earlier pool that an executor has adopted.
         allocation_of: returns the allocation of a process, by its cgroup or its lease.
         record_event: records an event: kind, reason, allocation, device, message.
-        contexts: bytes of an empty CUDA context by device model, as far as they are known.
+        contexts: memory of an empty CUDA context in bytes, by device model, as far as it is known.
         changed: announces that capacity may have been freed; must not be called with a lock held.
         slot_of: returns the directory of an allocation's slot.
         join: makes a process of the pool a member of an allocation, which then is running. Must not be called with a lock
@@ -153,7 +153,7 @@ class ModeExecutor(Protocol):
         ...
 
     def provide(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Make what a journalled allocation needs on the node, and return the limits of its slot.
+        """Create the resources of a journalled allocation on the node, and return the limits of its slot.
 
         May take seconds: MIG instances are created here, daemons started, drivers bound. Idempotent. Raises CalabashError;
         the allocation is then released and ``leave`` is called. After a crash during this call, ``recover`` is called with the
@@ -166,11 +166,14 @@ class ModeExecutor(Protocol):
         ...
 
     def edits(self, record: AllocationRecord) -> Edits:
-        """Return what a program needs on this node, in addition to the edits of the mode's rule in ``sharing``."""
+        """Return the variables, mounts and device nodes that a program needs on this node.
+
+        They are added to the edits of the mode in ``sharing``, which are the same on every node.
+        """
         ...
 
     def vacate(self, record: AllocationRecord) -> None:
-        """Remove what this mode keeps on idle devices that are about to be used by an allocation of another mode.
+        """Remove this mode's idle resources, such as MIG instances, from devices that another mode is about to use.
 
         May take seconds. Raises CalabashError if that is impossible.
         """
@@ -188,7 +191,7 @@ class ModeExecutor(Protocol):
         ...
 
     def recover(self, held: Sequence[AllocationRecord]) -> None:
-        """Adopt the held allocations of this mode after a start, and undo the remains of all others."""
+        """Continue the held allocations of this mode after a start, and remove what is left of all others."""
         ...
 
     def poll(self) -> None:
@@ -200,7 +203,10 @@ class ModeExecutor(Protocol):
         ...
 
     def stop(self) -> None:
-        """End what no allocation needs when the agent stops. Programs keep running. This is the last call."""
+        """End the daemons and other resources that no allocation needs. Called last, when the agent stops.
+
+        Programs keep running.
+        """
         ...
 
 
@@ -224,12 +230,12 @@ class HostingExecutor(Protocol):
         ...
 
     def needs(self, allocation: AllocationId) -> bool:
-        """Return True if the processes of a slot are still needed, or nothing is known about them."""
+        """Return True if the pool's processes in a slot are still needed, or are unknown to the executor."""
         ...
 
 
 class ViewOnly:
-    """Base class of executors. Its slots narrow the view of devices and limit nothing; nothing is made or changed."""
+    """Base class of executors. Its slots restrict the visible devices and have no limits; the node is not changed."""
 
     name: ModeName
     standing: bool = False

@@ -1,4 +1,8 @@
-"""Executor of mode vgpu: limits that the shim enforces, the cost of contexts, and correction of ledgers by the driver."""
+"""Executor of mode vgpu, whose limits the shim enforces.
+
+The executor also measures the memory of an empty CUDA context, and corrects the memory counters of slots by the
+driver's values.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class VgpuExecutor(ViewOnly):
         self._known = ContextCostFile(tools.home / CONTEXTS_FILE)
 
     def start(self) -> None:
-        """Learn the cost of an empty CUDA context for each device model, which is charged before the driver reports it.
+        """Measure the memory of an empty CUDA context for each device model, charged until the driver reports a value.
 
         Healthy devices of each model are probed, at most ``TRIES``, until one gives the value. Otherwise the value of an
         earlier pool is used. Values measured since the last boot with the same driver are not measured again, so that a pool

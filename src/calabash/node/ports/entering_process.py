@@ -37,6 +37,8 @@ class Entrant:
 
     Args:
         lease: the file that the program locks as a member of the allocation; "" for none.
+        namespace: path of the network namespace.
+        resolver_file: the file that the program sees as /etc/resolv.conf; None: the host's.
         descriptors: standard input, output and error of the program.
         go: read end of a pipe; the process waits there for a byte after it has entered the namespace, and exits at its end.
         begins: a descriptor that closes when the program is executed.
@@ -89,7 +91,7 @@ def _take_descriptors(entrant: Entrant, caller: socket.socket) -> socket.socket:
 
 
 def _become_caller(caller: socket.socket) -> None:
-    """Become the connected user with its groups, and drop every capability that would allow leaving the namespace.
+    """Become the connected user with its groups, and drop all capabilities with which it could leave the namespace.
 
     Raises PermissionError if the user or group IDs are not the caller's afterwards.
     """

@@ -1,4 +1,4 @@
-"""Entry sockets, at which a keeper process waits to start a program in the network namespace of an allocation.
+"""Entry sockets, at which a keeper process waits for the caller of a program in the network namespace of an allocation.
 
 Only root may enter a namespace, and the user of the program is not root. So a process of the pool, ``entry_keeper``, starts
 the program. It is no child of the caller, who sends it the program's input and output and receives its exit status.
@@ -27,8 +27,11 @@ class KeeperOrder(msgspec.Struct, kw_only=True, frozen=True):
     """Parameters of a keeper process, which it reads from standard input.
 
     Args:
+        home: the pool's directory.
         listener: descriptor of the entry socket.
         uid: the user whose connection is accepted.
+        namespace: path of the network namespace.
+        resolver_file: the file that the program sees as /etc/resolv.conf; "": the host's.
         lease: the file that the program holds a lock on; "" where members are known by their cgroup.
         member: True if the program becomes a member of the allocation; False if a worker uses the slice for it.
     """

@@ -1,9 +1,10 @@
 """Reconciler of the tenant network ports of this host with the allocations that are held.
 
-Theory of operation. The name of each namespace, interface and switch port contains the pool and the allocation, so each part
-shows its owner and nothing is recorded beside the journal. An allocation is journalled before its ports are made. A
-crash at any point leaves some of their parts; the next round removes those whose allocation is not held. The parts of a held
-allocation are not changed, except that missing switch ports are made again.
+Theory of operation. A port consists of parts: a namespace, a pair of interfaces, and a switch port. The name of each
+part contains the pool and the allocation, so its owner is known from the name and no record besides the journal is
+needed. An allocation is journalled before its ports are made. A crash at any point may leave some parts; the next round
+removes those whose allocation is not held. Existing parts of a held allocation are not changed, and missing ones are
+made again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class HostNetwork:
         pool: name of the pool, unique on this machine.
         switch: opens the host's switch; called again after a failure; returns None if the host has none.
         source: source of the facts about ports.
-        names: names of the pool's allocations in places that every user can read.
+        names: names of slots, which stand for allocations in names that every user can read.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class HostNetwork:
                 raise _interface_error(error) from error
 
     def lacks(self, record: AllocationRecord) -> str:
-        """Return the first thing that does not work yet: OVN has not installed a port, or a gateway does not answer.
+        """Return a text on the first port that does not work yet, or "".
+
+        A port works if OVN has installed it and all gateways of its subnet answer.
 
         Both are checked, because a port that OVN reports as installed may not pass traffic yet.
         """
@@ -155,7 +158,10 @@ class HostNetwork:
         log.info("ports are made again", allocation=record.id)
 
     def _require_visible(self, port: str, tenant: str) -> None:
-        """Raise NOT_FOUND unless the tenant may use the port. A port of another tenant gives the same error as none."""
+        """Raise NOT_FOUND unless the tenant may use the port.
+
+        The error is the same for a port of another tenant and for a missing port, so that it does not disclose ports.
+        """
         missing = CalabashError(
             f"there is no port {port} that tenant {tenant} may use",
             reason=Reason.NOT_FOUND,

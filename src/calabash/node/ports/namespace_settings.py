@@ -45,5 +45,5 @@ def _default_route(version: int) -> str:
 
 
 def _is_beyond_subnet(network: Network, facts: PortFacts) -> bool:
-    """Return True if a network is none of the port's own subnets."""
+    """Return True if a network is not one of the subnet ranges of the port's own addresses."""
     return network not in {own for _, own in facts.addresses}

@@ -4,8 +4,9 @@ name = "h1"                                   # of its chassis
 switch = "unix:/run/openvswitch/db.sock"      # the database of its Open vSwitch
 namespace = "/run/netns/cb-h1"                # the network namespace that the switch is in; left out: this machine's own
 
-``calabash net up`` writes the file for a host of a network of namespaces; where OVN is installed already, an administrator
-writes it. It is read whenever the switch is opened, so that a network may be started after the pool.
+``calabash net up`` writes the file if it creates the network's hosts as namespaces of this machine. If OVN is already
+installed, an administrator writes the file. It is read whenever the switch is opened, so that a network may be started
+after the pool.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from calabash.node.ports.protocol import PortFacts
 
 
 class PlatformPorts:
-    """Facts about ports from the present network objects."""
+    """Source of facts about ports, which reads the present network objects of the platform; see ``PortSource``."""
 
     def __init__(self) -> None:
         self.networks: Callable[[], NetworkObjects] = (
@@ -24,7 +24,7 @@ class PlatformPorts:
 
 
 def facts_of(networks: NetworkObjects, name: str) -> PortFacts:
-    """Return the facts about a port. Raises NOT_FOUND."""
+    """Return the facts about the port with this name. Raises NOT_FOUND."""
     port = networks.find(Port, name)
     subnet = networks.find(Subnet, name.rpartition("/")[0])
     vpc = networks.find(Vpc, vpc_of(name))

@@ -78,9 +78,9 @@ class PortInterfaces:
             ) from error
 
     def undo(self, allocation: AllocationId, ports: Sequence[str]) -> None:
-        """Remove all parts of an allocation's ports that exist.
+        """Remove all existing parts of an allocation's ports.
 
-        On a host without a switch no interface is plugged in.
+        On a host without a switch, only the namespace and the files are removed, as no interface is plugged in.
 
         Raises:
             CalabashError, OSError: the switch does not answer, or a part cannot be removed; call again.
@@ -117,7 +117,7 @@ class PortInterfaces:
                 log.info("removed the ports of an allocation that is not held", allocation=allocation)
 
     def free(self, ports: Sequence[str], *, by: AllocationId) -> None:
-        """Unplug ports that are about to be made for an allocation where they are left over from another one."""
+        """Unplug ports that are left over from other allocations, before they are made for the allocation ``by``."""
         for interface, (iface_id, owner) in self._opened().plugged().items():
             if iface_id in ports and self._names.of_owner(owner) not in (None, by):
                 interfaces.remove(LinkEnd(namespace=self._opened().namespace, name=interface))

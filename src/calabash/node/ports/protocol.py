@@ -24,7 +24,7 @@ class PortSwitch(Protocol):
 
     @property
     def namespace(self) -> Path | None:
-        """Network namespace that the switch's ports are in; None: that of this process."""
+        """Network namespace in which the switch's ports are; None: the namespace of this process."""
         ...
 
     def plug(self, interface: str, *, iface_id: str, owner: str) -> None:
@@ -55,7 +55,7 @@ class PortFacts:
         addresses: each address with the range of its subnet.
         gateways: the router's address in each range.
         tenant: owner of the VPC; "" if every tenant may use it.
-        reaches: ranges of the VPC, which are routed to the gateways also if another port has the default route.
+        reaches: address ranges of the VPC, which are routed to the gateways even if another port has the default route.
         resolvers: addresses of the DNS servers; empty without DNS.
         domain: DNS domain of the subnet; empty without DNS.
     """
@@ -90,7 +90,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPlace:
-    """Ports that a server of the pool holds: a record as of an allocation, and the holder's name for messages."""
+    """Ports that a server of the pool, such as a gateway, holds instead of an allocation.
+
+    Args:
+        record: the ports in the form of an allocation record.
+        holder: name of the server for messages.
+    """
 
     record: AllocationRecord
     holder: str
@@ -140,7 +145,7 @@ class HostPorts(Protocol):
 
 
 class NoPorts:
-    """A host without tenant networks."""
+    """Implementation of ``HostPorts`` for a host without tenant networks."""
 
     def require(self, request: GpuRequest) -> None:
         """Refuse requests with ports. Raises UNSUPPORTED if there are any."""

@@ -1,4 +1,4 @@
-"""The Open vSwitch of this host, as the ports of allocations use it."""
+"""The Open vSwitch of this host, reduced to the operations on ports of allocations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from calabash.adapters.links.queues import lengthen_at
 from calabash.adapters.ovn.open_vswitch import LocalSwitch
 
 OWNER = "calabash:owner"  # key in the external_ids of an interface: its owner
-CARRIED_OUT = "ovn-installed"  # key that ovn-controller sets there when it has installed the port
+CARRIED_OUT = "ovn-installed"  # key that ovn-controller sets in the external_ids when it has installed the port
 
 
 class OwnedPorts:
-    """Ports of the switch that have an owner.
+    """Ports of the switch that were added for an allocation or server (their owner); implements ``PortSwitch``.
 
     Args:
         remote: address of the switch's database.

@@ -11,7 +11,7 @@ ANCESTORS_MAX = 16
 
 
 class PoolProcesses:
-    """Processes of the pool itself. Methods may be called from any thread."""
+    """Processes of the pool itself, which are not unmanaged processes. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

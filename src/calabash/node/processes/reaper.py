@@ -1,9 +1,9 @@
 """Remove ended processes from the counters of usage pages, and publish residual memory.
 
-A process has ended for the counters when the kernel does not know it any more (pid and start time) *and* no driver
-lists it: only then is its memory free. An entry whose process is not among the known members need not have ended: a
-process that entered a slot created by others may not be known as a member yet. Then all processes of the machine are
-searched, after the entry was read. What a tenant writes is used only for the accounting of that tenant.
+A process is removed from the counters when the kernel does not know it any more (by pid and start time) *and* no driver
+lists it, because its memory is free only then. An entry whose process is not among the known members may belong to a
+process that is not known as a member yet. So all processes of the machine are searched for it, after the entry was
+read. Values that a tenant writes are used only for the accounting of that tenant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from calabash.node.slots.pages import ProcUsage
 CONTEXT_BYTES_MAX = 4096 * MIB
 SAME_READINGS = NOISY_READINGS + 1  # number of equal readings after which the residual does not change any more
 AGAIN_S = 2.0  # period of examining a slot whose processes do not change
-AGAIN_EMPTY_S = 120.0  # the same for a slot without processes
+AGAIN_EMPTY_S = 120.0  # period of examining a slot without processes
 MARKS_S = 1.0  # period of comparing the counters of slots without processes: one may start and end in between
 PASS_SHARE = 0.05  # largest fraction of the time for searches of all processes, whatever tenants write
 
@@ -48,9 +48,15 @@ Entries = dict[ProcessKey, ProcUsage]
 
 @dataclass(slots=True)
 class Examination:
-    """Last examination of a slot by the reaper, by which it decides whether another one could find anything new.
+    """Result of the last examination of a slot, from which the reaper decides if another one could find a change.
 
-    ``same`` counts consecutive examinations with the same result; ``pids`` are the processes in the host's namespace.
+    Args:
+        at_s: time of the examination.
+        mark: bytes of the usage page that change with the memory counters.
+        entries: process entries of the page.
+        has_entries: the page had process entries before or after the driver was called.
+        pids: pids of these processes in the host's namespace.
+        same: number of consecutive examinations with this result.
     """
 
     at_s: float = float("-inf")
@@ -63,7 +69,7 @@ class Examination:
     def note(
         self, *, at_s: float, seen: tuple[tuple[bytes, ...], Entries, Entries], pids: set[int], settled: bool
     ) -> None:
-        """Take over the result of an examination.
+        """Store the result of an examination.
 
         Args:
             seen: the memory mark, and the entries before and after the driver was called.
@@ -78,7 +84,12 @@ class Examination:
 
 @dataclass(slots=True)
 class OpenSlot:
-    """Pages of one allocation and the state that is kept between two examinations."""
+    """Open pages of one allocation, and the state that the reaper keeps between two examinations.
+
+    Args:
+        lease: path of the lease file, which members lock.
+        residuals: residual memory of the allocation on each of its devices.
+    """
 
     usage: pages.UsagePage
     limits: pages.LimitsPage
@@ -95,7 +106,7 @@ class OpenSlot:
 
 @dataclass(slots=True)
 class SlotsByDevice:
-    """Slots that the reaper examines, by device."""
+    """Slots that the reaper examines, by device, with the times at which they are due."""
 
     open_slots: tuple[OpenSlot, ...]
     by_device: dict[DeviceUuid, list[OpenSlot]]
@@ -112,7 +123,7 @@ class SlotsByDevice:
         return cls(open_slots, by_device, {id(k): k for k in open_slots})
 
     def due(self, now_s: float) -> list[OpenSlot]:
-        """Return the slots that are to be examined regardless of the drivers."""
+        """Return the slots that are to be examined even if no driver reports a change."""
         if now_s >= self.next_all_s:
             self.busy = {id(k): k for k in self.open_slots if k.examined.has_entries or is_due(k, now_s)}
             rests = (k.examined.at_s for k in self.open_slots if id(k) not in self.busy)
@@ -146,7 +157,7 @@ class SlotsByDevice:
 
 
 def is_due(slot: OpenSlot, now_s: float) -> bool:
-    """Return True if a slot is to be examined regardless of the drivers.
+    """Return True if a slot is to be examined even if no driver reports a change.
 
     That is, if it is new, its counters change, or its last examination is longer ago than AGAIN_S or AGAIN_EMPTY_S.
     """
@@ -163,7 +174,12 @@ def _mark(slot: OpenSlot) -> tuple[bytes, ...]:
 
 
 class Reaper:
-    """Examines slots that may have changed; calls each driver once or twice per device and ``tick``."""
+    """Reaper of all slots. It examines slots that may have changed, with at most two driver calls per device and tick.
+
+    Args:
+        library: library that changes counters of usage pages atomically.
+        contexts: memory of an empty CUDA context in bytes by model, to which the reaper adds values; None: empty.
+    """
 
     def __init__(
         self,
@@ -290,7 +306,7 @@ class Reaper:
         return missing
 
     def _reap_missing(self, missing: Iterable[tuple[OpenSlot, ProcUsage]]) -> None:
-        """Search all processes of the machine for unknown entries, and remove those that have none."""
+        """Search all processes of the machine for those of unknown entries, and remove entries without a process."""
         began_s = self._now_s()
         there = in_other_namespaces()
         pids = {inner.pid for inner in there}
@@ -306,7 +322,7 @@ class Reaper:
         self._next_pass_s = ended_s + (ended_s - began_s) / PASS_SHARE
 
     def _learn(self, uuid: DeviceUuid, proc: ProcUsage, index: int, reading: ProcessReading) -> None:
-        """Learn the memory of a context from a process with one context, for a model whose cards could not be tested."""
+        """Set the memory of a context from a process with one context, if no card of the model could be tested."""
         model = self._inventory.model_of(uuid)
         if proc.context_count != 1 or not reading.quiet or not reading.driver_bytes:
             return
@@ -331,9 +347,9 @@ class Reaper:
 
 
 def _is_leaving(known: Mapping[ProcessKey, Process | None], entries: Entries, listed: Collection[int]) -> bool:
-    """Return True if a process has memory by its entry and by no driver.
+    """Return True if a process has memory according to its entry, but no driver lists it.
 
-    Such a process is ending, and the kernel still knows it.
+    Such a process is just ending: its memory is free, and the kernel still knows the process.
     """
     return any(
         process is not None

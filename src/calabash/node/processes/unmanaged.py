@@ -1,10 +1,11 @@
 """Detect unmanaged processes and excess memory of allocations from the process lists of drivers (pure).
 
-A process that a driver lists belongs to an allocation with a slice of that device, or to the pool itself, or is
-*unmanaged*: started outside of the pool, a process of another pool, or of an allocation that runs on a device that it
-was not given. A process is reported as unmanaged when SIGHTINGS consecutive lists contain it, because a process that is
-just ending belongs to no allocation any more; SIGHTINGS_UNSEEN lists if this machine does not show the process at all.
-The memory of an unmanaged process is not granted, and its device is not allocated exclusively.
+A process that a driver lists belongs to an allocation with a slice of that device, or to the pool itself, or it is
+*unmanaged*. Unmanaged processes were started outside of the pool, belong to another pool, or belong to an allocation
+without a slice of this device. A process that is just ending does not belong to its allocation any more. So a process
+is reported as unmanaged only after SIGHTINGS consecutive lists contain it, or SIGHTINGS_UNSEEN lists if this machine
+does not show the process, as in another PID namespace. The memory of an unmanaged process is not granted, and its
+device is not allocated exclusively.
 """
 
 from __future__ import annotations
@@ -36,8 +37,13 @@ class UnmanagedPolicy(StrEnum):
 class ListedProcess:
     """A process that a driver lists.
 
-    ``process.start_time`` is 0 if the machine does not show the process. ``ours``: it belongs to the pool. ``part`` is
-    the partition that it uses, "" for the whole device. ``elsewhere``: its slice is another partition.
+    Args:
+        process: pid and start time; the latter is 0 if the machine does not show the process.
+        uid: its user; -1: unknown.
+        allocation: the allocation of which it is a member; None if it is no member.
+        ours: it belongs to the pool itself.
+        part: the partition that it uses; "": the whole device.
+        elsewhere: its allocation has a slice of another partition, and not of this one.
     """
 
     process: Process
@@ -52,7 +58,13 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmanagedProcess:
-    """A process on a device of which it has no slice; ``allocation`` is set if it has slices of other devices."""
+    """A process on a device of which it has no slice.
+
+    Args:
+        allocation: its allocation, if it has slices of other devices; else None.
+        sightings: number of consecutive lists of the driver that contained it.
+        part: the partition that it uses; "": the whole device.
+    """
 
     device: DeviceUuid
     process: Process
@@ -71,7 +83,14 @@ class UnmanagedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of one process list: unmanaged processes now, newly confirmed ones, those that left, those to be killed."""
+    """Result of one process list of a device.
+
+    Args:
+        unmanaged: unmanaged processes in the list, confirmed or not.
+        found: those that this list confirmed.
+        gone: confirmed ones of the previous list that this list does not contain.
+        kill: those that the policy requires to be killed.
+    """
 
     unmanaged: tuple[UnmanagedProcess, ...] = ()
     found: tuple[UnmanagedProcess, ...] = ()
@@ -127,7 +146,7 @@ def judge_listing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUse:
-    """Memory that the processes of an allocation use of a device, by the driver, and its limit in MiB."""
+    """Memory of a device that an allocation's processes use according to the driver (``used_mib``), and its limit."""
 
     allocation: AllocationId
     device: DeviceUuid
@@ -143,7 +162,11 @@ class OverUse:
 
 @dataclass(frozen=True, slots=True)
 class OverUses:
-    """Allocations above their memory limit, with the time since when; ``lasting`` are those to be reported now, each once."""
+    """Allocations above their memory limit.
+
+    ``since_ns`` has the time since when; -1: already reported. ``lasting`` has the excesses to be reported now, each
+    once.
+    """
 
     since_ns: Mapping[tuple[AllocationId, DeviceUuid], int] = field(default_factory=dict)
     lasting: tuple[OverUse, ...] = ()

@@ -1,4 +1,4 @@
-"""Clamp tenant-reported counters to plausible values, and bound the kernel durations that follow from them.
+"""Clamp tenant-reported counters to plausible values, and limit the kernel durations that are derived from them.
 
 A clamped counter never decreases, and in the long run does not grow faster than the clock.
 """
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 MS = 1_000_000
-BACKLOG_NS = 1_000 * MS  # growth beyond the clock that is kept to count later
+BACKLOG_NS = 1_000 * MS  # growth faster than the clock that is stored and counted later
 CREDIT_NS = 20 * MS
 KERNEL_NS_MAX = 3_000 * MS  # longest accepted kernel; no time window is extended beyond it
 
@@ -28,7 +28,8 @@ class ClampedCounter:
         """Return the value after one more reading.
 
         Args:
-            burst_ns: amount of work that may be reported ahead of its time.
+            raw_ns: the counter as the tenant has written it.
+            burst_ns: largest amount of work that may be reported before the time for it has passed.
             inflight_ns: work in progress, which is reported when it is launched; at most KERNEL_NS_MAX is accepted.
         """
         if self._highest_ns < 0:
@@ -54,9 +55,9 @@ DIVIDED_RATIO = 0.6  # fraction of the time charged for a kernel that runs besid
 class LargestStep:
     """Largest recent step of a counter of GPU time between two readings.
 
-    A kernel is charged as a whole, so a program whose counter grows in small steps has no long kernels, whatever its
-    page says. A kernel that was never measured is charged while it runs: the growth of the counter without another
-    launch is one kernel.
+    A kernel is charged as a whole. So if a program's counter grows in small steps, the program has no long kernels,
+    even if its page says so. An exception is a kernel that was never measured, which is charged in small steps while it
+    runs: the growth of the counter without another launch is then one kernel.
     """
 
     _last_ns: int = -1
@@ -67,9 +68,10 @@ class LargestStep:
     _running_since_ns: int = 0
 
     def divided_ns(self, now_ns: int) -> int:
-        """Return the charge so far of an unmeasured kernel that runs beside kernels of others, in ns; 0 if there is none.
+        """Return the charge so far, in ns, of an unmeasured kernel that runs beside kernels of others; 0 if none.
 
-        Such a kernel is charged its part of the time, hence half of it at most.
+        Such a kernel is recognized by its charge: it gets only a part of the device, so it is charged about half of the
+        time that has passed, or less.
         """
         is_part = self._running_ns <= DIVIDED_RATIO * (now_ns - self._running_since_ns)
         return self._running_ns if self._running_ns > CREDIT_NS and is_part else 0
@@ -91,6 +93,9 @@ class LargestStep:
         return max(self._largest, default=0)
 
     def kernel_ns(self, said_ns: int, value_ns: int, now_ns: int, launch_count: int | None = None) -> int:
-        """Return the accepted duration of the program's long kernels, in ns, after one more reading."""
+        """Return the accepted duration of the program's long kernels, in ns, after one more reading of the counter.
+
+        ``said_ns`` is the duration on the usage page, ``value_ns`` the clamped counter.
+        """
         kernel_ns = min(said_ns, self.read(value_ns, now_ns, launch_count) * 3 // 2)
         return max(kernel_ns, self._running_ns) if self._running_ns > CREDIT_NS else kernel_ns

@@ -37,8 +37,12 @@ POLICY_CODE = {
 class SlotDevice:
     """Limits of a slot for one device.
 
-    ``memory_limit_bytes`` 0: no limit. ``policy`` None: no compute limit; with ``metered`` the library measures use all
-    the same. ``spill_bytes`` is the part of the memory limit that may lie in host memory.
+    Args:
+        memory_limit_bytes: 0: no limit.
+        spill_bytes: part of the memory limit that may be in host memory.
+        core_percent: compute share of the device.
+        policy: policy of the compute share; None: no limit of compute.
+        metered: the shim library measures the use of the device even without a policy.
     """
 
     uuid: DeviceUuid
@@ -55,9 +59,9 @@ class SlotSpec:
     """Contents of one slot.
 
     Args:
-        tenant_uid: the only user besides root who may read the slot and write ``usage``; None: every user who reaches
-            its directory, as in a container in which it is mounted.
-        leaseless: membership rests on control groups, so the slot has no lease file.
+        tenant_uid: the only user besides root who may read the slot and write ``usage``; None: every user who can reach
+            the slot's directory, for example in a container in which it is mounted.
+        leaseless: the slot has no lease file, because members are known by their control group.
     """
 
     allocation: AllocationId
@@ -73,7 +77,7 @@ class SlotSpec:
 
 
 def limits_bytes(spec: SlotSpec) -> bytes:
-    """Return the initial contents of ``limits``."""
+    """Return the initial contents of the limits page."""
     limits = LimitsStruct(magic=LIMITS_MAGIC, version=_version(spec), device_count=len(spec.devices))
     limits.flags = LIMITS_LEASELESS if spec.leaseless else 0
     limits.allocation = _encoded(spec.allocation, ALLOCATION_BYTES)
@@ -90,12 +94,12 @@ def limits_bytes(spec: SlotSpec) -> bytes:
 
 
 def initial_gate(device: SlotDevice) -> Gate:
-    """Return the gate until the arbiter has seen the slot: limited to the share."""
+    """Return the gate of a slice until the arbiter has read the slot: it limits the slice to its share."""
     return Gate.OPEN if device.policy is None or device.core_percent >= 100 else Gate.RATE
 
 
 def usage_bytes(spec: SlotSpec) -> bytes:
-    """Return the initial contents of ``usage``."""
+    """Return the initial contents of the usage page."""
     return bytes(UsageStruct(magic=USAGE_MAGIC, version=_version(spec), device_count=len(spec.devices)))
 
 
@@ -107,7 +111,8 @@ def _version(spec: SlotSpec) -> int:
 def _write_spill(entry: LimitsDeviceStruct, device: SlotDevice) -> None:
     """Set the limits of a device with spill.
 
-    Of the memory promised on the card, as much as may spill is kept for pages that return to the card; see spill.c.
+    A part of the slice's memory on the card, as large as the spill, is reserved for pages that return to the card. See
+    spill.c.
     """
     resident = max(0, device.memory_limit_bytes - device.spill_bytes)
     at_once = max(_NEXT_TO_NOTHING, resident - device.spill_bytes)

@@ -1,7 +1,8 @@
 """Slots as directories of plain files, for pools that cannot mount a file system. The pages may be swapped to a disk.
 
-A slot is written under a hidden name, synced, and renamed; it is removed by renaming it first. So a visible name is
-always a complete slot, and a hidden one is left over from a crash; the next start removes it.
+A slot is written under a hidden name, synced to the disk, and renamed. To be removed it is renamed to a hidden name
+first. So a slot with a visible name is always complete. A hidden one was left by a crash and is removed at the next
+start.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class FileSlots(SlotPages):
 
 
 def create_slot(directory: Path, spec: SlotSpec) -> None:
-    """Write the files of a slot; ``limits`` appears last and complete.
+    """Write the files of a slot; the limits page is written last, so that a slot with a limits page is complete.
 
     Raises:
         CalabashError: DISK_FULL, NOT_PERMITTED or BAD_REQUEST; no partial file has its final name.
@@ -103,7 +104,7 @@ def create_slot(directory: Path, spec: SlotSpec) -> None:
 
 
 def _open_to(directory: Path, tenant: int | None) -> None:
-    """Restrict a directory to root and the tenant if the file system supports it; None: no restriction."""
+    """Restrict a directory to root and the tenant if the file system supports it; ``tenant`` None: no restriction."""
     directory.chmod(0o755 if tenant is None else 0o700)  # regardless of the umask
     if not tenant:
         return

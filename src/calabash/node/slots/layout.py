@@ -1,7 +1,7 @@
 """Layout of the control pages: the structures of ``native/page/page.h``, field by field.
 
-Structures, constants and enumerations only; a test compiles the header and compares every offset and size. The header
-documents the meaning and the writer of each field; ``pages`` gives access to them.
+The module contains structures, constants and enumerations only. A test compiles the header and compares every offset
+and size. The header documents the meaning and the writer of each field; module ``pages`` reads and writes the fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME_BYTES = 40
 
 
 class PagePolicy(IntEnum):
-    """``enum cb_policy``."""
+    """``enum cb_policy``: policy of the compute share of a slice."""
 
     NONE = 0
     FIXED = 1
@@ -44,7 +44,7 @@ class Gate(IntEnum):
 
 
 class ProcState(IntEnum):
-    """``enum cb_proc_state``."""
+    """``enum cb_proc_state``: state of a process entry of the usage page."""
 
     FREE = 0
     TAKEN = 1
@@ -52,7 +52,7 @@ class ProcState(IntEnum):
 
 
 class PlanStruct(ctypes.Structure):
-    """``struct cb_plan``."""
+    """``struct cb_plan``: time windows of a slice."""
 
     _fields_: ClassVar = [
         ("from_ns", ctypes.c_uint64),
@@ -67,7 +67,7 @@ class PlanStruct(ctypes.Structure):
 
 
 class LimitsDeviceStruct(ctypes.Structure):
-    """``struct cb_limits_device``."""
+    """``struct cb_limits_device``: limits of a slice of one device."""
 
     _fields_: ClassVar = [
         ("uuid", ctypes.c_char * UUID_BYTES),
@@ -107,7 +107,7 @@ class LimitsDeviceStruct(ctypes.Structure):
 
 
 class LimitsStruct(ctypes.Structure):
-    """``struct cb_limits``."""
+    """``struct cb_limits``: the limits page."""
 
     _fields_: ClassVar = [
         ("magic", ctypes.c_uint64),
@@ -135,7 +135,7 @@ class LimitsStruct(ctypes.Structure):
 
 
 class UsageDeviceStruct(ctypes.Structure):
-    """``struct cb_usage_device``."""
+    """``struct cb_usage_device``: counters of the allocation's use of one device."""
 
     _fields_: ClassVar = [
         ("used_bytes", ctypes.c_uint64),
@@ -174,7 +174,7 @@ class UsageDeviceStruct(ctypes.Structure):
 
 
 class UsageShareStruct(ctypes.Structure):
-    """``struct cb_usage_share``."""
+    """``struct cb_usage_share``: memory that one process uses of one device."""
 
     _fields_: ClassVar = [("used_bytes", ctypes.c_uint64), ("sequence", ctypes.c_uint64)]
     used_bytes: int
@@ -182,7 +182,7 @@ class UsageShareStruct(ctypes.Structure):
 
 
 class UsageProcStruct(ctypes.Structure):
-    """``struct cb_usage_proc``."""
+    """``struct cb_usage_proc``: entry of one process."""
 
     _fields_: ClassVar = [
         ("state", ctypes.c_uint32),
@@ -220,7 +220,7 @@ class UsageProcStruct(ctypes.Structure):
 
 
 class UsageKernelStruct(ctypes.Structure):
-    """``struct cb_usage_kernel``."""
+    """``struct cb_usage_kernel``: measured duration of one kernel."""
 
     _fields_: ClassVar = [
         ("shape", ctypes.c_uint64),
@@ -236,7 +236,7 @@ class UsageKernelStruct(ctypes.Structure):
 
 
 class UsageStruct(ctypes.Structure):
-    """``struct cb_usage``."""
+    """``struct cb_usage``: the usage page."""
 
     _fields_: ClassVar = [
         ("magic", ctypes.c_uint64),

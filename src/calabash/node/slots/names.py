@@ -1,8 +1,8 @@
 """File names in a slot, and random names of slots.
 
-Every local user can read the names of mounts, control groups, network namespaces and sockets. Therefore the slot of an
-allocation, its control group, and everything else that exists for it under a name have a random name, which the journal
-keeps as a part of the slot's path.
+Every local user can read the names of mounts, control groups, network namespaces and sockets, and an allocation ID in
+them would disclose a tenant's allocation. So the slot of an allocation, its control group, and everything else that is
+named after it have a random name. The journal contains this name as the last component of the slot's path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def is_slot_name(text: str) -> bool:
 class SlotNames:
     """Names of the slots of one pool. Methods may be called from any thread.
 
-    An unknown name stands for itself, so that a slot that the journal has lost can be found and removed.
+    An unknown slot name is regarded as the ID of its allocation, so that a slot that the journal has lost can be found
+    and removed.
     """
 
     def __init__(self) -> None:
@@ -49,13 +50,13 @@ class SlotNames:
         return name
 
     def adopt(self, allocation: AllocationId, name: str) -> None:
-        """Take over a name given by an earlier pool. Ignores one that is not a plain name."""
+        """Register the name that an earlier pool gave to an allocation. Ignored if it is not a plain name."""
         if is_slot_name(name):
             self._allocations[name] = allocation
             self._names[allocation] = name
 
     def retire(self, allocation: AllocationId) -> None:
-        """Note that an allocation is not held any more. Its name is kept for a while, for what is still being removed."""
+        """Note that an allocation is not held any more. Its name stays known while its resources are being removed."""
         self._retired[allocation] = None
         if len(self._retired) > _RETIRED_MAX:
             oldest = next(iter(self._retired))

@@ -1,4 +1,4 @@
-"""Binding to ``libcalabash-page.so``: changes of a tenant's counters that must be atomic."""
+"""Binding to ``libcalabash-page.so``, for changes of the counters in usage pages that must be atomic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.node.slots.pages import ProcUsage, UsagePage
 
 
 class PageLibrary:
-    """The loaded library. Raises CalabashError(BAD_FILE) if it has not been built."""
+    """The loaded library. The constructor raises CalabashError(BAD_FILE) if it has not been built."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         library = loaded(path)

@@ -22,7 +22,12 @@ class Pages:
 
 
 class SlotPages:
-    """Names and open pages of slots, shared by both forms. Methods may be called from any thread."""
+    """Base class of both forms of slots, with their names and open pages. Methods may be called from any thread.
+
+    Args:
+        root: directory of the slots; created if it does not exist.
+        mode: access rights of this directory.
+    """
 
     def __init__(self, root: Path, *, mode: int = 0o711, names: SlotNames | None = None) -> None:
         self.root = root
@@ -40,7 +45,7 @@ class SlotPages:
         return self.root / self.names.name_of(allocation)
 
     def pages(self, allocation: AllocationId) -> Pages:
-        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if they are not those that the pool has created."""
+        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if a page is missing, damaged or resized."""
         found = self._pages.get(allocation)
         if found is None:
             path = self.path(allocation)

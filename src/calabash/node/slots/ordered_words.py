@@ -1,7 +1,7 @@
-"""Ordered loads and stores in the control pages, by ``libcalabash-page``: Python has no memory barriers.
+"""Ordered loads and stores in the control pages, made by ``libcalabash-page`` because Python has no memory barriers.
 
-On x86-64 stores become visible in program order; on aarch64 only with barriers. Fields whose order matters are written
-here. ``docs/concepts/limits-and-usage-pages.md`` gives the memory order of each field.
+Other processes see stores in program order on x86-64, but on aarch64 only with barriers. Fields whose order matters are
+written by this module. ``docs/concepts/limits-and-usage-pages.md`` gives the memory order of each field.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def loaded(path: Path = LIBRARY) -> ctypes.CDLL:
 class PageWords:
     """Ordered writes and reads of a ``limits`` page, which only this process writes.
 
-    Addresses are not checked.
+    Addresses are those of structures or words in the mapped page, and are not checked.
     """
 
     def __init__(self, path: Path = LIBRARY) -> None:
@@ -55,15 +55,18 @@ class PageWords:
         self._library.cb_page_store64(address, value)
 
     def set_gate(self, device: int, gate: int, neighbours: int, plan: PlanStruct | None) -> None:
-        """Write gate and plan of a ``cb_limits_device``; plan None: unchanged. A reader sees all of it or retries."""
+        """Write gate and plan of a ``cb_limits_device``; ``plan`` None: the plan is unchanged.
+
+        A reader that sees only a part of the change detects this and reads again.
+        """
         self._library.cb_page_set_gate(device, gate, neighbours, plan)
 
     def add_seen(self, device: int, seen_ns: int, unreported_ns: int) -> None:
-        """Add to both counters, ``seen_ns`` first: a reader that sees the second has seen the first."""
+        """Add to both counters, first to ``seen_ns``: a reader that sees the second change sees the first one too."""
         self._library.cb_page_add_seen(device, seen_ns, unreported_ns)
 
     def charges(self, device: int) -> tuple[int, int]:
-        """Return ``unreported_ns`` and ``seen_ns``; the second includes all that the first includes."""
+        """Return ``unreported_ns`` and ``seen_ns``, read so that ``seen_ns`` includes all time in ``unreported_ns``."""
         found = (_LONG * 2)()
         self._library.cb_page_charges(device, found)
         return found[0], found[1]
@@ -75,5 +78,5 @@ class PageWords:
 
 @functools.cache
 def page_words() -> PageWords:
-    """Return the instance of this process."""
+    """Return the one instance of ``PageWords`` in this process."""
     return PageWords()

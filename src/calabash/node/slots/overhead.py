@@ -1,17 +1,17 @@
 """Residual memory: memory that a device holds for a process beyond what its usage page counts (pure).
 
-Theory of operation. The usage page counts everything that a process requests, its contexts at their learned cost
-included, *before* the driver is called. So ``driver - page``, read at one instant, is never more than the residual
-(code, fragmentation, a context that cost more than was known), and lower only by what is being reserved or freed just
-then. The two cannot be read at one instant: each reading takes the page before and after the driver and subtracts the
-larger value.
+Theory of operation. The usage page counts all memory that a process requests, and its contexts with the memory of an
+empty context, *before* the driver is called. So the driver's value minus the page's value, if both are read at one
+instant, is never more than the residual (code, fragmentation, a context that is larger than an empty one). It is less
+only while memory is being reserved or freed. The two values cannot be read at one instant. So the page is read before
+and after the driver, and the larger of its two values is subtracted.
 
-* A quiet reading (nothing was counted in between, nothing is being reserved) is exact, and taken as it is.
-* From a program that never rests the lowest of the last NOISY_READINGS readings is taken.
-* A rise is published at once, a fall only when two readings agree, because memory that the driver has freed and the
-page still counts makes one reading too low.
+* A quiet reading (the page did not change in between, and no memory is being reserved) is exact and is used unchanged.
+* If a program reserves or frees memory all the time, the lowest of the last NOISY_READINGS readings is used.
+* A rise is published at once, a fall only when two readings agree. One reading alone may be too low, because the driver
+  has already freed memory that the page still counts.
 
-So nothing is counted twice, and a program is never refused memory that its slice has left.
+So no memory is counted twice, and a program is never refused memory that is free in its slice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ ProcessKey = tuple[int, int]  # index and generation of a process entry
 class ProcessReading:
     """One reading of one process on one device, in bytes.
 
-    ``transactions`` are the numbers of changes that the page has counted so far.
+    Args:
+        driver_bytes: memory of the process according to the driver.
+        ledger_before_bytes, ledger_after_bytes: its memory on the usage page, before and after the driver was called.
+        transactions_before, transactions_after: number of changes of this value so far; -1: unknown.
+        reserving: the process was reserving memory.
     """
 
     driver_bytes: int
@@ -46,7 +50,7 @@ class ProcessReading:
 
     @property
     def estimate_bytes(self) -> int:
-        """The residual, or a little less."""
+        """Estimate of the residual, which is never too high."""
         return max(0, self.driver_bytes - max(self.ledger_before_bytes, self.ledger_after_bytes))
 
 

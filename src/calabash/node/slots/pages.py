@@ -1,9 +1,9 @@
 """Access of the agent to the control pages of an allocation (``native/page/page.h``).
 
 A slot is a directory with two files: ``limits`` (written by the agent, read-only for the tenant) and ``usage`` (written
-by the tenant). If membership rests on leases, there is a third, ``lease``, locked by every process. Values from
-``usage`` are tenant-controlled, so they are bounded here before they are used. Memory counters are never written from
-Python; ``libcalabash-page`` does that.
+by the tenant). If members are known by leases, there is a third file, ``lease``, which every process locks. A tenant
+can write any values to ``usage``, so they are limited to plausible ones here before they are used. Memory counters are
+never written from Python; ``libcalabash-page`` does that.
 """
 
 from __future__ import annotations
@@ -83,28 +83,28 @@ class TurnPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
-    """Counters of a container for one device, within their bounds. ``charged_ns`` is cumulative."""
+    """Counters of a container for one device, limited to plausible values. ``charged_ns`` is cumulative."""
 
     used_bytes: int
     peak_bytes: int
-    denied_count: int
+    denied_count: int  # refused requests for memory
     charged_ns: int
-    inflight_ns: int
-    waiting_count: int
-    kernel_ns_max: int
+    inflight_ns: int  # estimated GPU time of work that is not known to be finished
+    waiting_count: int  # launches that wait at the gate
+    kernel_ns_max: int  # longest recent launch
     launch_count: int
-    throttled_ns: int
-    demand_ns: int
-    busy_until_ns: int
+    throttled_ns: int  # time for which launches waited at the gate
+    demand_ns: int  # time of the last launch or attempt to launch
+    busy_until_ns: int  # when the work in flight is expected to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcUsage:
-    """A process entry as the process wrote it. ``pid`` is of namespace ``pid_namespace``."""
+    """A process entry as the process wrote it. ``pid`` is its pid in the namespace with inode ``pid_namespace``."""
 
-    index: int
+    index: int  # of the entry in the page
     state: ProcState
-    generation: int
+    generation: int  # incremented each time the entry is taken by another process
     pid: int
     host_pid: int
     start_time: int
@@ -143,7 +143,7 @@ def _open_mapping(path: Path, size: int) -> mmap.mmap:
 
 
 class LimitsPage:
-    """Mapping of ``limits``. Each group of fields has one writer: the pool writes amounts, the arbiter the gate."""
+    """Mapping of ``limits``. Each group of fields has one writer: the agent writes amounts, the arbiter the gate."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -191,7 +191,7 @@ class LimitsPage:
         return self._page.device[index]
 
     def cap_bytes(self, index: int) -> int:
-        """Return the memory limit of a device, on the card and spilled together; 0: no limit."""
+        """Return the memory limit of a device, the sum of memory on the card and spilled memory; 0: no limit."""
         device = self._page.device[index]
         return device.memory_limit_bytes + device.spill_limit_bytes
 
@@ -226,7 +226,7 @@ class LimitsPage:
         self._words.add_seen(self._device(index), max(0, seen_ns), max(0, unreported_ns))
 
     def charges(self, index: int) -> tuple[int, int]:
-        """Return ``unreported_ns`` and ``seen_ns`` of the same moment."""
+        """Return ``unreported_ns`` and ``seen_ns``, so that the second includes all time in the first."""
         return self._words.charges(self._device(index))
 
     def set_gate(
@@ -304,7 +304,7 @@ class UsagePage:
         return os.pread(self._descriptor, size, offset).ljust(size, b"\0")
 
     def device(self, index: int) -> DeviceUsage:
-        """Return the counters of a device, within their bounds."""
+        """Return the counters of a device, limited to plausible values."""
         raw = UsageDeviceStruct.from_buffer_copy(self._read(_device_offset(index), _DEVICE_BYTES))
         return DeviceUsage(
             used_bytes=min(raw.used_bytes, BYTES_MAX),
@@ -321,7 +321,7 @@ class UsagePage:
         )
 
     def demand_ns(self, index: int) -> int:
-        """Return the time of the last launch or attempt to launch; the cheapest read."""
+        """Return the time of the last launch or attempt to launch. It reads 8 bytes only, so it may be called often."""
         return int.from_bytes(self._read(_device_offset(index) + _DEMAND_OFFSET, 8), "little")
 
     def demand_place(self, index: int) -> tuple[int, int]:
@@ -358,7 +358,7 @@ class UsagePage:
         return [_proc(i, bytes(table[i * _PROC_BYTES : (i + 1) * _PROC_BYTES])) for i in taken]
 
     def proc(self, index: int) -> ProcUsage:
-        """Return a process entry, within its bounds; an unknown state reads as TAKEN."""
+        """Return a process entry, limited to plausible values; an unknown state reads as TAKEN."""
         return _proc(index, self._read(_PROCS_OFFSET + index * _PROC_BYTES, _PROC_BYTES))
 
 

@@ -1,6 +1,7 @@
-"""Slots: ``alloc/<allocation>/`` with the pages ``limits`` and ``usage``, which carry limits to programs and their use back.
+"""Slots: directories ``alloc/<slot name>/`` with the two shared pages of an allocation.
 
-Two forms behind one protocol: **tmpfs** for pools of root, **files** for all others and where nothing may be mounted.
+Programs read their limits from the page ``limits`` and write their use to the page ``usage``. There are two forms of
+slots with one interface: **tmpfs** for pools of root, **files** for other pools and if no file system can be mounted.
 The form is chosen when the pool starts and shown in its status.
 """
 
@@ -33,7 +34,10 @@ class Slots(Protocol):
 
     @property
     def sealed(self) -> bool:
-        """True if programs can tell slots from imitations; processes that become members are marked then."""
+        """True if programs can distinguish slots from imitations by other users (sealed slots).
+
+        Processes that become members are then marked, so that they accept sealed slots only.
+        """
         ...
 
     def path(self, allocation: AllocationId) -> Path:
@@ -41,18 +45,18 @@ class Slots(Protocol):
         ...
 
     def pages(self, allocation: AllocationId) -> Pages:
-        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if they are not those that the pool has created."""
+        """Return the pages of a slot. Raises CalabashError(BAD_FILE) if a page is missing, damaged or resized."""
         ...
 
     def create(self, spec: SlotSpec) -> None:
-        """Create a slot; an existing one is kept. Raises CalabashError, and then nothing of it is left."""
+        """Create a slot; an existing one is kept. Raises CalabashError; no part of the slot is left then."""
         ...
 
     def bind(self, allocation: AllocationId, group: int) -> None:
         """Write the control group of an allocation to its limits and seal the slot, before a program uses it.
 
         Args:
-            group: inode number of the group; 0: the allocation has none of its own.
+            group: inode number of the group; 0: the allocation has no separate group.
 
         Raises:
             CalabashError: the slot cannot be sealed.
@@ -77,11 +81,15 @@ class Slots(Protocol):
 
 
 def choose_slots(root: Path, *, membership: str, names: SlotNames | None = None, mounted: bool = False) -> Slots:
-    """Return the strongest form that this process may use: tmpfs if membership rests on control groups and it works.
+    """Return the strongest form of slots that this process may use.
+
+    That is tmpfs if members are known by control groups (``membership`` is "kernel") and a tmpfs can be mounted.
 
     Args:
         names: names of the slots.
-        mounted: programs reach their slots only by mounts of a container runtime, so no other user may pass ``root``.
+        root: directory of the slots.
+        mounted: programs see their slots only through mounts of a container runtime, so other users of the host get no
+            access to ``root``.
     """
     mode = 0o711 if os.geteuid() == 0 and not mounted else 0o700
     if membership == "kernel":

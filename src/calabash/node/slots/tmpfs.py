@@ -1,12 +1,13 @@
-"""Slots in memory: each is a tmpfs of its own, exactly as large as its pages and owned by root.
+"""Slots in memory: each slot is a separate tmpfs, exactly as large as its pages and owned by root.
 
-A tenant may write to ``usage`` and can do nothing else to it: it is not the owner, so it can neither change the mode
-nor take a lease, and the file system has no room for it to grow. The mount outlives the pool, so programs of a slice
-can start processes while no pool runs. ``limits`` appears last, so a slot that has it is complete; anything else that a
-crash leaves is unmounted and removed at the next start.
+A tenant may write to ``usage`` and can do nothing else with it. The tenant is not the owner of the file, so it can
+neither change its mode nor take a file lease on it, and the file cannot grow because the file system is full. The mount
+outlives the pool, so programs of a slice can start processes while no pool runs. ``limits`` is written last, so a slot
+with this file is complete; a slot without it was left by a crash and is removed at the next start.
 
-If the kernel supports it, the directory is made immutable once the pages are in it. Only root of the machine can create
-such a directory, in any namespace, so programs can tell a slot from an imitation by it (native/shim/slot.c).
+If the kernel supports it, the directory is made immutable after the pages have been written; the slot is then *sealed*.
+Only root of the machine can make a directory immutable, in any namespace. So programs can distinguish a sealed slot
+from an imitation (native/shim/slot.c).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TmpfsSlots(SlotPages):
         self.sealed = False
 
     def works(self) -> bool:
-        """Return True if a slot for another user can be created here. Also tests whether it can be sealed."""
+        """Return True if a slot for another user can be created here. Sets ``sealed`` if slots can also be sealed."""
         spec = SlotSpec(allocation=_PROBE, devices=(SlotDevice(uuid=DeviceUuid("none")),), tenant_uid=1)
         try:
             self.create(spec)
@@ -147,7 +148,10 @@ def _admit(directory: Path, uid: int) -> None:
 
 
 def _write(path: Path, content: bytes, *, mode: int, user: int | None, rights: int) -> None:
-    """Write a new file completely, never sparse: no room must be an error here and not SIGBUS in the tenant."""
+    """Write a new file with all its bytes, never sparse.
+
+    If memory is short, this call must fail. A sparse file would cause SIGBUS in the tenant's program later.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         view = memoryview(content)

@@ -66,7 +66,10 @@ class BrokeredExecutor(VgpuExecutor):
         """Do nothing: the executor of mode vgpu corrects the ledgers of all slots."""
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
-        """Return the limits of the slot. Raises MODE_CONFLICT if the node starts no workers, BAD_FILE without the programs."""
+        """Return the limits of the slot.
+
+        Raises MODE_CONFLICT if the node starts no workers, and BAD_FILE if the worker program has not been built.
+        """
         if self._tools.workers is None:
             raise CalabashError(
                 f"this node starts no workers, so it cannot serve mode {self.name}",

@@ -139,7 +139,7 @@ class WorkerHost:
             self._taken.close()  # the process has inherited the lock
 
     def adopt(self, process: Process) -> None:
-        """Take over the process that an earlier pool started."""
+        """Use the host process that an earlier pool started, and open its log."""
         self.process = process
         try:
             self._log.open()

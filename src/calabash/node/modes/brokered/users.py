@@ -40,7 +40,7 @@ class WorkerUser:
 
 
 class FreeUsers:
-    """Allocator of user IDs from a range. It goes round the range, so that a user is not soon reused.
+    """Allocator of user IDs from a range. IDs are assigned in a cycle, so that an ID is not soon used again.
 
     Args:
         users: the range; None: workers run as the pool's user.

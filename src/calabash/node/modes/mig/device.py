@@ -1,11 +1,12 @@
 """MIG instances of one GPU: their discovery, reuse, creation and destruction.
 
-Theory of operation. A GPU instance is *taken* if an allocation holds one of its compute instances or a process uses one;
-otherwise it is idle. To provide an instance at a place, an existing instance of that profile is reused; otherwise the
-idle instances that ``model.mig_plan`` names are destroyed and a new one is created. Instances that are taken, that the pool did
-not create, or that belong to an operator's layout are never destroyed. An allocation of some compute slices shares its GPU
-instance, and its memory, with others like it; an allocation of all of them gets a compute instance as large as the GPU
-instance. The first compute slice is decided by the plan; idle compute instances of the pool are destroyed to make room for it.
+Theory of operation. A GPU instance is *taken* if an allocation holds one of its compute instances or a process uses
+one; otherwise it is idle. To provide an instance at a place (a first memory slice), an existing instance of that
+profile is reused; if there is none, the idle instances that ``model.mig_plan`` names are destroyed and a new one is
+created. Instances that are taken, that the pool did not create, or that belong to an operator's layout are never
+destroyed. An allocation of some compute slices shares its GPU instance, and its memory, with others like it; an
+allocation of all of them gets a compute instance as large as the GPU instance. The plan decides the first compute
+slice; idle compute instances of the pool are destroyed if they overlap it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class MigCard:
     def instances(self, held: Parts) -> tuple[MigInstance, ...]:
         """Return the instances for the scheduler.
 
-        An instance with a failed MIG device, or with processes on one that no allocation holds, is marked ``foreign`` and is
-        not given out.
+        An instance is marked ``foreign``, and is not allocated, if one of its MIG devices has failed, or is used by
+        processes although no allocation holds it.
 
         Args:
             held: MIG devices that allocations hold.
@@ -87,7 +88,8 @@ class MigCard:
             held: MIG devices that allocations hold.
 
         Raises:
-            CalabashError: there is no such profile, the instance has failed, there is no room, or the driver failed.
+            CalabashError: the device has no such profile, the instance has failed, instances in use overlap the place,
+                or the driver failed.
                 Instances created until then stay idle.
         """
         known = self.device.mig.profile(name) if self.device.mig is not None else None
@@ -212,7 +214,7 @@ class MigCard:
         self.learn()
 
     def _clear(self, profile: str, start: int, held: Parts) -> None:
-        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if that does not make room."""
+        """Destroy the idle instances that overlap a new one. Raises NO_CAPACITY if one that must stay overlaps it."""
         geometry = self.device.mig
         assert geometry is not None
         standing = {(i.profile, i.start): i for i in self.layout.instances}

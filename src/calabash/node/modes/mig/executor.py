@@ -1,9 +1,10 @@
 """Executor of mode mig: creates MIG instances for allocations and keeps idle ones for reuse.
 
-An idle instance is destroyed when another profile or another sharing mode needs its room. The holders of instances follow from
-the journal and the slots; the instances that the pool created are listed in ``records``. A restart of the machine destroys all
-instances: those of held allocations are then created again at the same places, and the slots name the new MIG
-devices; if that is impossible, the allocation is ended with a reason.
+An idle instance is destroyed when an instance of another profile, or another sharing mode, needs its part of the GPU.
+Journal and slots tell which allocation holds an instance; the file of ``records`` lists the instances that the pool
+created. A restart of the machine destroys all instances. Instances of held allocations are then created again at the
+same places, and the new MIG devices are written to the slots; if that is impossible, the allocation is ended with a
+reason.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class MigExecutor(ViewOnly):
         return {part.uuid for parts in list(self._held.values()) for part in parts}
 
     def _existing(self, record: AllocationRecord, index: int, card: MigCard) -> _Part | None:
-        """Return the MIG device that the slice has already, if it still exists."""
+        """Return the MIG device that was created for the slice earlier; None if there is none or it was destroyed."""
         return next((p for p in self._held.get(record.id, ())[index : index + 1] if p.uuid in card.layout.uuids), None)
 
     def _provided(self, card: MigCard, part: Slice) -> _Part:

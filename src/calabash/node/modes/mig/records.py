@@ -1,8 +1,9 @@
 """File of the MIG instances that the pool created, written before an instance is created.
 
-The journal tells the holder of an instance; this file tells if an idle instance may be destroyed for another profile.
-An instance without an entry was created outside the pool, and is kept. An entry without MIG devices was
-written before a crash: the instance that exists at its place belongs to the pool.
+The journal tells which allocation holds an instance; this file tells if an idle instance may be destroyed. An instance
+without an entry was created outside the pool and is never destroyed. An entry without MIG devices shows that the pool
+crashed before it had created the instance completely; an instance that exists at the entry's place then belongs to the
+pool.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ log = structlog.get_logger(__name__)
 
 
 class MadeInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance that the pool created. A ``fixed`` one belongs to an operator's layout: it is kept, and created again."""
+    """An instance that the pool created.
+
+    A ``fixed`` instance belongs to an operator's layout: it is never destroyed for another profile, and it is created
+    again if it is missing. ``uuids`` are its MIG devices, ``start`` its first memory slice.
+    """
 
     device: str
     profile: str

@@ -1,9 +1,10 @@
 """Admission socket of an MPS service, at which programs ask for admission and are admitted one at a time.
 
-An MPS server gives the same share to every client that joins, and a program can change its own environment. So the server's
-default share is the smallest share that an allocation holds, and it is raised for one program while that program joins. The
-kernel tells which process has connected. Waiting times are bounded; an allocation whose admitted program did not join
-is not admitted again for ``PENALTY_S``.
+An MPS server gives the same share to every client that joins. A program could limit itself to its own share by its
+environment, but it can also change its environment. So the server's default share is the smallest share that an
+allocation holds, and it is raised to a program's share only while that program joins. The kernel tells which process
+has connected to the socket. Waiting times are bounded: programs of an allocation whose admitted program did not join
+are not admitted for ``PENALTY_S``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CardDaemon:
         return self.server.pid if self.server is not None else 0
 
     def adopt(self, process: Process) -> None:
-        """Take over the daemon of an earlier pool."""
+        """Use the daemon that an earlier pool started; its log is read from the present end on."""
         self.process = process
         self.control.skip_log()
 

@@ -83,7 +83,7 @@ class CardService:
         self._begun = True
 
     def adopt(self, daemon: Process | None) -> Process | None:
-        """Take over the daemon of an earlier pool, and kill all other processes of the service.
+        """Use the daemon that an earlier pool started, and kill all other processes of the service.
 
         Args:
             daemon: the recorded daemon; None to look for one that was not recorded.

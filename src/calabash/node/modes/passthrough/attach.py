@@ -1,8 +1,9 @@
 """Attachment of devices, virtual functions and mediated devices to virtual machines.
 
-All conditions are checked in this order before anything is changed: the IOMMU isolates the device's group and the group is
-viable, MIG is off and the device has no virtual functions, and no process, including this one, has the device open. Then the
-device is recorded, marked as lent in the inventory, and bound to VFIO.
+Conditions are checked in this order before anything is changed: the IOMMU isolates the device's group, and all devices
+of the group can be passed to one virtual machine; MIG is off and the device has no virtual functions; no process,
+including this one, has the device open. Then the device is recorded, marked as lent in the inventory, and bound to the
+VFIO driver.
 """
 
 from __future__ import annotations

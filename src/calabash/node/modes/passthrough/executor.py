@@ -70,7 +70,7 @@ class PassthroughExecutor(ViewOnly):
         self._offer(())
 
     def _offer(self, held: Sequence[AllocationRecord]) -> None:
-        """Update the virtual GPU profiles in the inventory: those that the driver offers and those that are attached."""
+        """Update the virtual GPU profiles in the inventory: profiles that the driver offers and that are attached."""
         if self._tools.environment and not (self._tools.device_root or Path("/")).is_dir():
             return
         at = {given.name for given in self._attachments.all() if given.kind is GivenKind.TYPE}
@@ -82,7 +82,7 @@ class PassthroughExecutor(ViewOnly):
             if profiles != device.vf_profiles:
                 self._tools.inventory.offer_parts(device.uuid, profiles)
 
-    # -- giving ------------------------------------------------------------------------------------------------
+    # -- attachment --------------------------------------------------------------------------------------------
 
     def prepare(self, record: AllocationRecord) -> tuple[SlotDevice, ...]:
         """Check the devices. Raises NOT_PERMITTED if the pool is not root's, UNHEALTHY for an unknown device."""
@@ -143,7 +143,7 @@ class PassthroughExecutor(ViewOnly):
                 found.append(self.machine.vfio.group_file(group))
         return found
 
-    # -- coming back -------------------------------------------------------------------------------------------
+    # -- detachment --------------------------------------------------------------------------------------------
 
     def leave(self, record: AllocationRecord) -> None:
         self._detaching.detach({record.id})

@@ -41,7 +41,7 @@ class Machine:
         vfio: binds devices to VFIO.
         functions: creates virtual functions and mediated devices.
         accepts: returns True for PCI devices that are GPUs.
-        apart: context in which this process has nothing of a device's driver open.
+        apart: context in which this process has no file of a device's driver open.
     """
 
     root: Path
@@ -73,7 +73,7 @@ class Machine:
         return found
 
     def require_group(self, address: str, ours: Collection[str]) -> tuple[str, ...]:
-        """Check that the IOMMU group of a device is viable.
+        """Check that the IOMMU group of a device is viable, that is, all its devices are attached together or unused.
 
         Args:
             address: PCI address of the device.
@@ -101,7 +101,10 @@ class Machine:
         return beside
 
     def require_unused(self, device: Device, card: PciDevice, addresses: Sequence[str]) -> None:
-        """Check that no other process has the device open, because the kernel would unbind it nevertheless. Raises CONFLICT."""
+        """Check that no other process has the device open, because the kernel would unbind an open device too.
+
+        Raises CONFLICT.
+        """
         nodes = [node for address in addresses for node in self.tree.nodes(address)]
         own = node_of(self.root, device.pci_bus_id)
         users = self.users([*nodes, *([own] if own is not None else ())])

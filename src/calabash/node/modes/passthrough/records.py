@@ -22,10 +22,10 @@ log = structlog.get_logger(__name__)
 
 
 class GivenKind(StrEnum):
-    """Way in which a device is attached, and so must be detached."""
+    """Way in which a device is attached, which determines how it is detached."""
 
     CARD = "card"  # bound to VFIO; its host driver is bound again afterwards
-    FUNCTION = "function"  # the same for a virtual function, which has no host driver
+    FUNCTION = "function"  # a virtual function bound to VFIO; it has no host driver
     FUNCTIONS = "functions"  # all virtual functions are about to be created; ``name`` is the address of the device
     TYPE = "type"  # a function that its own driver made a virtual GPU
     MEDIATED = "mediated"  # a mediated device; ``name`` is its UUID

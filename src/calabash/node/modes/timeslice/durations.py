@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class SetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Device whose duration class was set: the previous class and the wanted one."""
+    """Duration classes of a device that was changed: ``before`` is to be restored, ``wanted`` was set."""
 
     before: Interval
     wanted: Interval

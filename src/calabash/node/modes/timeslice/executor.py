@@ -76,7 +76,7 @@ class TimeSliceExecutor(ViewOnly):
         return tuple(found)
 
     def leave(self, record: AllocationRecord) -> None:
-        """Forget the allocation. ``verify`` restores the durations if no other allocation uses the devices."""
+        """Drop the allocation's state. ``verify`` restores the durations if no other allocation uses the devices."""
         self._tenants.pop(record.id, None)
 
     def vacate(self, record: AllocationRecord) -> None:
