@@ -1,4 +1,4 @@
-"""State directory of a server: create it for its owner only, lock it, and create the certificate in it."""
+"""State directory of a server: create it with access for its owner only, lock it, and create the server's certificate."""
 
 from __future__ import annotations
 

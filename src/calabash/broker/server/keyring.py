@@ -1,7 +1,7 @@
 """Signing keys of a server, and the record of its issued and revoked tokens.
 
-Two files, readable by their owner only, replaced atomically and changed under one lock, so that a process killed in between
-leaves the previous state. The broker reads them again whenever they have changed.
+The state is in two files, which only their owner can read. Both are changed under one lock and replaced atomically, so a
+process that is killed during a change leaves the previous state. The broker reads the files again whenever they have changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ LISTED_AFTER_END_S = 30 * 86_400  # an expired token is still listed for so long
 
 
 class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Stored key. ``secret`` is empty if it signs no longer; after ``ends`` its signatures are not accepted."""
+    """Stored signing key.
+
+    Args:
+        id: ID of the key, which tokens name.
+        public: public key in hexadecimal digits.
+        secret: private key in hexadecimal digits; "" if the key signs no new tokens.
+        ends: time after which its signatures are not accepted, in seconds since the epoch; None for no end.
+    """
 
     id: str
     public: str
@@ -37,7 +44,7 @@ class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Random ID of the server, and its keys; the first one signs."""
+    """Random ID of the server, and its signing keys; new tokens are signed with the first key."""
 
     server: str
     keys: list[KeptKey]
@@ -48,7 +55,7 @@ class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class IssuedToken(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Issued token: its claims, and when it was revoked."""
+    """Issued token: its claims, and the time of its revocation in seconds since the epoch (None if it is not revoked)."""
 
     claims: TokenClaims
     revoked: float | None = None
@@ -71,7 +78,7 @@ class TokenRegistry:
         self._directory = directory
 
     def keyring(self) -> Keyring:
-        """Return the server's keys, created if there are none."""
+        """Return the server's ID and keys; creates them if there are none."""
         path = self._directory / KEYS_FILE
         if not path.exists():
             with self._changing():
