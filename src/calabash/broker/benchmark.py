@@ -1,9 +1,9 @@
 """Measure the latency and bandwidth between a program and its remote devices (``calabash bench remote``).
 
-Measures the time to create a CUDA context, kernel launches per second, the time of a synchronous call, and the bandwidth of
-copies of several sizes. All calls go through the client library that every remote program uses. ``--rtt`` adds a delay
-between the program and the server to show the effect of distance. Calls are made from Python, which adds about half a
-microsecond to each.
+Measures the time to create a CUDA context, kernel launches per second, the time of a synchronous call, and the
+bandwidth of copies of several sizes. All calls go through the client library that every remote program uses. ``--rtt``
+adds a delay between the program and the server to show the effect of distance. Calls are made from Python, which adds
+about half a microsecond to each.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Card:
 
 
 def measure(largest_mib: int) -> dict[str, Any]:
-    """Return all measurements by name, with the unit at the end of each name; copies above ``largest_mib`` are left out."""
+    """Return all measurements by name; each name ends in its unit. Copies above ``largest_mib`` are left out."""
     begun = time.perf_counter()
     card = _Card()
     card.call("cuCtxSynchronize")
@@ -137,7 +137,12 @@ def shown(figures: dict[str, Any], rtt_s: float) -> str:
 
 
 def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
-    """Run the measurement in a child process whose connection to the server is delayed by ``rtt_s``; return its exit status."""
+    """Run the measurement in a child process that reaches the server through a delay; return its exit status.
+
+    Args:
+        rtt_s: round-trip time to add, in seconds.
+        words: arguments of the child process.
+    """
     given = Path(os.environ["CALABASH_REMOTE"].removeprefix("file:")).absolute()
     lines = given.read_text().splitlines()
     server = next(line.removeprefix("server=") for line in lines if line.startswith("server="))

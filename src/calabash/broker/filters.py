@@ -1,10 +1,10 @@
 """Device filters such as ``memory>=40GiB,model~A100``: parse them and match devices.
 
-Terms are joined by commas, and a device must satisfy all of them. A term is a key, an operator and a value. Sizes carry a
-unit. ``memory`` is the nominal size of the model. ``free_memory`` is the free part of the memory that the driver reports.
-Versions (``compute_capability``, ``driver``, ``cuda``) are compared to the precision of the filter: ``driver=580`` accepts
-every 580.x, and ``driver>580`` accepts 581 and later. Texts are compared without case; ``~`` matches a substring. If a device
-does not report a property, no term on this property accepts the device.
+Terms are joined by commas, and a device must satisfy all of them. A term is a key, an operator and a value. Sizes carry
+a unit. ``memory`` is the nominal size of the model. ``free_memory`` is the free part of the memory that the driver
+reports. Versions (``compute_capability``, ``driver``, ``cuda``) are compared to the precision of the filter:
+``driver=580`` accepts every 580.x, and ``driver>580`` accepts 581 and later. Texts are compared without case; ``~``
+matches a substring. If a device does not report a property, no term on this property accepts the device.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ class FilterTerm:
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:
-    """Filter of devices: a device is accepted if it satisfies all terms. A filter without terms accepts every device."""
+    """Filter of devices: a device is accepted if it satisfies all terms.
+
+    A filter without terms accepts every device.
+    """
 
     terms: tuple[FilterTerm, ...] = ()
 
@@ -131,7 +134,10 @@ def parse_filter(text: str) -> CardFilter:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of the version at the end of a text: ``nvidia 580.65.06`` gives (580, 65, 6), no version gives ()."""
+    """Return the numbers of the version at the end of a text; () if there is none.
+
+    ``nvidia 580.65.06`` gives (580, 65, 6).
+    """
     words = text.split()
     found = _VERSION.match(words[-1]) if words else None
     return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -61,7 +61,10 @@ class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class StopServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Request to stop the server. It is refused while leases are held, unless ``force`` is True, which ends them first."""
+    """Request to stop the server.
+
+    It is refused while leases are held, unless ``force`` is True, which ends them first.
+    """
 
     force: bool = False
 

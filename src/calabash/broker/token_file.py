@@ -1,7 +1,7 @@
 """Read and write token files, which `server token create` writes and `remote add` reads.
 
-A token file contains a token, the fingerprint of its server's certificate, and optional server addresses. A user who can read
-the file can use the devices. A file that other users can read is therefore refused.
+A token file contains a token, the fingerprint of its server's certificate, and optional server addresses. A user who
+can read the file can use the devices. A file that other users can read is therefore refused.
 """
 
 from __future__ import annotations

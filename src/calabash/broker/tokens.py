@@ -1,9 +1,9 @@
 """Sign and verify tokens, which state how many devices of a server an account may use.
 
 The server signs its tokens, so it needs no list of valid ones. A token is one line, ``calabash1.CLAIMS.SIGNATURE``: the
-claims as JSON, then an Ed25519 signature of everything before the last dot, both base64url without padding. The claims name
-the server and the signing key. A server signs with its newest key and accepts earlier keys until a date. No I/O: time and
-keys are arguments.
+claims as JSON, then an Ed25519 signature of everything before the last dot, both base64url without padding. The claims
+name the server and the signing key. A server signs with its newest key and accepts earlier keys until a date. No I/O:
+time and keys are arguments.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TokenClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """Public key whose signatures are accepted until ``ends`` (seconds since the epoch), or without end if it is None."""
+    """Public key whose signatures are accepted until ``ends`` (seconds since the epoch; None for no end)."""
 
     public: bytes
     ends: float | None = None

@@ -1,12 +1,12 @@
 """Client-side files of remote devices: known servers with their tokens, and the keys of held leases.
 
-All files are below ``remote`` in the user's Calabash home, readable by the user only. Each lease has a secret key, which is
-stored in a file of its own. A program gets the path of this file in its environment, so neither its environment nor its
-command line contains the secret.
+All files are below ``remote`` in the user's Calabash home, readable by the user only. Each lease has a secret key,
+which is stored in a file of its own. A program gets the path of this file in its environment, so neither its
+environment nor its command line contains the secret.
 
-A run is one execution of a program on remote devices. A run that owns its lease keeps a file in ``runs`` locked for as long
-as one of its processes lives. If a file is not locked, its run has ended and the lease is being released. The next run waits
-for the release, because it may need the same devices.
+A run is one execution of a program on remote devices. A run that owns its lease keeps a file in ``runs`` locked for as
+long as one of its processes lives. If a file is not locked, its run has ended and the lease is being released. The next
+run waits for the release, because it may need the same devices.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class RemoteAccount:
     def lock_run(self, lease: str) -> int:
         """Lock the run file of a lease with a shared lock and return the descriptor of the file.
 
-        Descendants of the program inherit the descriptor. The kernel keeps the lock until the last of them has closed it, so
-        the lock shows that the run still lives.
+        Descendants of the program inherit the descriptor. The kernel keeps the lock until the last of them has closed
+        it, so the lock shows that the run still lives.
         """
         make_directory(self._directory)
         make_directory(self._directory / RUNS_DIRECTORY)
@@ -177,8 +177,8 @@ class RemoteAccount:
     def wait_until_released(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
         """Wait until the leases of ended runs are released, at most ``within_s`` seconds.
 
-        A lease may not be released in time because its keeper was killed. Its run file is then deleted, so that later runs
-        do not wait for it. The server ends such a lease after the grace period.
+        A lease may not be released in time because its keeper was killed. Its run file is then deleted, so that later
+        runs do not wait for it. The server ends such a lease after the grace period.
         """
         returning = [self._directory / RUNS_DIRECTORY / lease for lease in leases]
         deadline = time.monotonic() + within_s

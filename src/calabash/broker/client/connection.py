@@ -1,7 +1,8 @@
 """HTTP client of the remote-device server: one request on each connection, and a timeout for every wait.
 
-Over the network the connection uses TLS 1.3. The client knows the fingerprint of the server's certificate from the token
-file, and compares it before it sends the token. On the server's own machine, the owner uses a Unix socket instead.
+Over the network the connection uses TLS 1.3. The client knows the fingerprint of the server's certificate from the
+token file, and compares it before it sends the token. On the server's own machine, the owner uses a Unix socket
+instead.
 """
 
 from __future__ import annotations

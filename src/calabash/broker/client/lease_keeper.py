@@ -1,9 +1,9 @@
 """Background process that renews a lease while its program lives and releases it afterwards.
 
-``calabash remote run`` replaces its own process by the program. It forks the keeper before that. The keeper is detached from
-the terminal and is no child of the program. It watches the program's process and a pipe that all descendants of the program
-inherit. When the process has ended and the pipe is closed by all of them, the keeper releases the lease. A network outage
-shorter than the grace period of the server has no effect.
+``calabash remote run`` replaces its own process by the program. It forks the keeper before that. The keeper is detached
+from the terminal and is no child of the program. It watches the program's process and a pipe that all descendants of
+the program inherit. When the process has ended and the pipe is closed by all of them, the keeper releases the lease. A
+network outage shorter than the grace period of the server has no effect.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def keep_for_this_process(
 def _detach(kept: set[int]) -> None:
     """Detach from the terminal: ignore its signals and close all descriptors except those in ``kept``.
 
-    The keeper must not keep the program's descriptors open. If the program writes to a pipe, for example, the reader sees
-    the end only when all processes have closed the writing side.
+    The keeper must not keep the program's descriptors open. If the program writes to a pipe, for example, the reader
+    sees the end only when all processes have closed the writing side.
     """
     for word in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(word, signal.SIG_IGN)
@@ -85,7 +85,10 @@ def _detach(kept: set[int]) -> None:
 
 
 def _keep(server: RemoteServerClient, lease: str, every_s: float, watched: list[int]) -> None:
-    """Renew the lease every ``every_s`` seconds until all watched descriptors have ended or the server refuses the renewal."""
+    """Renew the lease every ``every_s`` seconds until the program has ended or the server refuses a renewal.
+
+    The program has ended when all descriptors of ``watched`` (a pidfd and the reading side of a pipe) are readable.
+    """
     poll = select.poll()
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)

@@ -1,10 +1,10 @@
 """Obtain leases on several servers for one run: all of them, or none.
 
 Two clients that want the same devices of two servers could deadlock: each holds the devices of one server and waits for
-those of the other. Two rules prevent this. First, a client never waits at a server while it holds a lease of another. If a
-request is refused, the client releases the leases that it has already and tries again later. Second, all clients request
-their leases in the same order, by the fingerprint of the server's certificate. The client that gets the first lease therefore
-also gets the others, and the other client holds nothing.
+those of the other. Two rules prevent this. First, a client never waits at a server while it holds a lease of another.
+If a request is refused, the client releases the leases that it has already and tries again later. Second, all clients
+request their leases in the same order, by the fingerprint of the server's certificate. The client that gets the first
+lease therefore also gets the others, and the other client holds nothing.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from calabash.model.errors import CalabashError, Reason
 def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
     """Return the indexes of the servers that can serve the whole request, best first.
 
-    Servers that have enough free devices now come before servers at which the request must wait. Within each of the two groups,
-    the server whose devices would have the least free memory comes first, so that larger free devices remain for others.
+    Servers that have enough free devices now come before servers at which the request must wait. Within each of the two
+    groups, the server whose devices would have the least free memory comes first, so that larger free devices remain
+    for others.
 
     Raises:
         CalabashError: SELECTOR_MISMATCH if no server has enough matching devices.
@@ -44,8 +45,8 @@ def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
 def _fit(view: ServerView, order: LeaseOrder, wanted: CardFilter) -> tuple[bool, int]:
     """Return two values by which servers are sorted, the best server first.
 
-    The first is True if the request must wait at the server. The second is the free memory in MiB of the devices that the
-    request would use there.
+    The first is True if the request must wait at the server. The second is the free memory in MiB of the devices that
+    the request would use there.
 
     Raises:
         CalabashError: DRAINED if the server accepts no leases, SELECTOR_MISMATCH if it has too few matching devices.
@@ -66,8 +67,8 @@ def divide(
 ) -> list[tuple[int, int]]:
     """Divide a request among servers whose devices are free now.
 
-    Uses one server if that is enough, and otherwise as few as possible. The last server is the one with the least free memory
-    that has enough devices for the rest.
+    Uses one server if that is enough, and otherwise as few as possible. The last server is the one with the least free
+    memory that has enough devices for the rest.
 
     Args:
         views: the servers with their devices.
@@ -79,7 +80,8 @@ def divide(
         Pairs of the index of a server in ``views`` and the number of devices to request of it.
 
     Raises:
-        CalabashError: SELECTOR_MISMATCH if all servers together have too few matching devices, NO_CAPACITY if too few are free.
+        CalabashError: SELECTOR_MISMATCH if all servers together have too few matching devices, NO_CAPACITY if too few
+            are free.
     """
     wanted = parse_filters(order.filters)
     one = msgspec.structs.replace(order, gpus=1)
@@ -111,10 +113,13 @@ def divide(
 
 
 def _fewest(ready: Mapping[int, Sequence[int]], wanted: int) -> list[tuple[int, int]]:
-    """Choose as few servers as possible for ``wanted`` devices; return pairs of a server's index and its number of devices.
+    """Choose as few servers as possible; return pairs of a server's index and the number of devices to request there.
 
-    The server with the most free devices is chosen first. As soon as one server has enough for the rest, the one with the
-    least free memory is chosen. ``ready`` has the free memory in MiB of each free device, by the index of the server.
+
+
+    The server with the most free devices is chosen first. As soon as one server has enough for the rest, the one with
+    the least free memory is chosen. ``ready`` has the free memory in MiB of each free device, by the index of the
+    server.
     """
     chosen: list[tuple[int, int]] = []
     left = {number: free for number, free in ready.items() if free}

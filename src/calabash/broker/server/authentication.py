@@ -27,8 +27,8 @@ class TokenVerifier:
 
         Args:
             text: the token.
-            ended_too: also accept a token that was revoked or has expired, so that its holder can still list and release
-                the leases that it holds.
+            ended_too: also accept a token that was revoked or has expired, so that its holder can still list and
+                release the leases that it holds.
 
         Raises:
             CalabashError: NOT_PERMITTED if the token is not valid.

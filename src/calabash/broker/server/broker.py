@@ -1,7 +1,7 @@
 """Grant leases: check a request against its token, allocate devices of the pool, and record the lease.
 
-A lease is one brokered allocation of the pool, which lasts until it is released. The pool chooses its devices and starts a
-process that serves the programs of the lease. The broker creates the secret key of the lease;
+A lease is one brokered allocation of the pool, which lasts until it is released. The pool chooses its devices and
+starts a process that serves the programs of the lease. The broker creates the secret key of the lease;
 :mod:`calabash.broker.server.lease_allocations` stores the lease and ends it.
 """
 
@@ -35,8 +35,8 @@ class ServerSettings:
     Args:
         name: name of the server.
         grace_s: seconds for which the lease of a program lasts without a renewal.
-        on_revoke: treatment of leases whose token was revoked or has expired: ``cut`` ends them at once, ``finish`` lets
-            them continue until they are released.
+        on_revoke: treatment of leases whose token was revoked or has expired: ``cut`` ends them at once, ``finish``
+            lets them continue until they are released.
     """
 
     name: str
@@ -75,9 +75,9 @@ class Broker:
             peer: address of the client, for the audit log.
 
         Raises:
-            CalabashError: DRAINED if the server accepts no leases, SELECTOR_MISMATCH if it has too few matching devices,
-                TOO_LARGE or QUEUE_OVER_LIMIT if the token does not allow the amounts, or the pool's refusal if no devices
-                were free within ``order.wait_s`` seconds.
+            CalabashError: DRAINED if the server accepts no leases, SELECTOR_MISMATCH if it has too few matching
+                devices, TOO_LARGE or QUEUE_OVER_LIMIT if the token does not allow the amounts, or the pool's refusal if
+                no devices were free within ``order.wait_s`` seconds.
         """
         leases = self.leases
         if leases.draining:
@@ -149,7 +149,8 @@ class Broker:
     def metrics(self, claims: TokenClaims | None = None) -> str:
         """Return the metrics as Prometheus text.
 
-        For a token (``claims``), the number of leases is given for its own name only; for the owner (None), for all names.
+        For a token (``claims``), the number of leases is given for its own name only; for the owner (None), for all
+        names.
         """
         leases = self.leases
         by_name: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """Classify a connection by its first TLS record: a program's session, or a request to the HTTPS server.
 
-A session begins with a TLS 1.3 ClientHello that offers exactly one pre-shared key whose identity is ``LEASE.SESSION``, 32
-hexadecimal digits each (RFC 8446, 4.1.2 and 4.2.11). All other connections are passed to the HTTPS server, which refuses
-those that it does not understand. No I/O; every length is checked before it is used.
+A session begins with a TLS 1.3 ClientHello that offers exactly one pre-shared key whose identity is ``LEASE.SESSION``,
+32 hexadecimal digits each (RFC 8446, 4.1.2 and 4.2.11). All other connections are passed to the HTTPS server, which
+refuses those that it does not understand. No I/O; every length is checked before it is used.
 """
 
 from __future__ import annotations

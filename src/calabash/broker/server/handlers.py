@@ -51,7 +51,10 @@ def _peer(request: Asked) -> str:
 
 
 def _holder(request: Asked, *, ended_too: bool = False) -> TokenClaims | None:
-    """Return the claims of the request's token; None for the server's owner. Raises NOT_PERMITTED without a valid token."""
+    """Return the claims of the request's token; None for the server's owner.
+
+    Raises NOT_PERMITTED without a valid token.
+    """
     if _is_owner(request):
         return None
     kind, _, token = request.headers.get("authorization", "").partition(" ")

@@ -1,7 +1,7 @@
 """Journal of leases, from which a broker restores its leases after a restart.
 
-The file is replaced atomically before a change is reported to the client. It contains the keys of leases, so only its owner
-can read it.
+The file is replaced atomically before a change is reported to the client. It contains the keys of leases, so only its
+owner can read it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LeaseJournal:
     async def write(self, leases: Sequence[HeldLease], *, draining: bool) -> None:
         """Store the state durably.
 
-        If calls overlap, the state of the last call is the one that stays in the file; each call returns only when a state at
-        least as new as its own is stored.
+        If calls overlap, the state of the last call is the one that stays in the file; each call returns only when a
+        state at least as new as its own is stored.
         """
         self._wanted = KeptLeases(leases=list(leases), draining=draining)
         async with self._write_lock:

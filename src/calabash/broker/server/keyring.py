@@ -1,7 +1,8 @@
 """Signing keys of a server, and the record of its issued and revoked tokens.
 
-The state is in two files, which only their owner can read. Both are changed under one lock and replaced atomically, so a
-process that is killed during a change leaves the previous state. The broker reads the files again whenever they have changed.
+The state is in two files, which only their owner can read. Both are changed under one lock and replaced atomically, so
+a process that is killed during a change leaves the previous state. The broker reads the files again whenever they have
+changed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class IssuedToken(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Issued token: its claims, and the time of its revocation in seconds since the epoch (None if it is not revoked)."""
+    """Issued token: its claims, and the time of its revocation (seconds since the epoch; None if not revoked)."""
 
     claims: TokenClaims
     revoked: float | None = None
@@ -149,7 +150,12 @@ class TokenRegistry:
         return [t.claims for t in changed if t.claims.id in meant]
 
     def rotate(self, *, keep_s: float, now: float) -> str:
-        """Create a new signing key and return its ID; signatures of earlier keys are accepted for ``keep_s`` more seconds."""
+        """Create a new signing key and return its ID.
+
+        Args:
+            keep_s: seconds for which signatures of the earlier keys are still accepted; 0 deletes these keys.
+            now: seconds since the epoch.
+        """
         self.keyring()
         with self._changing():
             keyring = read_struct(self._directory / KEYS_FILE, Keyring)

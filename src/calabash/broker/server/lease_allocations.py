@@ -1,9 +1,9 @@
 """Leases of a server as allocations of its pool: journalled, restored after a restart, and ended when they are over.
 
-A lease is journalled before its client gets it. A broker that starts again restores the leases whose allocations still exist
-in the pool. An allocation of this server that belongs to no lease and to no request in progress is lost, and is released.
-This happens if a broker was killed between the pool's grant and the journal, or if the pool did not answer a request to
-release the allocation.
+A lease is journalled before its client gets it. A broker that starts again restores the leases whose allocations still
+exist in the pool. An allocation of this server that belongs to no lease and to no request in progress is lost, and is
+released. This happens if a broker was killed between the pool's grant and the journal, or if the pool did not answer a
+request to release the allocation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class LeaseAllocations:
         journal: stores the leases.
         audit: audit log for grants, sessions and ends of leases.
         counters: counts the ends of leases by reason.
-        keep_s: seconds after which the pool ends an allocation that no server renews, in case this server never returns.
+        keep_s: seconds after which the pool ends an allocation that no server renews, in case this server never
+            returns.
         clock: returns monotonic seconds, for deadlines.
         now: returns seconds since the epoch.
     """
@@ -100,9 +101,9 @@ class LeaseAllocations:
     async def sweep(self, *, cut: bool) -> None:
         """Check all leases once and end those that are over.
 
-        A lease is over if it was not renewed, if its token has ended (with ``cut``), or if its allocation has ended. Also
-        releases lost allocations (see the module's description), and renews the allocations of leases in the pool. If the pool
-        does not answer, no lease is ended because of its allocation.
+        A lease is over if it was not renewed, if its token has ended (with ``cut``), or if its allocation has ended.
+        Also releases lost allocations (see the module's description), and renews the allocations of leases in the pool.
+        If the pool does not answer, no lease is ended because of its allocation.
 
         Args:
             cut: also end leases whose token was revoked or has expired.
@@ -130,7 +131,10 @@ class LeaseAllocations:
                 await self._remove(lease, why="taken back by the pool")
 
     def require_lease(self, claims: TokenClaims | None, lease_id: str) -> HeldLease:
-        """Return the lease with that ID if it belongs to the token's name; the owner (``claims`` None) may get any lease.
+        """Return the lease with that ID if the requester may manage it.
+
+        The holder of a token may manage the leases of the token's name, the owner of the server (``claims`` None) all
+        leases.
 
         Raises:
             CalabashError: NOT_FOUND if there is no such lease or it belongs to another token.
@@ -162,8 +166,8 @@ class LeaseAllocations:
 
         Args:
             lease: the lease.
-            cut: True if the server ends leases together with their token. If the token has ended, its end is then recorded
-                as the reason, although the holder has released the lease first.
+            cut: True if the server ends leases together with their token. If the token has ended, its end is then
+                recorded as the reason, although the holder has released the lease first.
             peer: address of the client, for the audit log.
         """
         ended = self._verifier.end_reason(lease.token, lease.expires) if cut else ""

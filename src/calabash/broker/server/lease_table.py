@@ -1,9 +1,9 @@
 """Table of leases with their deadlines, and of the amounts that each token holds. No I/O: time is an argument.
 
-A lease ends at its deadline unless it is renewed. A renewal moves the deadline to ``hold_s`` seconds from now. This time is
-somewhat longer than the grace period for the lease of a program, so that a short network outage does not end the lease. For a
-reservation it is the time for which the reservation may be unused. A token limits the amounts that its holder may have at a
-time. Requests in progress count as held, so that concurrent requests cannot exceed the limit.
+A lease ends at its deadline unless it is renewed. A renewal moves the deadline to ``hold_s`` seconds from now. This
+time is somewhat longer than the grace period for the lease of a program, so that a short network outage does not end
+the lease. For a reservation it is the time for which the reservation may be unused. A token limits the amounts that its
+holder may have at a time. Requests in progress count as held, so that concurrent requests cannot exceed the limit.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class LeaseTable:
             cores: compute share of each device in percent.
 
         Raises:
-            CalabashError: TOO_LARGE if the amounts alone exceed the token's limits, QUEUE_OVER_LIMIT if they do together
-                with the leases that the token holds now.
+            CalabashError: TOO_LARGE if the amounts alone exceed the token's limits, QUEUE_OVER_LIMIT if they do
+                together with the leases that the token holds now.
         """
         limit_mib = claims.memory_mib or (1 << 60)
         if cores > claims.cores:
@@ -142,7 +142,7 @@ class LeaseTable:
             self._deadlines[lease.id] = now + lease.hold_s
 
     def renew(self, lease: str, now: float) -> float:
-        """Move the deadline of the lease to ``hold_s`` seconds from now, but never to an earlier time, and return it."""
+        """Move the deadline of the lease to ``hold_s`` seconds from now, never to an earlier time, and return it."""
         self._deadlines[lease] = max(self._deadlines[lease], now + self._leases[lease].hold_s)
         return self._deadlines[lease]
 

@@ -9,7 +9,10 @@ _PREFIX = "calabash_remote_"
 
 
 class LeaseCounters:
-    """Counters by name and the value of one label ("" for a counter without labels). Only those in ``_COUNTERS`` are shown."""
+    """Counters by name and the value of one label ("" for a counter without labels).
+
+    Only those in ``_COUNTERS`` are shown.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()

@@ -1,10 +1,10 @@
 """Listen at ports of tenant networks, inside the network namespaces that the pool keeps for these ports.
 
-A port here is a port of a virtual network, with its own IP addresses, not a TCP port number. The server process stays in its
-own network namespace. Only its listening socket is created in the namespace of the tenant's port, so only programs in that
-tenant's network can connect to it. The pool keeps a namespace for as long as the server renews it, also while the pool or the
-server restarts, and established connections continue. If the pool had to create the namespace anew, the server opens new
-listening sockets in it.
+A port here is a port of a virtual network, with its own IP addresses, not a TCP port number. The server process stays
+in its own network namespace. Only its listening socket is created in the namespace of the tenant's port, so only
+programs in that tenant's network can connect to it. The pool keeps a namespace for as long as the server renews it,
+also while the pool or the server restarts, and established connections continue. If the pool had to create the
+namespace anew, the server opens new listening sockets in it.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class TenantListeners:
         """Stop listening.
 
         Args:
-            for_good: True to release the ports in the pool, which cuts established connections. False to leave them in the
-                pool for the next server with the same name.
+            for_good: True to release the ports in the pool, which cuts established connections. False to leave them in
+                the pool for the next server with the same name.
         """
         for target in self._listeners:
             self._end(target)

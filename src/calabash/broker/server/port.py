@@ -1,12 +1,12 @@
 """Accept connections on the server's single port and dispatch them to a lease's worker or the HTTPS server.
 
-The first TLS record of a connection tells to which of the two it belongs. It is peeked at (``MSG_PEEK``), not read, because
-the next process must read it too. It must arrive within a few seconds. The kernel wakes this process only when all bytes that
-the record announces have arrived. A peer that sends single bytes therefore costs one wake-up, and a peer that sends nothing
-costs one descriptor until the timeout.
+The first TLS record of a connection tells to which of the two it belongs. It is peeked at (``MSG_PEEK``), not read,
+because the next process must read it too. It must arrive within a few seconds. The kernel wakes this process only when
+all bytes that the record announces have arrived. A peer that sends single bytes therefore costs one wake-up, and a peer
+that sends nothing costs one descriptor until the timeout.
 
-At most UNKNOWN_MAX connections wait for their first record. If there are more, the peer (a local user, or an address) with
-the most of them loses its oldest one.
+At most UNKNOWN_MAX connections wait for their first record. If there are more, the peer (a local user, or an address)
+with the most of them loses its oldest one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class PortDispatcher:
 
     Args:
         listener: the listening socket.
-        session_target: called with the lease ID, the session ID and the peer of a session; returns the path of the worker's
-            socket and the key of the lease, or None for an unknown lease.
+        session_target: called with the lease ID, the session ID and the peer of a session; returns the path of the
+            worker's socket and the key of the lease, or None for an unknown lease.
         pass_on: called with each connection that is not a session, to handle it.
         count: called with the kind of each connection, for the metrics.
     """
@@ -127,7 +127,7 @@ class PortDispatcher:
         raise ConnectionError
 
     async def _hand_over(self, connection: socket.socket, found: SessionBegins, peer: str) -> str:
-        """Pass a session's connection to the worker of its lease; return the kind under which the connection is counted."""
+        """Pass a session's connection to the worker of its lease; return the kind for the count of connections."""
         session_target = self._session_target(found.lease, found.session, peer)
         if session_target is None:
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Server process: lock its directory, listen, and serve until a signal or its owner stops it.
 
-uvicorn serves HTTP/1.1 over TLS on the connections that the dispatcher (:mod:`calabash.broker.server.port`) passes to it, and
-without TLS on the owner's Unix socket. When this process ends, programs that use the devices continue, because the worker
-processes that serve them belong to the pool.
+uvicorn serves HTTP/1.1 over TLS on the connections that the dispatcher (:mod:`calabash.broker.server.port`) passes to
+it, and without TLS on the owner's Unix socket. When this process ends, programs that use the devices continue, because
+the worker processes that serve them belong to the pool.
 """
 
 from __future__ import annotations

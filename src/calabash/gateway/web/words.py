@@ -55,7 +55,7 @@ def command(words: Sequence[str], *, characters: int = 80) -> str:
 
 
 def bounds(most: Mapping[str, int]) -> str:
-    """Format limits by kind as they are typed: ``eip=8 vpc=4``."""
+    """Format limits by kind in the form in which users enter them: ``eip=8 vpc=4``."""
     return " ".join(f"{kind}={count}" for kind, count in sorted(most.items()))
 
 
