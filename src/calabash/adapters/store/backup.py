@@ -58,7 +58,7 @@ class BackupTail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupFacts:
-    """Facts of a valid backup."""
+    """Facts of a valid backup: version of its schema, time in seconds since the epoch, and number of rows."""
 
     schema: int
     written_at: float
@@ -69,7 +69,10 @@ class BackupFacts:
 
 
 def write_backup(database: Database, file: BinaryIO, *, at_s: float) -> BackupFacts:
-    """Write a backup of one moment. Raises CalabashError(BAD_REQUEST) if the database is empty."""
+    """Write a consistent backup of the database to a file. Raises BAD_REQUEST if the database is empty.
+
+    ``at_s`` is the time that is stored in the backup, in seconds since the epoch.
+    """
     schema = database.schema_version()
     if not schema:
         raise CalabashError("the database is empty: there is nothing to keep", hint="has the pool been up with it?")
@@ -207,7 +210,7 @@ def restore_backup(path: Path, database: Database) -> BackupFacts:
 
 
 def _cleared(connection: sa.Connection) -> None:
-    """Drop all tables of a database that is empty or Calabash's. Raises CalabashError(CONFLICT) for any other."""
+    """Drop all tables of the database. Raises CONFLICT if it has tables of another program."""
     found = sa.MetaData()
     found.reflect(connection)
     if found.tables and "meta" not in found.tables:
@@ -220,7 +223,7 @@ def _cleared(connection: sa.Connection) -> None:
 
 
 def _count_on(connection: sa.Connection, restored: Any) -> None:
-    """Set PostgreSQL's sequences to the largest existing ID."""
+    """Set PostgreSQL's sequences to the largest existing ID, so that new rows get larger ones."""
     if connection.dialect.name != "postgresql":
         return
     for table in restored:

@@ -1,8 +1,8 @@
 """Database connection: opening, transactions, and the version of the schema.
 
-SQLite runs with a write-ahead log and ``synchronous=FULL``: a commit that returned survives a power cut. PostgreSQL
-does the
-same by default. Only the pool's user can access a SQLite file and its companions.
+SQLite runs with a write-ahead log and ``synchronous=FULL``, so a completed commit survives a power cut. PostgreSQL does
+the same by default. Only the pool's user can access a SQLite file and the files that SQLite creates beside it
+(``-wal``, ``-shm``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READS = "calabash_reads"
 
 
 class Database:
-    """Engine and its transactions. Safe for threads."""
+    """Connection to one database, with its transactions. Safe for threads."""
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
@@ -35,7 +35,7 @@ class Database:
         self._damaged: CalabashError | None = None  # found once, it is the answer to everything from then on
 
     def _require_sound(self) -> None:
-        """Raise STORE_DAMAGED once damage has been found: no part of a damaged journal is served or written."""
+        """Raise STORE_DAMAGED if damage was found before: a damaged database is neither read nor written any more."""
         if self._damaged is not None:
             raise CalabashError(self._damaged.message, reason=self._damaged.reason, hint=self._damaged.hint)
 
@@ -46,7 +46,7 @@ class Database:
         return told
 
     def check(self) -> None:
-        """Check all pages and indexes of a SQLite database. Raises STORE_DAMAGED."""
+        """Check all pages and indexes of a SQLite database. Raises STORE_DAMAGED if the check fails."""
         if self.engine.dialect.name != "sqlite":
             return  # a server checks its own files
         with self.reading() as connection:
@@ -57,7 +57,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing of it was written."""
+        """Yield a connection in a transaction that can write.
+
+        Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL) if it fails; nothing of the transaction is written then.
+        """
         self._require_sound()
         try:
             with self.engine.begin() as connection:
@@ -67,7 +70,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Read-only transaction, which never blocks writers."""
+        """Yield a connection in a read-only transaction, which never blocks writers."""
         self._require_sound()
         try:
             with self.engine.connect() as connection:
@@ -79,7 +82,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """Read-only transaction with a consistent view of one moment."""
+        """Yield a connection in a read-only transaction, all queries of which see the database of the same moment."""
         wanted = {"isolation_level": "REPEATABLE READ"} if self.engine.dialect.name == "postgresql" else {_READS: True}
         self._require_sound()
         try:
@@ -94,7 +97,7 @@ class Database:
         self.engine.dispose()
 
     def insert_or_ignore(self, table: sa.Table, keys: Sequence[str]) -> Any:
-        """Return an INSERT that does nothing if a row with those keys exists."""
+        """Return an INSERT statement that does nothing if a row with the same values in the columns ``keys`` exists."""
         if self.engine.dialect.name == "postgresql":
             from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - a pool loads the dialect that it uses
 
@@ -140,26 +143,26 @@ class Database:
             ) from None
 
     def migrate(self, revision: str = "head") -> None:
-        """Apply the missing revisions up to that one; all or nothing."""
+        """Migrate the schema to a revision of Alembic, in one transaction."""
         with self.transaction() as connection:
             _upgrade(connection, revision)
 
     def make(self, connection: sa.Connection, schema: int) -> None:
-        """Create the tables of a schema in an empty database, within a transaction."""
+        """Create the tables of a schema version in an empty database, in the transaction of the connection."""
         if schema == tables.SCHEMA_VERSION:
             tables.create(connection)
         else:
             _upgrade(connection, f"{schema:04}")
 
     def check_writable(self) -> None:
-        """Check by a committed write that grants could be journalled."""
+        """Check that the database can be written, by a committed write. Without it, no grant could be journalled."""
         with self.transaction() as connection:
             connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == "probe"))
             connection.execute(sa.insert(tables.meta).values(key="probe", value="x" * 512))
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL with the path of a SQLite file made absolute; any other URL, and what is no URL, unchanged."""
+    """Return the URL with an absolute path if it names a SQLite file. Other texts are returned unchanged."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
@@ -223,11 +226,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _keep_private(path: str) -> None:
-    """Restrict the file and its companions to their owner, whatever the umask was.
+    """Restrict access to the file and the files that SQLite creates beside it to their owner, whatever the umask is.
 
-    A process that can open them can lock them, and a lock on a companion blocks every grant. SQLite gives new
-    companions the mode
-    of the file.
+    A process of another user that can open these files can also lock them, and a lock would block every grant. SQLite
+    gives new files beside the database the same mode as the database file.
     """
     if path in {"", ":memory:"}:
         return

@@ -1,4 +1,4 @@
-"""Visibility of allocations and events as conditions in SQL, so that no invisible row is read."""
+"""Conditions in SQL for the allocations and events that a principal may see, so that other rows are not read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from calabash.adapters.store import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationsSeen:
-    """Visible allocations: those of these tenants, and those of this user by ``uid``, or by name if an allocation has
-    none.
+    """Allocations that a principal may see.
+
+    Args:
+        tenants: tenants all of whose allocations are visible.
+        uid: uid of the user; negative if there is none.
+        user: name of the user, which is compared for allocations without a uid.
+        own: True if the user's own allocations are visible in all tenants.
     """
 
     tenants: frozenset[str]
@@ -23,7 +28,13 @@ class AllocationsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSeen:
-    """Visible events: of visible allocations, of these waiting requests, and of these kinds without an allocation."""
+    """Events that a principal may see.
+
+    Args:
+        allocations: allocations whose events are visible.
+        waiting: IDs of waiting requests whose events are visible.
+        kinds: kinds of events without an allocation that are visible.
+    """
 
     allocations: AllocationsSeen
     waiting: frozenset[str]

@@ -9,12 +9,16 @@ import sqlalchemy as sa
 
 
 def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str) -> None:
-    """Have a new table made with its triggers; migrations write the same ones out.
+    """Add triggers to a table that refuse to change its rows. They are created together with the table.
+
+    Migrations of older databases contain the same triggers in their own text.
 
     Args:
-        forbidden: of ``UPDATE`` and ``DELETE``. Where a database knows ``TRUNCATE``, it is always forbidden.
-        function: the name of PostgreSQL's function that refuses.
-        why: what who tries is told; without quotes.
+        table: the table.
+        forbidden: the statements to refuse: ``UPDATE``, ``DELETE`` or both. PostgreSQL's ``TRUNCATE`` is always
+            refused.
+        function: name of the PostgreSQL function that the triggers call.
+        why: message of the error; without quotation marks.
     """
     for what in forbidden:
         trigger = f"CREATE TRIGGER {table.name}_no_{what.lower()} BEFORE {what} ON {table.name}"
@@ -33,9 +37,15 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
 
 
 def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
-    """Have a new table of SQLite refuse ``INSERT OR REPLACE`` of a row; migrations write the same trigger out.
+    """Add a trigger to a table of SQLite that refuses ``INSERT OR REPLACE`` of an existing row.
 
-    REPLACE removes the row that it replaces without a trigger for DELETE. PostgreSQL has no such statement.
+    This statement deletes the row that it replaces, but SQLite does not call the trigger for ``DELETE`` then.
+    PostgreSQL has no such statement. Migrations of older databases contain the same trigger in their own text.
+
+    Args:
+        table: the table.
+        key: column that identifies a row.
+        why: message of the error; without quotation marks.
     """
     name = table.name
     there = f"EXISTS (SELECT 1 FROM {name} WHERE {key} = NEW.{key})"  # noqa: S608 - names of this program
@@ -45,16 +55,19 @@ def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
 
 
 def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, function: str, why: str) -> None:
-    """Have a new table refuse rows beyond those that its owner was written with; migrations write the same trigger out.
+    """Add a trigger to a table that refuses to add rows to an owner row which already has all of its rows.
 
-    A row of ``table`` has the number of its owner and a place, from 1 to the owner's ``count``. Once all places are taken, no
-    row can be added or replaced.
+    For example, an invoice (the owner) is written with its number of lines, and then that many lines are written. Each
+    row has the number of its owner and a position, from 1 to the owner's count. The trigger refuses other positions and
+    positions that exist. Migrations of older databases contain the same trigger in their own text.
 
     Args:
-        key: the column of the place.
-        owner: the table with the column ``number`` and the column ``count``, whose row is written first.
-        function: the name of PostgreSQL's function that refuses.
-        why: the message of the error; without quotes.
+        table: table of the rows, with a column ``number`` that names the owner.
+        key: column of the position.
+        owner: table of the owners, with a column ``number``; its row is written first.
+        count: column of ``owner`` with the number of rows.
+        function: name of the PostgreSQL function that the trigger calls.
+        why: message of the error; without quotation marks.
     """
     name = table.name
     refused = (  # every name is that of a table or column of this program
@@ -75,14 +88,18 @@ def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, funct
 def guard_rows(
     table: sa.Table, name: str, *, before: str, sqlite: str, postgresql: str, function: str, why: str
 ) -> None:
-    """Have a new table refuse to delete or to change some of its rows; migrations write the same trigger out.
+    """Add a trigger to a table that refuses to delete or change some of its rows.
+
+    Migrations of older databases contain the same trigger in their own text.
 
     Args:
-        name: the name of the trigger.
-        before: ``DELETE``, or ``UPDATE OF`` some columns.
-        sqlite, postgresql: the condition in either dialect under which a row, ``OLD``, is kept as it is.
-        function: the name of PostgreSQL's function that refuses; triggers with the same condition may share it.
-        why: the message of the error; without quotes.
+        table: the table.
+        name: name of the trigger.
+        before: statement to refuse: ``DELETE``, or ``UPDATE OF`` some columns.
+        sqlite: condition in SQLite's dialect on the row ``OLD``; the statement is refused if it is true.
+        postgresql: the same condition in PostgreSQL's dialect.
+        function: name of the PostgreSQL function that the trigger calls; triggers with the same condition may share it.
+        why: message of the error; without quotation marks.
     """
     trigger = f"CREATE TRIGGER {name} BEFORE {before} ON {table.name}"
     refuse = _ddl(f"{trigger} WHEN {sqlite} BEGIN SELECT RAISE(ABORT, '{why}'); END")

@@ -1,8 +1,8 @@
 """Network objects in the database: plain data with a common revision, and certificates of load balancers.
 
-A change is one transaction that also advances the revision from the one on which it was based; if the revision has
-changed, it
-writes nothing, so that one of two concurrent writers must decide again.
+All objects together have one revision number. A change is based on a revision and is one transaction, which also raises
+the revision by one. If another process has raised the revision in the meantime, the transaction writes nothing and
+fails, and the writer must compute its change again from the new state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ Key = tuple[str, str]  # kind, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNetworkObject:
-    """Network object; ``applied`` is True if a file of objects created it."""
+    """Network object as stored.
+
+    Args:
+        kind: kind of the object.
+        name: full name.
+        tenant: tenant to which it belongs; "" for objects of the platform.
+        generation: number of the object's last change, counted from 1.
+        spec: desired state.
+        applied: True if an applied file of objects has created it.
+        status: state that controllers have reported.
+    """
 
     kind: str
     name: str
@@ -38,7 +48,7 @@ class StoredNetworkObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCertificate:
-    """Certificate named ``VPC/NAME``: chain and key, both PEM."""
+    """Certificate named ``VPC/NAME``, with its chain and private key in PEM."""
 
     name: str
     certificate: str
@@ -50,7 +60,7 @@ class StoredCertificate:
 
 
 class NetworkTables:
-    """Network tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Network tables. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,9 +80,15 @@ class NetworkTables:
     def change(
         self, puts: Sequence[StoredNetworkObject], removed: Sequence[Key], *, before: int, revision: int
     ) -> None:
-        """Write objects (existing ones without their status) and remove others.
+        """Write and remove objects in one transaction. The status of existing objects is left unchanged.
 
-        Raises CalabashError(CONFLICT) if the revision is no longer ``before``.
+        Args:
+            puts: objects to create or replace.
+            removed: kinds and names of objects to remove.
+            before: revision on which the change is based.
+            revision: revision after the change.
+
+        Raises CONFLICT if the revision in the database is no longer ``before``.
         """
         with self._database.transaction() as connection:
             connection.execute(self._database.insert_or_ignore(_R, ["id"]).values(id=1, revision=0))

@@ -1,8 +1,8 @@
-"""Rename journal entries of an allocation name that is granted again.
+"""Rename the journal entry of a released allocation when its name is granted again.
 
-Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier grant
-are kept
-under a new name, so that the numbers of usage records begin again.
+The name of an allocation of a container is the same each time the container starts. The journal entry and the usage
+records of the earlier allocation are kept under a new name. The usage records of the new allocation can then be
+numbered from the beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HASH_DIGITS = 12
 
 
 def make_way(connection: sa.Connection, record: AllocationRecord) -> None:
-    """Rename the released allocation with the name of this grant, if it is an earlier grant."""
+    """Rename the earlier, released allocation that has the same name as the one to be granted, if there is one."""
     journal, usage = tables.allocations, tables.usage
     before = sa.select(journal.c.granted_at).where(
         journal.c.id == record.id,
@@ -35,6 +35,6 @@ def make_way(connection: sa.Connection, record: AllocationRecord) -> None:
 
 
 def earlier_name(allocation: str, granted_at: float) -> str:
-    """Return the new name of an ended grant, which begins with the old one."""
+    """Return the new name of an earlier allocation: its old name, cut if it is long, ``~`` and a hash."""
     mark = hashlib.sha256(f"{allocation}/{granted_at!r}".encode()).hexdigest()[:_HASH_DIGITS]
     return f"{allocation[:_KEPT_CHARACTERS]}~{mark}"

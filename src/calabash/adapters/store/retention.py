@@ -1,8 +1,7 @@
-"""Retention: bounds of the history by age and count, and removal beyond them.
+"""Retention: remove rows of the history that are too old or too many.
 
 Rows are removed in small batches, oldest first, each in its own transaction, so that a grant never waits long. Rows of
-held
-allocations are never removed.
+held allocations are never removed.
 """
 
 from __future__ import annotations
@@ -27,8 +26,11 @@ INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Bounds: at most so many rows, and none older than so many days. Usage that may not be invoiced yet is not counted away,
-    however much it is: beyond the bound it is told by quarters of an hour (``quarters``)."""
+    """Limits of the history: the greatest number of rows of each kind, and their greatest age in days.
+
+    Usage records that may not have been invoiced yet are never removed. If there are too many of them, they are merged
+    to quarters of an hour (``usage.merging``).
+    """
 
     allocations: int = 100_000
     allocation_days: float = 90.0
@@ -41,7 +43,13 @@ class Retention:
 
 
 def trim(database: Database, kept: Retention, *, now_s: float) -> int:
-    """Remove at most one batch of each table beyond the bounds; return the number of rows."""
+    """Remove at most one batch of rows beyond the limits from each table; return the number of removed rows.
+
+    Args:
+        database: the database.
+        kept: the limits.
+        now_s: seconds since the epoch.
+    """
     gone = flatten(database, bound=kept.usage, now_s=now_s)
     gone += AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):

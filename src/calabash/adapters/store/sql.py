@@ -1,7 +1,8 @@
-"""The journal over SQLAlchemy: one short transaction per call, every write idempotent so that a crash can repeat it.
+"""Journal of allocations, usage records and events in a database, through SQLAlchemy.
 
-A write that names an allocation can be repeated after an uncertain failure: grants insert or do nothing, state changes
-only move forward, usage records are unique by number.
+Each call is one short transaction. If a call fails, the caller may not know whether the transaction was committed.
+Every write that names an allocation can therefore be repeated without harm: a grant is inserted only once, a state only
+moves forward, and a usage record is identified by its number.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _EARLIER = {
 
 
 def open_store(url: str) -> Store:
-    """Connect, refuse a database of a newer program, and bring an older one up to date.
+    """Connect to a database, migrate an older schema, and return its store.
 
-    Raises CalabashError: STORE_NEWER, STORE_UNAVAILABLE, DISK_FULL.
+    Raises CalabashError: STORE_NEWER if a newer program has written the database, STORE_UNAVAILABLE, DISK_FULL.
     """
     database = Database(url)
     try:
@@ -54,8 +55,11 @@ def open_store(url: str) -> Store:
 
 
 class Store:
-    """The journal and its companions. Safe to use from several threads. Every method may raise CalabashError with
-    STORE_UNAVAILABLE or DISK_FULL; then nothing of that call was written."""
+    """Journal of allocations, usage records and events, with the tables for all other durable state as attributes.
+
+    Safe for threads. Every method may raise CalabashError with STORE_UNAVAILABLE or DISK_FULL, and then has written
+    nothing.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,33 +83,40 @@ class Store:
         self._database.close()
 
     def check_writable(self) -> None:
-        """Prove by a committed write that grants could be journalled."""
+        """Check that the database can be written, by a committed write. Without it, no grant could be journalled."""
         self._database.check_writable()
 
     def trim(self, kept: Retention, *, now_s: float) -> int:
-        """Remove one small batch of the past; how many rows went. See ``retention``."""
+        """Remove one small batch of rows beyond the limits; return the number of removed rows. See ``retention``."""
         return trim(self._database, kept, now_s=now_s)
 
     # -- allocations -------------------------------------------------------------------------------------------
 
     def grant(self, record: AllocationRecord) -> None:
-        """Journal a grant; repeating it changes nothing. A later grant of the same name (a container that is made anew) takes
-        the place of one that was released."""
+        """Journal the grant of an allocation; repeating it changes nothing.
+
+        If a released allocation has the same name, because a container was started again, that one is renamed.
+        """
         values = _allocation_values(record)
         with self._database.transaction() as connection:
             make_way(connection, record)
             connection.execute(self._database.insert_or_ignore(tables.allocations, ["id"]).values(values))
 
     def start(self, allocation: AllocationId, *, at: float) -> None:
-        """GRANTED -> RUNNING; nothing when it is already further."""
+        """Move an allocation from GRANTED to RUNNING; does nothing if it is in a later state already."""
         with self._database.transaction() as connection:
             connection.execute(self._advance(allocation, AllocationState.RUNNING).values(started_at=at))
 
     def note(
         self, allocation: AllocationId, *, program: tuple[int, int] | None = None, end: tuple[str, str] | None = None
     ) -> None:
-        """Remember of a held allocation its program (pid, start time), or why it is being ended (reason, explanation), which
-        its release says again."""
+        """Store facts about a held allocation that a restarted pool needs.
+
+        Args:
+            allocation: ID of the allocation.
+            program: process ID and start time of its program; None: unchanged.
+            end: reason and explanation if the allocation is being ended; None: unchanged.
+        """
         table, values = tables.allocations, dict[str, object]()
         if program is not None:
             values |= {"program_pid": program[0], "program_start_time": program[1]}
@@ -118,7 +129,15 @@ class Store:
     def release(
         self, allocation: AllocationId, *, at: float, reason: str, explanation: str, usage: Sequence[UsageRecord] = ()
     ) -> None:
-        """-> RELEASED together with its usage records; nothing when it is released already."""
+        """Move an allocation to RELEASED, unless it is released already, and store its last usage records.
+
+        Args:
+            allocation: ID of the allocation.
+            at: time of the release in seconds since the epoch.
+            reason: code of the reason.
+            explanation: the reason in words.
+            usage: usage records that are not stored yet.
+        """
         with self._database.transaction() as connection:
             self._put_usage(connection, usage)
             connection.execute(
@@ -130,8 +149,13 @@ class Store:
     def allocations(
         self, *, ended: bool = False, limit: int = 10_000, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Held allocations in order of creation; with ``ended`` the released ones as well, newest ``limit``; with ``seen`` of
-        those that may be."""
+        """Return allocations in order of creation; if there are more than ``limit``, the newest ones.
+
+        Args:
+            ended: also return released allocations.
+            limit: greatest number of allocations.
+            seen: allocations that may be returned; None for all.
+        """
         table = tables.allocations
         query = sa.select(table).order_by(table.c.created_at.desc(), table.c.id).limit(limit)
         if not ended:
@@ -145,8 +169,13 @@ class Store:
     def ended_before(
         self, allocation: AllocationId, *, limit: int, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Released ones, newest first: those that ended before that one, or the newest when it is not known; with ``seen``
-        of those that may be."""
+        """Return a page of released allocations, the last ended first.
+
+        Args:
+            allocation: ID after which the page begins; an unknown ID gives the first page.
+            limit: greatest number of allocations.
+            seen: allocations that may be returned; None for all.
+        """
         table = tables.allocations
         query = sa.select(table).where(table.c.state == AllocationState.RELEASED.value)
         if seen is not None:
@@ -159,7 +188,7 @@ class Store:
             return [_allocation_record(dict(row)) for row in connection.execute(query).mappings()]
 
     def allocation(self, allocation: AllocationId) -> AllocationRecord | None:
-        """One entry of the journal."""
+        """Return an allocation, held or released; None if the journal does not have it."""
         table = tables.allocations
         with self._database.reading() as connection:
             row = connection.execute(sa.select(table).where(table.c.id == allocation)).mappings().one_or_none()
@@ -173,18 +202,18 @@ class Store:
     # -- usage -------------------------------------------------------------------------------------------------
 
     def add_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Write intervals; one whose number is there already is left alone."""
+        """Store usage records. A record whose number is stored already is left unchanged."""
         if records:
             with self._database.transaction() as connection:
                 self._put_usage(connection, records)
 
     def removed_usage(self) -> RemovedUsage:
-        """The usage records that retention has removed or merged."""
+        """Return up to which time retention has removed or merged usage records."""
         with self._database.reading() as connection:
             return removed_usage(connection)
 
     def usage(self, allocation: AllocationId | None = None) -> list[UsageRecord]:
-        """Intervals in order of writing, of one allocation or of all."""
+        """Return the usage records of one allocation, or of all (None), in the order in which they were stored."""
         table = tables.usage
         query = sa.select(*(c for c in table.c if c.name != "id")).order_by(table.c.id)
         if allocation is not None:
@@ -200,10 +229,11 @@ class Store:
     # -- events ------------------------------------------------------------------------------------------------
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Tell what happened, in one transaction; how many are kept is ``trim``'s.
+        """Store events in one transaction. Old events are removed by :meth:`trim`.
 
         Args:
-            events: ``at`` and ``kind`` of each, and as far as they apply ``reason``, ``allocation``, ``device``, ``message``.
+            events: each has the fields ``at`` (seconds since the epoch) and ``kind``, and those of ``reason``,
+                ``allocation``, ``device`` and ``message`` that apply.
         """
         absent = {"reason": "", "allocation": "", "device": "", "message": ""}
         rows = [absent | dict(e) | {"message": str(e.get("message", ""))[:EVENT_CHARACTERS_MAX]} for e in events]
@@ -212,7 +242,13 @@ class Store:
                 connection.execute(sa.insert(tables.events), rows)
 
     def events(self, *, after: int = 0, limit: int = 1000, seen: EventsSeen | None = None) -> list[EventRecord]:
-        """Events younger than ``after``, oldest first; with ``seen`` those that may be."""
+        """Return events, oldest first.
+
+        Args:
+            after: number of an event; only later events are returned.
+            limit: greatest number of events.
+            seen: events that may be returned; None for all.
+        """
         table = tables.events
         query = sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
         if seen is not None:

@@ -19,7 +19,7 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, Tok
 
 
 class TenancyTables:
-    """Tenancy tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Tenancy tables. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,11 +30,16 @@ class TenancyTables:
         return self._database
 
     def tenants(self) -> list[Tenant]:
-        """All tenants by name."""
+        """Return all tenants by name."""
         return [_tenant(row) for row in _all(self._database, tables.tenants)]
 
     def put_tenant(self, tenant: Tenant, *, members: Sequence[Member] | None = None) -> None:
-        """Create the tenant or replace it; with ``members`` those of the whole tenant with role member, too."""
+        """Create or replace a tenant.
+
+        Args:
+            tenant: the tenant.
+            members: memberships with role member in the whole tenant, which replace the stored ones; None: unchanged.
+        """
         values = asdict(tenant) | {
             "budget": str(tenant.budget.amount) if tenant.budget else "",
             "currency": tenant.budget.currency if tenant.budget else "",
@@ -60,7 +65,7 @@ class TenancyTables:
             return connection.execute(sa.delete(tables.tenants).where(tables.tenants.c.name == name)).rowcount > 0
 
     def projects(self) -> list[Project]:
-        """All projects by tenant and name."""
+        """Return all projects by tenant and name."""
         return [Project(**row) for row in _all(self._database, tables.projects)]
 
     def put_project(self, project: Project) -> None:
@@ -77,7 +82,7 @@ class TenancyTables:
             return connection.execute(gone).rowcount > 0
 
     def users(self) -> list[User]:
-        """All users by name."""
+        """Return all users by name."""
         return [User(**row) for row in _all(self._database, tables.users)]
 
     def put_user(self, user: User) -> None:
@@ -93,11 +98,11 @@ class TenancyTables:
             return connection.execute(sa.delete(tables.users).where(tables.users.c.name == name)).rowcount > 0
 
     def members(self) -> list[Member]:
-        """All memberships."""
+        """Return all memberships."""
         return [Member(**{**row, "role": Role(row["role"])}) for row in _all(self._database, tables.members)]
 
     def put_member(self, member: Member) -> None:
-        """Give the user that role there, instead of the one it had."""
+        """Store the role of a user in a tenant or project, in place of the role that the user had there."""
         with self._database.transaction() as connection:
             _replace(connection, tables.members, ("user", "tenant", "project"), _member_values(member))
 
@@ -110,7 +115,7 @@ class TenancyTables:
 
 
 class TokenTable:
-    """Token table. Every method may raise CalabashError; then nothing of the call was written."""
+    """Token table. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -136,7 +141,7 @@ class TokenTable:
             return connection.execute(change).rowcount > 0
 
     def forget(self, *, before_s: float) -> None:
-        """Drop those that expired before."""
+        """Delete the tokens that expired before ``before_s`` (seconds since the epoch)."""
         with self._database.transaction() as connection:
             connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.expires_at < before_s))
 

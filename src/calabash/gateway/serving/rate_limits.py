@@ -1,6 +1,5 @@
 """Rate limits by the token-bucket algorithm: for one API token, all tokens of a user, or one address without a token.
 
-
 At most KEYS_MAX buckets are kept, so memory is bounded. The least recently used bucket is dropped first; if its client
 comes back, it gets a full bucket.
 """

@@ -1,4 +1,4 @@
-"""Invoices, drafts and credit notes as the store hands them out."""
+"""Stored form of invoices, drafts and credit notes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillRecord:
-    """Invoice or, with an empty ``number``, draft; amounts of money are text.
+    """Invoice, credit note or reversal; with an empty ``number``, a draft. Amounts of money are text.
 
     Args:
-        reversed_by: number of the reversal.
-        items: parts of its itemised use; only written with a draft, and read by ``BillingTables.items``.
+        tenant: tenant that pays.
+        month: the month, ``YYYY-MM``.
+        document: all fields that have no column of their own.
+        lines: lines of the invoice; () where they were not read.
+        number: invoice number; "" for a draft.
+        kind: ``invoice``, ``credit`` or ``reversal``.
+        reverses: number of the invoice that this one reverses; "" for none.
+        reversed_by: number of the reversal of this invoice; "" for none.
+        currency: currency code.
+        net: amount without tax.
+        total: amount with tax.
+        at: time of issue in seconds since the epoch.
+        by: user who issued it.
+        items: itemised usage, divided into blocks of items. Only used to write a draft; ``BillingTables.items`` reads
+            them.
     """
 
     tenant: str
@@ -37,7 +50,10 @@ class BillRecord:
 
     @property
     def seal(self) -> str:
-        """Seal of an issued invoice, computed from its current columns, document and lines."""
+        """Seal of an issued invoice, computed from its present content.
+
+        It equals the stored seal if nothing was changed.
+        """
         head = {
             "number": self.number,
             "tenant": self.tenant,
@@ -55,7 +71,15 @@ class BillRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillFilter:
-    """Filter of invoices; "" is any."""
+    """Filter of invoices.
+
+    Args:
+        tenant: tenant; "" for any.
+        month: month, ``YYYY-MM``; "" for any.
+        after: invoice number after which to begin; "" for the first.
+        limit: greatest number of invoices.
+        tenants: tenants whose invoices may be returned; None for all.
+    """
 
     tenant: str = ""
     month: str = ""

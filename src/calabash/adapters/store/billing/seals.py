@@ -1,7 +1,8 @@
-"""Digests that prove what an issued invoice was made of, and that it is as it was issued.
+"""Digests with which a tenant can prove that an issued invoice and its usage records were not changed.
 
-A digest is the SHA-256 of JSON in one canonical form: keys sorted, no blanks, ASCII. The *seal* of an invoice covers its head,
-its lines, and the digests of its items and of its usage records, so one number that a tenant keeps stands for all of it.
+A digest is the SHA-256 of JSON in one canonical form: keys sorted, no blanks, ASCII. The *seal* of an invoice is a
+digest that covers its head, its lines, and the digests of its items and of its usage records. A tenant who keeps the
+seal can therefore detect a change of any of them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ SEAL = "seal"
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical JSON of a value that was read from, or goes into, a column of JSON."""
+    """Return the canonical JSON of a value of a JSON column."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def digest(values: Iterable[Any]) -> str:
-    """The digest of a series of values."""
+    """Return the digest of a series of values, in hexadecimal digits."""
     found = hashlib.sha256()
     for value in values:
         found.update(canonical(value) + b"\n")
@@ -28,6 +29,6 @@ def digest(values: Iterable[Any]) -> str:
 
 
 def seal_of(head: Mapping[str, Any], document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """The seal of an invoice: over its columns, its document without the seal itself, and its lines."""
+    """Return the seal of an invoice: the digest of its columns (``head``), document (without the seal) and lines."""
     rest = {name: value for name, value in document.items() if name != SEAL}
     return digest([dict(head), rest, *(dict(line) for line in lines)])

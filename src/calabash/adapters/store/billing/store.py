@@ -1,8 +1,7 @@
 """Tariffs, guarantees, drafts and invoices in the database.
 
-An invoice gets its number in the transaction that writes it, so that the numbers of a series have no gaps: a concurrent
-issue
-waits for the counter, and a failure rolls the number back.
+Invoice numbers of a series must have no gaps. An invoice therefore gets its number in the transaction that writes it.
+Another transaction that issues an invoice at the same time waits for the counter, and a failure rolls the counter back.
 """
 
 from __future__ import annotations
@@ -23,13 +22,20 @@ _ALL_SERIES = "*"  # a row that no number is taken from: what is issued waits fo
 
 
 class BillingTables:
-    """Billing tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Billing tables. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put_tariff(self, name: str, valid_from: str, document: Document, *, at: float) -> None:
-        """Create the tariff, or replace the one of that name that begins on the same day."""
+        """Create a tariff, or replace the one with the same name that begins on the same day.
+
+        Args:
+            name: name of the tariff.
+            valid_from: first day, ``YYYY-MM-DD``.
+            document: the tariff's settings.
+            at: present time in seconds since the epoch.
+        """
         table = tables.tariffs
         with self._database.transaction() as connection:
             connection.execute(sa.delete(table).where(table.c.name == name, table.c.valid_from == valid_from))
@@ -45,7 +51,10 @@ class BillingTables:
             return [dict(document) for document in rows.scalars()]
 
     def guarantees(self) -> dict[str, list[tuple[float, float]]]:
-        """Return for each tenant the times and numbers of guaranteed devices, oldest first."""
+        """Return the history of each tenant's guarantee, oldest first.
+
+        An entry is the time of a change (seconds since the epoch) and the number of devices guaranteed from then on.
+        """
         table, found = tables.guarantees, dict[str, list[tuple[float, float]]]()
         with self._database.reading() as connection:
             for row in connection.execute(sa.select(table).order_by(table.c.id)):
@@ -55,7 +64,7 @@ class BillingTables:
     # -- drafts ------------------------------------------------------------------------------------------------
 
     def put_drafts(self, drafts: Sequence[BillRecord], *, month: str, tenant: str = "") -> None:
-        """Replace all drafts of the month, or of one tenant in it, by these."""
+        """Replace all drafts of the month, or of one tenant in the month, by the given ones."""
         table, items = tables.invoice_drafts, tables.invoice_draft_items
         with self._database.transaction() as connection:
             for each in (table, items):
@@ -105,7 +114,13 @@ class BillingTables:
         """Turn the draft of a tenant and month into an invoice; return its number.
 
         Args:
-            complete: makes the invoice from the draft and all invoices of the tenant.
+            tenant: the tenant.
+            month: the month, ``YYYY-MM``.
+            series: series of invoice numbers, with which the number begins.
+            at: time of issue in seconds since the epoch.
+            by: user who issues it.
+            complete: called in the transaction with the draft and all invoices of the tenant; returns the invoice to
+                write.
 
         Raises CalabashError: NOT_FOUND without a draft, CONFLICT if the month is invoiced already.
         """
@@ -213,7 +228,13 @@ class BillingTables:
             return _bill(dict(row), [dict(line) for line in found.scalars()])
 
     def items(self, record: BillRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
-        """Return the next parts of the itemised use of an invoice or draft: number and items of each."""
+        """Return the next blocks of the itemised usage of an invoice or draft, each as its number and its items.
+
+        Args:
+            record: the invoice or draft.
+            after: number of a block; only later blocks are returned.
+            limit: greatest number of blocks.
+        """
         table = tables.invoice_items if record.number else tables.invoice_draft_items
         mine = (
             [table.c.number == record.number]
@@ -226,7 +247,7 @@ class BillingTables:
         return [(row[0], [dict(item) for item in row[1]]) for row in rows]
 
     def _serialise(self, connection: sa.Connection) -> None:
-        """Wait for every other transaction that issues, reverses or credits."""
+        """Let only one transaction at a time issue, reverse or credit invoices: wait for others, and block new ones."""
         table = tables.invoice_numbers
         connection.execute(self._database.insert_or_ignore(table, ["series"]).values(series=_ALL_SERIES, last=0))
         connection.execute(sa.update(table).where(table.c.series == _ALL_SERIES).values(last=table.c.last))
@@ -241,7 +262,9 @@ class BillingTables:
 
 
 def note_guarantee(connection: sa.Connection, tenant: str, guarantee: float, *, at: float) -> None:
-    """Write that the tenant is guaranteed so many devices from now on, unless the last entry says the same.
+    """Record the number of devices that a tenant is guaranteed from now on, unless the last entry has the same number.
+
+
 
     The first entry of a tenant, which may be 0, tells when the tenant was created.
     """
@@ -272,7 +295,7 @@ def _standing(connection: sa.Connection, tenant: str, month: str) -> str | None:
 
 
 def _forget_draft(connection: sa.Connection, tenant: str, month: str) -> bool:
-    """Delete a draft with its items; False when there was none."""
+    """Delete a draft with its items; return False if there is none."""
     items, table = tables.invoice_draft_items, tables.invoice_drafts
     connection.execute(sa.delete(items).where(items.c.tenant == tenant, items.c.month == month))
     return connection.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.month == month)).rowcount > 0

@@ -1,12 +1,15 @@
-"""Many short intervals become few: what somebody held of a device in a quarter of an hour, spread evenly over it.
+"""Merge many short usage records of one account and device into a few records for each quarter of an hour.
 
-Theory of operation. Usage that may still be invoiced is never removed, however much it is, so whoever makes slices without
-end would fill the disk with it. Beyond a bound the intervals of one account and device that lie in one quarter of an hour
-are replaced by three or four: the whole quarter with the amounts that were held on average, in whole percents and MiB, and what
-division left over, as one percent and one MiB for some microseconds. Everything is counted in the ledger's units (a percent
-of a device for a microsecond; so is idle time, with the share of its slice), so all sums are the same to the last unit. For
-idle time that the average does not divide, one percent of the quarter is a row of its own. Days, hours and months of all time
-zones begin at a quarter of an hour.
+Theory of operation. Usage that may still be invoiced is never removed, so a user who creates slices without end would
+fill the disk with usage records. If there are too many records, those of one account and one device that lie in the
+same quarter of an hour are replaced by three or four records. The first has the whole quarter and the amounts that were
+held on average, in whole percents and MiB. The remainders of the division are records of one percent, and of one MiB,
+for some microseconds. If idle time cannot be expressed with the average share, one percent of the quarter is a record
+of its own.
+
+All amounts are counted in the units of the ledger (one percent of a device for one microsecond), so all sums remain
+exactly the same. Days, hours and months of all time zones begin at a quarter of an hour, so invoices are unchanged as
+well.
 """
 
 from __future__ import annotations
@@ -36,7 +39,12 @@ _ACCOUNT = ("tenant", "project", "queue", "user", "device", "device_model", "mod
 
 
 def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, Any]]:
-    """Return rows with the same sums, all within the quarter (its number since 1970)."""
+    """Return few rows with the same sums as the given ones, all within the quarter.
+
+    Args:
+        rows: usage records of one account and device in one quarter of an hour.
+        quarter: number of the quarter since 1970.
+    """
     lengths = [_us(row["to_s"]) - _us(row["from_s"]) for row in rows]
     core = sum(us * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
     memory = sum(us * row["memory_mib"] for us, row in zip(lengths, rows, strict=True))
@@ -64,9 +72,15 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 
 
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
-    """Merge the largest groups of the next days if there are more than ``bound`` rows; return the rows removed.
+    """Merge usage records if there are more than ``bound``; return the number of removed rows.
 
-    All of the time is processed once, and again after ``AGAIN_S``, because usage may arrive late.
+    A call processes the next part of the history, and in it the groups with the most records first. When the whole
+    history was processed, it is processed again after AGAIN_S seconds, because usage records may arrive late.
+
+    Args:
+        database: the database.
+        bound: number of usage records up to which nothing is merged.
+        now_s: seconds since the epoch.
     """
     usage = tables.usage
     with database.reading() as connection:
@@ -92,7 +106,7 @@ def flatten(database: Database, *, bound: int, now_s: float) -> int:
 
 
 def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
-    """Return the query for the largest groups that ended in a time of whole quarters."""
+    """Return the query for the groups with the most records that ended between two times, which are whole quarters."""
     usage = tables.usage
     quarter = _quarter(database).label("quarter")
     account = [usage.c[name] for name in _ACCOUNT]
@@ -134,7 +148,7 @@ def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group
 
 
 def _mark(connection: sa.Connection) -> tuple[float, float]:
-    """Return when the current pass began, and its position."""
+    """Return the time at which the current pass through the history began, and the time up to which it has come."""
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _MARK)).scalar_one_or_none()
     pass_s, mark_s = (float(word) for word in (found or "-inf 0").split())
@@ -155,7 +169,7 @@ def _released() -> sa.ColumnElement[bool]:
 
 
 def _quarter(database: Database) -> sa.ColumnElement[Any]:
-    """Return the quarter since 1970 in which a record begins."""
+    """Return the SQL expression for the number of the quarter, since 1970, in which a record begins."""
     quarters = tables.usage.c.from_s / float(QUARTER_S)
     whole = quarters if database.engine.dialect.name == "sqlite" else sa.func.floor(quarters)
     return sa.cast(whole, sa.BigInteger)

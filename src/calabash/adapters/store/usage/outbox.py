@@ -1,12 +1,14 @@
-"""Usage that waits to be collected: the usage table itself, read in the order of its row numbers.
+"""Outbox of usage records: the usage table of a node, which the collector reads in the order of its row numbers.
 
-Theory of operation. An interval is written once, in the transaction that closes it, so nothing can be metered and not be here,
-or be here twice. Row numbers grow with every commit and are never given twice, for the youngest row is never removed; with the
-*epoch*, a random name that is made with the database, they name an interval for ever. Marks in ``meta`` say up to which row
-others have acknowledged (``acked``), may have seen (``sent``, written before anything is sent), and up to which rows are folded
-(``folded``). What is acknowledged is folded away in time: rows of what has ended are removed, rows of what is held become one
-row per slice, which is what a restarted agent goes on from. Rows that nobody can have seen may be joined with their
-neighbours (``join``), which changes no sum.
+Theory of operation. A usage record is written once, in the transaction that ends its interval, so every metered
+interval is in the table exactly once. Row numbers grow with every commit. The newest row is never removed, so no number
+is used twice. Together with the *epoch*, a random name of the database, a row number identifies a record for ever.
+
+The table ``meta`` has three row numbers. Rows up to ``acked`` are stored by the collector. Rows up to ``sent`` may have
+been seen by the collector; this number is written before anything is sent. Rows up to ``folded`` were folded.
+Acknowledged rows are folded after some time: rows of released allocations are removed, and the rows of a held
+allocation are summed to one row for each slice, from which a restarted agent continues. Rows that were not sent yet may
+be joined with adjacent rows (``join``), which changes no sum.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _SUMMED = ("allocated_gpu_s", "used_gpu_s", "memory_mib_s", "idle_s", "uncertain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMarks:
-    """Row numbers: up to where it is acknowledged, may have been sent, and is folded."""
+    """Row numbers up to which records are acknowledged, may have been sent, and are folded."""
 
     acked: int = 0
     sent: int = 0
@@ -39,20 +41,20 @@ class OutboxMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedUsage:
-    """An interval and the number of its row."""
+    """A usage record and the number of its row."""
 
     number: int
     record: UsageRecord
 
 
 class UsageOutbox:
-    """Outbox of usage records. Every method may raise CalabashError; then nothing of the call was written."""
+    """Outbox of usage records. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def epoch(self) -> str:
-        """Return the name of this database, 32 hexadecimal digits; made at the first call."""
+        """Return the random name of this database, 32 hexadecimal digits; the first call creates it."""
         with self._database.transaction() as connection:
             table = tables.meta
             name = secrets.token_hex(16)
@@ -67,8 +69,13 @@ class UsageOutbox:
         return found
 
     def renew(self, number: int) -> None:
-        """Another name from now on, for this database was put back to an earlier state; what it had up to that row was
-        sent under the old one."""
+        """Give the database a new name. Called when the database was restored to an earlier state.
+
+        Row numbers that were used after that state are used again, so the old name would no longer identify records.
+
+        Args:
+            number: rows up to this one were sent under the old name, and count as acknowledged.
+        """
         with self._database.transaction() as connection:
             table = tables.meta
             connection.execute(sa.delete(table).where(table.c.key == _EPOCH))
@@ -76,7 +83,7 @@ class UsageOutbox:
             _set(connection, usage_acked=number, usage_folded=number)
 
     def marks(self) -> OutboxMarks:
-        """Return the marks of the outbox."""
+        """Return the row numbers up to which records are acknowledged, sent and folded."""
         with self._database.transaction() as connection:
             return _marks(connection)
 
@@ -90,7 +97,7 @@ class UsageOutbox:
         return found
 
     def after(self, number: int, *, limit: int) -> list[NumberedUsage]:
-        """Return the next records after that row, and mark them as sent."""
+        """Return at most ``limit`` records after a row number, and mark them as sent."""
         table = tables.usage
         query = sa.select(table).where(table.c.id > number).order_by(table.c.id).limit(limit)
         with self._database.transaction() as connection:
@@ -101,20 +108,23 @@ class UsageOutbox:
         return found
 
     def acknowledge(self, number: int) -> None:
-        """Mark everything up to that row as stored by the collector."""
+        """Mark all records up to that row as stored by the collector."""
         with self._database.transaction() as connection:
             if number > _marks(connection).acked:
                 _set(connection, usage_acked=number)
 
     def go_back(self, number: int) -> OutboxMarks:
-        """Move the acknowledged mark back to that row, as far as its records still exist; return the marks."""
+        """Undo acknowledgements, for a collector that has lost records; return the new marks.
+
+        Records after row ``number`` count as not acknowledged again, unless they were folded already.
+        """
         with self._database.transaction() as connection:
             marks = _marks(connection)
             _set(connection, usage_acked=max(marks.folded, min(number, marks.acked)))
             return _marks(connection)
 
     def fold(self, *, keep: int, limit: int = 5000) -> int:
-        """Let go of what was acknowledged, but for the youngest ``keep`` rows of it; how many rows went."""
+        """Fold acknowledged records, except the newest ``keep`` of them; return the number of removed rows."""
         table, journal = tables.usage, tables.allocations
         held = sa.select(journal.c.id, journal.c.granted_at).where(journal.c.state != AllocationState.RELEASED.value)
         with self._database.transaction() as connection:
@@ -140,8 +150,11 @@ class UsageOutbox:
         return len(gone)
 
     def join(self, *, span_s: float = 3600.0) -> int:
-        """Make one of neighbouring intervals of a slice in the same span of time, where nobody has seen them; how many rows
-        went. No sum changes."""
+        """Join adjacent records of a slice that were not sent yet; return the number of removed rows. No sum changes.
+
+        Args:
+            span_s: length of a span of time in seconds; only records that begin in the same span are joined.
+        """
         table = tables.usage
         with self._database.transaction() as connection:
             unseen = table.c.id > _marks(connection).sent
@@ -173,7 +186,7 @@ def _set(connection: sa.Connection, **marks: int) -> None:
 
 
 def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[str, Any]]]:
-    """Neighbours without a gap, that begin in the same span."""
+    """Return runs of records: each begins where the previous one ends, and all begin in the same span of time."""
     if not rows:
         return
     run = [rows[0]]
@@ -188,7 +201,7 @@ def _runs(rows: Sequence[dict[str, Any]], span_s: float) -> Iterable[list[dict[s
 
 
 def _join(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> list[int]:
-    """The youngest becomes the sum of all, and keeps its numbers; the rows that are to go."""
+    """Make the newest record of a run the sum of all; return the numbers of the other rows, which are to be removed."""
     if len(rows) < 2:
         return []
     table = tables.usage

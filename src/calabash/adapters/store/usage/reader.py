@@ -1,4 +1,4 @@
-"""Usage read for bills and reports: page by page or summed by the database, without holding up who writes."""
+"""Read usage records for invoices and reports, page by page or summed by the database, without delaying writers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,21 @@ SUMMED = ("allocated_gpu_s", "memory_mib_s", "used_gpu_s")
 
 
 class UsageReader:
-    """Every method may raise CalabashError."""
+    """Reader of usage records. Every method may raise CalabashError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
-        """All intervals that reach into that time, page by page in the order of writing: BILLED, MEASURED, EVIDENCE."""
+        """Yield pages of the usage records that overlap a time, in the order in which they were stored.
+
+        A row has the columns BILLED, MEASURED and EVIDENCE, in this order.
+
+        Args:
+            from_s: begin of the time in seconds since the epoch.
+            to_s: end of the time.
+            tenant: tenant whose records are read; "" for all.
+        """
         columns = [usage.c[name] for name in (*BILLED, *MEASURED, *EVIDENCE)]
         wanted = [usage.c.to_s > from_s, usage.c.from_s < to_s]
         if tenant:
@@ -51,7 +59,7 @@ class UsageReader:
                 yield rows
 
     def reached(self, since_s: float) -> dict[tuple[str, str], float]:
-        """Return up to when there are records of each allocation and device, of those that have one since then."""
+        """Return the end of the last usage record, after ``since_s``, by allocation and device."""
         with self._database.reading() as connection:
             return _reached(connection, since_s)
 
@@ -68,15 +76,20 @@ class UsageReader:
     ) -> list[dict[str, Any]]:
         """Sum usage by dimensions, in seconds of whole devices and MiB-seconds; at most ``limit`` rows.
 
-        A record that reaches over an end of the time counts with its part within. ``idle_gpu_s`` is idle time multiplied by the
-        slice's share of the device, so it is never more than ``allocated_gpu_s``.
+        Only the share of a record that is within the time counts. ``idle_gpu_s`` is idle time multiplied by the slice's
+        share of the device, so it is never more than ``allocated_gpu_s``.
 
-        ``uncertain_gpu_s`` is how much longer allocations may have lived whose ends in that time are estimated, multiplied
-        by their shares.
+        The ends of some allocations are estimated. ``uncertain_gpu_s`` is the time for which such allocations may have
+        lived longer, multiplied by their shares.
 
         Args:
-            tenants: only of these, None: of all. user: also what that user used itself, of any tenant.
-            running: records to add. What the store has of their allocations by now is not counted twice.
+            by: keys of DIMENSIONS; there is a row for each combination of their values.
+            from_s: begin of the time in seconds since the epoch.
+            to_s: end of the time.
+            tenants: tenants whose whole usage counts; None for all.
+            user: user whose own usage counts in all tenants; "" for none.
+            running: usage of running allocations to add. Usage that is stored already is not counted twice.
+            limit: greatest number of rows.
         """
         length = usage.c.to_s - usage.c.from_s
         least, most = (
@@ -126,7 +139,15 @@ def _added(
     to_s: float,
     limit: int,
 ) -> list[dict[str, Any]]:
-    """The sums with the parts of more records from the moment with each of them up to ``to_s``."""
+    """Return the sums with the usage of running allocations added.
+
+    Args:
+        rows: the sums.
+        running: records to add, each with the time from which it counts.
+        by: dimensions of the rows.
+        to_s: time up to which the records count.
+        limit: greatest number of rows.
+    """
     found = {tuple(row[name] for name in by): row for row in rows}
     whole = len(rows) < limit  # else a name that is not there may be beyond the limit
     for one, begin_s in running:
