@@ -1,4 +1,4 @@
-"""The tables as the newest migration leaves them; tests compare the two."""
+"""Tables of the newest schema version. Tests compare them with the result of all migrations."""
 
 from __future__ import annotations
 
@@ -83,7 +83,15 @@ USAGE_MEASURED = (
 
 
 def _invoiced(from_us: str, to_us: str) -> str:
-    """The condition on a usage record, ``OLD``, that an invoice rests on it and that retention is not at work."""
+    """Return the SQL condition under which the usage record ``OLD`` must not be changed.
+
+    The condition is that an issued invoice was computed from the record, and that the transaction is not one of
+    retention.
+
+    Args:
+        from_us: SQL expression for the begin of an invoice's period in microseconds.
+        to_us: SQL expression for the end of the period.
+    """
     return (
         f"NOT EXISTS (SELECT 1 FROM meta WHERE key = '{USAGE_REMOVING}') AND EXISTS (SELECT 1 FROM invoices"  # noqa: S608
         " WHERE invoices.tenant = OLD.tenant AND invoices.kind = 'invoice'"
@@ -305,9 +313,10 @@ network_certificates = sa.Table(
 
 
 def create(connection: sa.Connection) -> None:
-    """All of them in an empty database, with the marks of the newest version: what all migrations together leave.
+    """Create all tables in an empty database, and mark it as having the newest schema version.
 
-    Loading Alembic takes longer than everything else that a new database needs.
+    The result is the same as that of all migrations. A new database does not use them, because importing Alembic takes
+    longer than all other steps.
     """
     metadata.create_all(connection, checkfirst=False)
     revision = sa.Column("version_num", sa.String(32), nullable=False)

@@ -115,8 +115,6 @@ def divide(
 def _fewest(ready: Mapping[int, Sequence[int]], wanted: int) -> list[tuple[int, int]]:
     """Choose as few servers as possible; return pairs of a server's index and the number of devices to request there.
 
-
-
     The server with the most free devices is chosen first. As soon as one server has enough for the rest, the one with
     the least free memory is chosen. ``ready`` has the free memory in MiB of each free device, by the index of the
     server.

@@ -15,10 +15,11 @@ from calabash.platform.billing.documents import invoice_of, record_of
 
 
 def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]:
-    """Return the credit notes of a tenant that have an amount left, oldest first.
+    """Return the credit notes of a tenant that are not used up, oldest first.
 
     Args:
-        bills: everything that was issued to the tenant.
+        bills: all invoices, credit notes and reversals of the tenant.
+        currency: currency of the credit notes.
     """
     used = _used(bills)
     found = [
@@ -34,7 +35,7 @@ def open_credits(bills: Sequence[BillRecord], currency: str) -> list[OpenCredit]
 
 
 def settled(draft: BillRecord, bills: Sequence[BillRecord]) -> BillRecord:
-    """Return the draft with the credit notes that will pay for it when it is issued."""
+    """Return the draft with the credit notes that will be deducted from its total when it is issued."""
     parts = settle_with_credits(Decimal(draft.total), open_credits(bills, draft.currency), draft.currency)
     return replace(draft, document={**draft.document, "settled": msgspec.to_builtins(parts)})
 
@@ -46,7 +47,9 @@ def noted(issued: BillRecord, bills: Sequence[BillRecord], *, amount: Decimal, r
 
     Args:
         issued: the invoice with its lines.
-        bills: everything that was issued to its tenant.
+        bills: all invoices, credit notes and reversals of its tenant.
+        amount: amount of the credit note, without tax.
+        reason: reason, which the credit note states.
     """
     back = next((bill.reversed_by for bill in bills if bill.number == issued.number), "")
     if back:
@@ -61,7 +64,7 @@ def noted(issued: BillRecord, bills: Sequence[BillRecord], *, amount: Decimal, r
 
 
 def require_reversible(number: str, bills: Sequence[BillRecord]) -> None:
-    """Raise CONFLICT for an invoice that has credit notes, and for a credit note that an invoice was paid with."""
+    """Raise CONFLICT for an invoice that has credit notes, and for a credit note that was deducted from an invoice."""
     notes = [note.number for note in _notes_for(number, bills)]
     if notes:
         raise CalabashError(
