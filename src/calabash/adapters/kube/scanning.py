@@ -67,11 +67,10 @@ def elements(text: bytes, at: int) -> Iterator[Span]:
 
 
 def repaired(text: bytes) -> bytes:
-    """Return the JSON value with every part replaced that msgspec refuses for any type.
+    """Return the JSON value in a form that msgspec can decode: values that msgspec refuses for every type are replaced.
 
     Values below ``DEPTH_MAX`` levels and numbers that no 64-bit type holds become null. Lone surrogates and bytes that
-    are not
-    UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError if the text is not JSON.
+    are not UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError if the text is not JSON.
     """
     try:
         text.decode()

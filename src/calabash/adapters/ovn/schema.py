@@ -1,7 +1,7 @@
 """Types of OVSDB columns: strict conversion between the protocol's JSON and Python values.
 
-A column with at most one value is a value or None, others are ``frozenset``; maps are ``dict`` from text to text or
-numbers. References are :class:`RowId`.
+In Python, a column with exactly one value is that value, a column with at most one value is the value or None, other
+sets are ``frozenset``, and maps are ``dict`` from text to text or numbers. References to rows are :class:`RowId`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowId(str):
 
 
 class Cardinality(Enum):
-    """Number of values of a column."""
+    """Form of a column's value: exactly one value, at most one, a set of values, or a map."""
 
     ONE = auto()
     OPTIONAL = auto()
@@ -34,8 +34,13 @@ class Cardinality(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """Type of a column: ``key`` and ``value`` are OVSDB's basic types; ``refers`` is the table that its references
-    point to.
+    """Type of a column.
+
+    Args:
+        shape: form of its value.
+        key: OVSDB's basic type of its members, or of the keys of a map.
+        value: basic type of the values of a map; "" for other columns.
+        refers: table to which its references refer; "" if it has none.
     """
 
     shape: Cardinality
@@ -44,13 +49,13 @@ class ColumnType:
     refers: str = ""
 
     def default(self) -> Any:
-        """Return the value of a column that an update does not mention."""
+        """Return the default value, which a column of a new row has if the update does not mention the column."""
         if self.shape is Cardinality.ONE:
             return RowId("00000000-0000-0000-0000-000000000000") if self.key == "uuid" else _NOTHING[self.key]
         return None if self.shape is Cardinality.OPTIONAL else {} if self.shape is Cardinality.MAP else frozenset()
 
     def decoded(self, told: Any) -> Any:
-        """Return a value of the protocol as a Python value."""
+        """Convert a value of the protocol's JSON to a Python value."""
         if self.shape is Cardinality.MAP:
             return {str(_atom(key)): _atom(value) for key, value in told[1]}
         many = type(told) is list and told[0] == "set"
@@ -61,7 +66,15 @@ class ColumnType:
         return _atom(told[1][0]) if told[1] else None
 
     def patched(self, before: Any, told: Any) -> Any:
-        """Return the value after a difference: members in one of both sets, and pairs that differ."""
+        """Apply a difference, as the server sends it in updates, to a value.
+
+        A member of a set that is in the difference is added if it was missing, and removed if it was there. A pair of a
+        map is removed if it was there with the same value, and set otherwise. Other values are replaced.
+
+        Args:
+            before: present value.
+            told: the difference in the protocol's JSON.
+        """
         difference = self.decoded(told)
         if self.shape is Cardinality.SET:
             return before ^ difference
@@ -76,7 +89,10 @@ class ColumnType:
         return after
 
     def encoded(self, value: Any, where: str) -> Any:
-        """Return a Python value for the protocol. Raises CalabashError for a value that the column cannot hold."""
+        """Convert a Python value to the protocol's JSON. Raises CalabashError if the column cannot have the value.
+
+        ``where`` names the column and the row in the message of the error.
+        """
         if self.shape is Cardinality.MAP:
             if not isinstance(value, Mapping):
                 raise _wrong(where, value, "a map")
@@ -104,7 +120,7 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """Row that the same transaction inserts."""
+    """Reference to a row that the same transaction inserts, by its temporary name."""
 
     name: str
 

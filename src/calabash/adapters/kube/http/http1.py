@@ -27,11 +27,12 @@ class HttpError(Exception):
 
 
 class HttpConnection:
-    """Connection to the API server. ``deadline`` is a time of ``time.monotonic()`` and bounds every method that waits.
+    """Connection to the API server.
+
+    Methods that wait have a ``deadline``, a time of ``time.monotonic()``, and raise TimeoutError when it has passed.
 
     After an answer was read to its end, ``reusable`` tells if another request may follow. The kernel's probes detect a
-    dead
-    peer within about 25 s, however long a read may wait.
+    dead peer within about 25 s, however long a read may wait.
     """
 
     def __init__(self, access: ApiAccess, deadline: float) -> None:

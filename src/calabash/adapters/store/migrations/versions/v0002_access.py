@@ -1,6 +1,6 @@
-"""Who may use a queue and a tenant; indexes by which the past is trimmed.
+"""Add the access lists of queues and tenants, and the indexes with which retention finds old rows.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tenants with amounts and bounds, projects, users, members and tokens. Whoever was listed for a tenant is a member of it.
+"""Add guarantees and limits of tenants, and the tables of projects, users, members and tokens.
 
-Frozen: a later change of the tables is a later revision.
+The users on the access list of a tenant become members of the tenant. Never changed after its release: later changes of
+the tables are later revisions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _number(name: str, default: str) -> sa.Column[float]:
 
 
 def _without_slashes() -> None:
-    """A part of a tenant is named behind a slash from now on, so tenants have none in theirs."""
+    """Rename tenants whose names have a slash, because a slash separates tenant and project from this version on."""
     known = {name for (name,) in op.get_bind().execute(sa.text("SELECT name FROM tenants")).all()}
     tenants = sa.table("tenants", sa.column("name", sa.String))
     for name in sorted(n for n in known if "/" in n):

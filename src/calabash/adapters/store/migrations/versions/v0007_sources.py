@@ -1,6 +1,6 @@
-"""How far the nodes of a cluster have sent their usage.
+"""Create the table with the last usage record that each node of a cluster has sent.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Who is to be notified of what, and what is on its way.
+"""Create the tables of notifications (receivers and kinds of notices) and of waiting deliveries.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

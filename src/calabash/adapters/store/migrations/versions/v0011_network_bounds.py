@@ -1,6 +1,6 @@
-"""How many objects of networks a tenant may have.
+"""Add limits on the number of network objects of each tenant.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations
