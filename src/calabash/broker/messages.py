@@ -29,7 +29,7 @@ class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
         memory_mib: memory of each device; None requests the same share of it as ``cores``, or all of it.
         cores: compute share of each device in percent. None with ``memory_mib`` requests best-effort compute.
         filters: device filters, see :mod:`calabash.broker.filters`.
-        models: parts of model names, of which a device must have one; empty accepts every model.
+        models: substrings of model names, of which a device must have at least one; empty accepts every model.
         command: the program and its arguments, for lists of leases.
         run_time_s: expected run time, or 0 if it is unknown.
         wait_s: longest time to wait for free devices.

@@ -73,8 +73,7 @@ class Watch(Protocol[T]):
     """Open watch. Iterating blocks and ends when the API server ends the watch: begin a new one at the last version.
 
     Raises ``Expired`` if that version is too old, KubeError(API_DOWN) if the connection fails or nothing is received
-    for too
-    long, not even a bookmark.
+    for too long, not even a bookmark.
     """
 
     def __iter__(self) -> Iterator[WatchEvent[T]]: ...
@@ -108,8 +107,7 @@ class KubeClient(Protocol):
 
     Raises KubeError: BAD_REQUEST (400, 415, 422), NOT_PERMITTED (401, 403), NOT_FOUND (404, unless stated otherwise),
     CONFLICT (409), API_DOWN (429, 5xx, no connection). Calls refused for overload (429 with Retry-After) are repeated
-    within
-    their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
+    within their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
     """
 
     def within(self, timeout_s: float) -> KubeClient:
@@ -171,8 +169,7 @@ class KubeClient(Protocol):
 
         Args:
             body: with ``metadata.resourceVersion`` only this version is patched (else CONFLICT), with ``metadata.uid``
-                only this
-                object. For ``apply`` all fields of the manager; apiVersion, kind and name are filled in.
+                only this object. For ``apply`` all fields of the manager; apiVersion, kind and name are filled in.
             style: ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for built-in kinds.
         """
         ...

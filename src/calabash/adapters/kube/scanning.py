@@ -1,12 +1,10 @@
 """Scan JSON texts without recursion, and repair parts that a strict decoder refuses.
 
 Users can store any JSON value in some fields of an object (opaque parameters of claims, status data of drivers), and
-the API
-server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a value, and
-refuses
-lone surrogates and numbers beyond its range. One such object in a page makes the whole page unreadable. The functions
-here
-use regular expressions and counters instead of recursion, so that their stack is constant and their time linear.
+the API server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a
+value, and refuses lone surrogates and numbers beyond its range. One such object in a page makes the whole page
+unreadable. The functions here use regular expressions and counters instead of recursion, so that their stack is
+constant and their time linear.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Northbound:
         return self.apply((), timeout_s=timeout_s)
 
     def counts(self) -> tuple[int, int]:
-        """Return ``nb_cfg`` and ``sb_cfg``: the numbers of the last change and of the last one that northd has handled."""
+        """Return the number of the last change (``nb_cfg``), and of the last one that northd has handled (``sb_cfg``)."""
         with self.session.reading() as replica:
             for row in replica.tables.get("NB_Global", {}).values():
                 return int(row["nb_cfg"]), int(row["sb_cfg"])

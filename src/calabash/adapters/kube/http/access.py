@@ -1,8 +1,7 @@
 """Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
 Tokens and certificates on disk are rotated by other programs; they are read again after a minute, for a new connection,
-or
-when the API server refuses them.
+or when the API server refuses them.
 """
 
 from __future__ import annotations

@@ -93,8 +93,7 @@ class MirrorCache(Generic[T]):
         """Handle an object that cannot be read; return its key.
 
         Its last readable version stays in the cache, because a pod whose object becomes unreadable keeps its devices.
-        The version
-        of another object of that name is removed, and so is an object that is ``gone``.
+        The version of another object of that name is removed, and so is an object that is ``gone``.
         """
         key = (skipped.namespace, skipped.name)
         before = self._objects.get(key)
@@ -106,8 +105,7 @@ class MirrorCache(Generic[T]):
         """Insert or update an object of a newer version than the watch has reached.
 
         Later events of the watch about earlier versions of it, or of an earlier object of that name, are ignored.
-        Versions of one
-        API server are ordered, as it documents.
+        Versions of one API server are ordered, as it documents.
         """
         version = obj.metadata.resource_version
         if version.isdecimal():

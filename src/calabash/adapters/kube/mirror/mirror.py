@@ -46,8 +46,7 @@ class Mirror(Generic[T]):
         client: the API server.
         kind: kind to hold; a kind with a narrower type needs less memory.
         on_change: called from the mirror's thread for every change in order, without a lock held; the cache has the
-            change
-            already. It must not block for long. It is not called after ``stop`` has returned.
+            change already. It must not block for long. It is not called after ``stop`` has returned.
         on_error: called for every failure, also of ``on_change``; the mirror continues by itself.
         on_skipped: called from the mirror's thread for every version of an object that cannot be read, or for which
             ``on_change``, ``keep`` or ``only`` fails; again after a new list.
