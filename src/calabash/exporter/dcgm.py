@@ -1,4 +1,4 @@
-"""Metrics of the pool's devices under the names and labels of NVIDIA's dcgm-exporter, for dashboards that use those.
+"""Metrics of the pool's devices under the names and labels of NVIDIA's dcgm-exporter, for existing dashboards.
 
 Names, units and labels are those of its default counters (``etc/default-counters.csv``). Values that the pool does not
 know are left out. If one allocation holds a device alone, two more labels name its tenant and the allocation;

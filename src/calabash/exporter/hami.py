@@ -1,4 +1,4 @@
-"""Metrics of the pool's devices and slices under the names of HAMi's exporters, for dashboards that use those.
+"""Metrics of the pool's devices and slices under the names of HAMi's exporters, for existing dashboards.
 
 Names and units are those of HAMi 2.10 (``cmd/scheduler/metrics.go``, ``cmd/vGPUmonitor/metrics.go``). A pool has no
 pods: the tenant stands for the namespace, the allocation for the pod, the program's user for the container.

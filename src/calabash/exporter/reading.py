@@ -21,7 +21,7 @@ PENDING = "pending"  # state of a waiting request
 
 
 class PoolSource(Protocol):
-    """API of a pool: the client of its Unix socket, or of a server."""
+    """Client of the API of a pool, through its Unix socket or over the network."""
 
     def get(self, path: str) -> Any: ...
     def items(self, path: str) -> list[Any]: ...

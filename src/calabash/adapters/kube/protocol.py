@@ -20,7 +20,7 @@ class SkippedObject:
     Args:
         kind: the requested kind.
         namespace, name, uid, resource_version: from the object's metadata; "" where they cannot be read.
-        error: why the object cannot be read.
+        error: reason why the object cannot be decoded.
     """
 
     kind: Kind[Any]
@@ -168,16 +168,32 @@ class KubeClient(Protocol):
         """Patch an object and return it.
 
         Args:
-            body: with ``metadata.resourceVersion`` only this version is patched (else CONFLICT), with ``metadata.uid``
-                only this object. For ``apply`` all fields of the manager; apiVersion, kind and name are filled in.
-            style: ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for built-in kinds.
+            kind: kind of the object.
+            name: name of the object.
+            namespace: its namespace; "" for a cluster-scoped kind.
+            body: the patch. If it has ``metadata.resourceVersion`` or ``metadata.uid``, an object with another version
+                or UID is not patched, and CONFLICT is raised. For ``apply``, the body has all fields that the field
+                manager sets; apiVersion, kind and name are filled in.
+            style: kind of patch. ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for
+                built-in kinds.
+            subresource: subresource to patch, such as ``status``; "" for the object itself.
+            field_manager: name of the program that owns the fields, for server-side apply.
+            force: True to take over fields that another field manager owns.
         """
         ...
 
     def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", grace_s: int | None = None
     ) -> bool:
-        """Delete the object, with ``uid`` only this one; return False if it does not exist or another has its name."""
+        """Delete an object; return False if there is no such object.
+
+        Args:
+            kind: kind of the object.
+            name: name of the object.
+            namespace: its namespace; "" for a cluster-scoped kind.
+            uid: UID that the object must have; an object of the same name with another UID is not deleted. "" for any.
+            grace_s: grace period in seconds; None for the object's own.
+        """
         ...
 
     def bind(

@@ -104,7 +104,8 @@ class Northbound:
             revisions: revision of the network store by VPC, which is written to the router of the VPC if there is one.
             timeout_s: longest time to wait for the answer.
 
-        Raises CalabashError: BAD_REQUEST and UNSUPPORTED for what cannot be written, CONFLICT, UNREACHABLE, TIMEOUT as
+        Raises CalabashError: BAD_REQUEST or UNSUPPORTED if a change cannot be written, CONFLICT, UNREACHABLE or TIMEOUT
+        as
             ``Session.transact``.
         """
         ours = [change for change in changes if change.row != GLOBAL]
@@ -138,7 +139,7 @@ class Northbound:
         return self.apply((), timeout_s=timeout_s)
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of the last change (``nb_cfg``), and of the last one that northd has handled (``sb_cfg``)."""
+        """Return the numbers of the last change (``nb_cfg``) and of the last one that northd has handled (``sb_cfg``)."""
         with self.session.reading() as replica:
             for row in replica.tables.get("NB_Global", {}).values():
                 return int(row["nb_cfg"]), int(row["sb_cfg"])

@@ -95,7 +95,7 @@ class Session:
 
     @property
     def failure(self) -> str:
-        """The reason why there is no connection; "" while there is one."""
+        """Reason why the session has no connection; "" while it has one."""
         return "" if self._ready else self._failure
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 """Backup of a whole database as one file, and its restore, into SQLite or PostgreSQL.
 
 The file is gzip of lines of JSON: a head (format, schema, time), for each table its columns and then its rows, and a
-tail with the number of rows and the SHA-256 of all lines before it. It is written from one transaction, so that it is
-consistent however long it takes. A file is read to its end and checked before anything is changed. A SQLite database is
-built beside the old one and replaces it in one step; in PostgreSQL the restore is one transaction. Tables are created
-with the schema of the file; the store then migrates them.
+tail with the number of rows and the SHA-256 of all lines before it. All rows are read in one transaction, so the backup
+is consistent even if writing it takes long. A file is read to its end and checked before anything is changed. A SQLite
+database is built beside the old one and replaces it in one step; in PostgreSQL the restore is one transaction. Tables
+are created with the schema of the file; the store then migrates them.
 """
 
 from __future__ import annotations

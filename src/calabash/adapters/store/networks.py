@@ -99,7 +99,7 @@ class NetworkTables:
                 )
             for key in removed:
                 connection.execute(sa.delete(_O).where(*_is(key)))
-                if key[0] == NetworkKind.VPC:  # whoever has the name next must not find its keys
+                if key[0] == NetworkKind.VPC:  # a later VPC of the same name must not get its keys
                     connection.execute(sa.delete(_C).where(_C.c.name.startswith(f"{key[1]}/", autoescape=True)))
             for item in puts:
                 values = {"tenant": item.tenant, "generation": item.generation, "applied": item.applied}

@@ -1,9 +1,9 @@
 """Background process that renews a lease while its program lives and releases it afterwards.
 
-``calabash remote run`` replaces its own process by the program. It forks the keeper before that. The keeper is detached
-from the terminal and is no child of the program. It watches the program's process and a pipe that all descendants of
-the program inherit. When the process has ended and the pipe is closed by all of them, the keeper releases the lease. A
-network outage shorter than the grace period of the server has no effect.
+``calabash run --remote`` replaces its own process by the program. It forks the keeper before that. The keeper is
+detached from the terminal and is no child of the program. It watches the program's process and a pipe that all
+descendants of the program inherit. When the process has ended and the pipe is closed by all of them, the keeper
+releases the lease. A network outage shorter than the grace period of the server has no effect.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class TokenRegistry:
         """Revoke all tokens of a name, or the token with an ID, and return their claims.
 
         Raises:
-            CalabashError: NOT_FOUND if no such token is left to revoke.
+            CalabashError: NOT_FOUND if there is no such token, or it was revoked before.
         """
         with self._changing():
             tokens = self.issued().tokens

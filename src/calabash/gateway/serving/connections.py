@@ -44,7 +44,7 @@ class GatewayConnections:
         self._holder: dict[Closable, tuple[dict[str, OrderedDict[Closable, None]], str]] = {}
 
     def enter(self, connection: Closable, peer: str) -> bool:
-        """Add a new connection of a peer; return False if there is no room and no idle connection can be closed."""
+        """Add a new connection of a peer; return False if a limit is reached and no idle connection can be closed."""
         return self._put(connection, self._unproven, peer)
 
     def prove(self, connection: Closable, credential: str) -> None:

@@ -4,9 +4,9 @@ A process of this machine is authenticated by the uid that the kernel reports fo
 request by its token.
 
 Root and the owner of the pool's process are administrators. A member of tenants may use these tenants. A user who is a
-member of none has a tenant of the same name as the user, and the queue ``default``. Other queues may be used by the
-users and groups on their access lists. A pool without control groups cannot attribute processes to users, and serves
-only its own user.
+member of no tenant has a tenant of the same name as the user, and the queue ``default``. Other queues may be used by
+the users and groups on their access lists. A pool without control groups cannot attribute processes to users, and
+serves only its own user.
 """
 
 from __future__ import annotations

@@ -242,7 +242,11 @@ class TenancyChanges:
             self._permission.require(who, Action.MANAGE_USERS, "change roles for the platform")
 
     def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
-        """Raise NOT_FOUND if there is no such tenant or it is not visible, NOT_PERMITTED if the principal may not change it."""
+        """Check that the principal may perform an action in a tenant.
+
+        Raises NOT_FOUND if the tenant does not exist or the principal may not see it, NOT_PERMITTED if the principal
+        may not perform the action. ``what`` is the action in words, for the message.
+        """
         if tenant not in self._tenancy.people().tenants or not access.is_allowed(who, Action.SEE, tenant=tenant):
             raise missing("tenant", tenant)
         self._permission.require(who, action, what, tenant=tenant)

@@ -5,11 +5,11 @@ who created the token. Only its SHA-256 digest is stored. A slow hash, as for pa
 random bits cannot be found by trying. All tokens are in memory, so a revoked token is refused from the next request on.
 A login code is a token that can be used once.
 
-A session of the console has no secret at all: it cannot be shown as a token. The gateway names it beside its own
-credential, after the browser has proved that it holds the key of the session (``calabash.gateway.sessions.store``).
-Sessions of the console, login codes and the gateway's credential are kept in memory only, so they end with the pool's
-process. While the pool does not run, another user may listen on the console's port and receive the requests of
-browsers. The sessions in these requests must not be valid when the pool runs again.
+A session of the console has no secret at all: it cannot be shown as a token. The gateway sends the ID of the session
+together with its own credential, after the browser has proved that it holds the key of the session
+(``calabash.gateway.sessions.store``). Sessions of the console, login codes and the gateway's credential are kept in
+memory only, so they end with the pool's process. While the pool does not run, another user may listen on the console's
+port and receive the requests of browsers. The sessions in these requests must not be valid when the pool runs again.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Tokens:
             scopes: scopes that limit the permissions of the token.
             note: note of the user.
 
-        Raises USER_LIMIT if the user has PER_USER_MAX API tokens; a session or login code beyond that revokes the
-        oldest one.
+        Raises USER_LIMIT if the user has PER_USER_MAX API tokens already. A new session or login code revokes the
+        oldest one if the user has PER_USER_MAX of them.
         """
         now_s = self._clock.now_s()
         life_s = min(life_s or LIFE_S[kind], LIFE_S_MAX if kind is TokenKind.API else LIFE_S[kind])

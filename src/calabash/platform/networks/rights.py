@@ -46,7 +46,10 @@ def bounded(kind: str, name: str) -> bool:
 
 
 class NetworkRights:
-    """Permission checks of network objects; methods named ``require`` raise CalabashError."""
+    """Permission checks of network objects.
+
+    Methods whose names begin with ``require`` raise CalabashError on refusal.
+    """
 
     def __init__(self, permission: Permission, people: Callable[[], People]) -> None:
         self._permission = permission

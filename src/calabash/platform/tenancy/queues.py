@@ -113,7 +113,10 @@ def _only_models(request: GpuRequest, tenant: Tenant, devices: Sequence[Device])
 
 
 def _only_project(who: Principal, tenant: str) -> str:
-    """Return the one project of the tenant in which the principal has a role; "" if there are more or it may use the tenant."""
+    """Return the only project of the tenant in which the principal has a role.
+
+    Returns "" if the principal has roles in several projects or none, or may use the whole tenant.
+    """
     if access.is_allowed(who, access.Action.RUN, tenant=tenant):
         return ""
     found = {role.project for role in who.roles if role.tenant == tenant and role.project}

@@ -61,7 +61,7 @@ class CounterSet(KubeStruct, frozen=True):
 
 
 class CounterConsumption(KubeStruct, frozen=True):
-    """Amounts that a device takes from a counter set while it is allocated, once for any number of allocations."""
+    """Amounts that a device consumes of a counter set while it has an allocation. More allocations consume no more."""
 
     counter_set: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)

@@ -47,11 +47,20 @@ class GpuNodeSlice(KubeStruct, frozen=True):
     """Slice of a device that one container has.
 
     Args:
-        pod: ``namespace/name``.
+        pod: the pod, ``namespace/name``.
+        pod_uid: UID of the pod.
+        container: name of the container.
+        mode: sharing mode of the device.
+        policy: compute policy.
+        allocation: ID of the allocation on the node.
         memory_mib: memory limit; 0 for none.
-        spill_mib: part of the limit that may be in host memory.
-        memory_used_mib: rounded use; None if the agent does not report it.
-        core_used_percent: rounded use of the whole device; None if the agent does not report it.
+        spill_mib: share of the limit that may be in host memory.
+        core_percent: compute share in percent of the device.
+        memory_used_mib: used memory, rounded; None if the agent does not report it.
+        core_used_percent: used compute in percent of the device, rounded; None if the agent does not report it.
+        profile: MIG profile; "" without MIG.
+        start: first memory slice of the MIG instance; -1 without MIG.
+        part: first compute slice of the compute instance; -1 if it has the whole MIG instance.
     """
 
     pod: str
@@ -106,13 +115,14 @@ class GpuNodeDevice(KubeStruct, frozen=True):
     """Device of a node.
 
     Args:
-        modes: modes that the device supports.
-        mode: the mode in force; "" if the device is idle.
-        reason, state: details if the device is not healthy.
+        modes: sharing modes that the device supports.
+        mode: present sharing mode; "" if the device is idle.
+        reason: reason why the device is not healthy; "" for a healthy device.
+        state: further details if the device is not healthy.
         order: result of the last order for the device.
         foreign_mib: memory in use by unmanaged processes.
         memory_used_mib, utilization_percent: rounded figures of the driver; None if not reported.
-        spill_mib: host memory that the node gives to all slices together for what does not fit on its devices.
+        spill_mib: host memory that all slices together may use for memory that does not fit on the devices of the node.
         replicas: number of containers that may share the device by time.
         mig_profiles: MIG profiles that the card supports.
         mig_instances: MIG instances that exist on it.
@@ -154,8 +164,8 @@ class GpuNodeStatus(KubeStruct, frozen=True):
     """Status of a node's devices, reported by its agent. Times are RFC 3339.
 
     Args:
-        observed_at: when the list of devices last changed.
-        used_at: when the reported use was read.
+        observed_at: time at which the list of devices last changed.
+        used_at: time at which the reported usage was read.
         door: allocation API of the devices, ``tokens`` or ``claims``; the node's label takes precedence.
     """
 
@@ -174,7 +184,7 @@ class GpuNodeSpec(KubeStruct, frozen=True):
     """Settings of an administrator for the node's devices.
 
     Args:
-        unschedulable: no pod gets any of the devices from now on.
+        unschedulable: True to give none of the devices to further pods.
         devices: settings of single devices, by UUID.
     """
 
@@ -204,15 +214,17 @@ class KubeQueueSpec(KubeStruct, frozen=True):
 
 
 class KubeQueueStatus(KubeStruct, frozen=True):
-    """State of a queue that the planner last saw; amounts in devices. A parent has the sums of its children.
+    """State of a queue as the planner last saw it. The amounts of a parent queue include those of its child queues.
 
     Args:
-        allocated: in use.
-        guaranteed: in use within the queue's own share.
-        borrowed: in use beyond it.
-        pending: requested by waiting pods.
-        waiting, running: number of pods that wait for devices and that have them.
-        message: why the planner does not use the queue; "" if it does.
+        allocated: devices that pods of the queue have.
+        guaranteed: devices among them that are within the guarantee of the queue.
+        borrowed: devices among them that exceed the guarantee.
+        pending: devices that waiting pods request.
+        memory_mib: device memory that pods of the queue have.
+        waiting: number of pods that wait for devices.
+        running: number of pods that have devices.
+        message: reason why the planner does not use the queue; "" if it uses the queue.
     """
 
     allocated: float = 0.0
@@ -253,13 +265,13 @@ class KubeTenantSpec(KubeStruct, frozen=True):
 
 
 class KubeTenantStatus(KubeStruct, frozen=True):
-    """State of a tenant that the server last saw.
+    """State of a tenant as the server last saw it.
 
     Args:
         allocated: devices in use.
         borrowed: devices in use beyond the guarantee.
-        waiting: pods that wait.
-        namespaces: namespaces in the tenant's queues.
+        waiting: number of pods that wait for devices.
+        namespaces: number of namespaces whose queue belongs to the tenant.
         conditions: ``Ready`` is true if the queues match the tenant's spec.
     """
 

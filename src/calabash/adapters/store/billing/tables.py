@@ -1,5 +1,8 @@
-"""Tables of tariffs, guarantees, drafts and invoices. The database itself guards issued invoices: it refuses every statement
-that changes, deletes or adds to their heads, lines and items."""
+"""Tables of tariffs, guarantees, drafts and invoices.
+
+Triggers protect issued invoices: the database refuses to change or delete their heads, lines and items, and to add
+lines and items to them.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def line(
     why: Mapping[str, replies.WhyReply],
     query: Mapping[str, str],
 ) -> Shown:
-    """Return the data of the waiting requests, each with its reason and what would help."""
+    """Return the data of the page of waiting requests, each with the reason why it waits and suggestions."""
     waiting = [a for a in allocations if a.state == WAITING]
     found = matching(waiting, query, FACETS)
     return {
