@@ -146,7 +146,7 @@ class KubeClient(Protocol):
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch[T]:
-        """Watch for events after ``resource_version``, with bookmarks. Raises as the iteration of ``Watch`` does."""
+        """Watch for events after ``resource_version``, with bookmarks; raises the same errors as the iteration of ``Watch``."""
         ...
 
     def create(self, kind: Kind[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:

@@ -139,7 +139,7 @@ class Northbound:
         return self.apply((), timeout_s=timeout_s)
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of the last change (``nb_cfg``) and of the last one that northd has handled (``sb_cfg``)."""
+        """Return the numbers of the last change (``nb_cfg``) and of the last one that northd handled (``sb_cfg``)."""
         with self.session.reading() as replica:
             for row in replica.tables.get("NB_Global", {}).values():
                 return int(row["nb_cfg"]), int(row["sb_cfg"])

@@ -177,9 +177,10 @@ def _damaged(path: Path, how: str) -> CalabashError:
 
 
 def restore_backup(path: Path, database: Database) -> BackupFacts:
-    """Replace the content of the database by a backup; all or nothing.
+    """Replace the whole content of the database by a backup, or change nothing if that fails.
 
-    No other process may use the database. Raises CalabashError as ``checked_backup``, and STORE_UNAVAILABLE, DISK_FULL.
+    No other process may use the database. Raises the errors of :func:`checked_backup`, and STORE_UNAVAILABLE,
+    DISK_FULL.
     """
     facts = checked_backup(path)
     with database.transaction() as connection:

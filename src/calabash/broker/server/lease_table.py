@@ -59,7 +59,7 @@ class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 class LeaseClaim(msgspec.Struct, kw_only=True, frozen=True, eq=False):
-    """Amounts of a request in progress, counted against its token."""
+    """Amounts of a request in progress, which count as held by its token (memory is summed over the devices)."""
 
     token: str
     gpus: int

@@ -156,7 +156,7 @@ async def too_many(send: Send, wait_s: float) -> None:
 
 
 async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[bytes, bytes]) -> None:
-    """Send an error in JSON."""
+    """Reply with an HTTP status and an error in JSON."""
     shown = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
     await answer(send, status, shown, *headers)
 

@@ -29,11 +29,11 @@ class StaticFile:
 
 
 class StaticFiles:
-    """Files of some directories; of files with the same name the first directory's is used.
+    """Static files of some directories. If several directories have a file of the same name, the first one is used.
 
     Args:
         directories: directories to read, without subdirectories.
-        start: part of each URL, new at each start.
+        start: random ID of the gateway's start, which each URL contains.
     """
 
     def __init__(self, directories: Sequence[Path] = (OWN, VENDORED), *, start: str = "") -> None:

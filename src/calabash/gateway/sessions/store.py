@@ -87,7 +87,7 @@ class ProvenSession:
 
 
 class Sessions:
-    """Sessions of one gateway.
+    """Derives the keys of the sessions of one gateway, and verifies the proofs of requests.
 
     Args:
         credential: the gateway's own credential, new at each start of the pool.

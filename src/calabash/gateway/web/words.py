@@ -49,7 +49,7 @@ def ago(at_s: float | None, now_s: float) -> str:
 
 
 def command(words: Sequence[str], *, characters: int = 80) -> str:
-    """Join the words of a command and cut the line after ``characters``."""
+    """Join the words of a command to one line, and cut it to at most ``characters`` characters."""
     line = " ".join(words) or "-"
     return line if len(line) <= characters else line[: characters - 1] + "…"
 

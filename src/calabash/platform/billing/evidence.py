@@ -120,7 +120,7 @@ def _renamed(kept: str, row: Sequence[Any]) -> str:
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """Amounts that one allocation had of one device over an uninterrupted time."""
+    """Item of an invoice: the amounts that one allocation had of one device over an uninterrupted time."""
 
     allocation: str
     device: str

@@ -92,7 +92,8 @@ class Billing:
         """Return sums of usage. Raises CalabashError for an unknown dimension or a time range out of bounds.
 
         Args:
-            tenants: tenants whose whole usage counts; None: all tenants.
+            asked: dimensions by which usage is summed, and the time range.
+        tenants: tenants whose whole usage counts; None: all tenants.
             user: user whose own usage counts in all tenants.
         """
         by = [name.strip() for name in asked.by.split(",") if name.strip()]

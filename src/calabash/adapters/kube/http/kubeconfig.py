@@ -125,7 +125,7 @@ def _content(text: str | bytes) -> Any:
 
 
 def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
-    """Return the access of ``context`` in the file, by default its current context.
+    """Return the access that a context of a kubeconfig file describes; "" for the file's current context.
 
     Raises CalabashError(BAD_FILE) if the file cannot be used.
     """

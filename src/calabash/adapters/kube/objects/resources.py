@@ -238,7 +238,7 @@ class KubeQueueStatus(KubeStruct, frozen=True):
 
 
 class KubeQueue(KubeStruct, frozen=True):
-    """Queue; cluster scoped. Namespaces name theirs by the label ``calabash.dev/queue``."""
+    """Queue; cluster scoped. The label ``calabash.dev/queue`` of a namespace names the queue of its pods."""
 
     metadata: ObjectMeta
     spec: KubeQueueSpec = KubeQueueSpec()

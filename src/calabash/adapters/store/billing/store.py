@@ -170,7 +170,11 @@ class BillingTables:
         Raises CalabashError(CONFLICT) if it is reversed already.
 
         Args:
-            check: raises CalabashError if another invoice of the tenant forbids the reversal.
+            reversal: the reversal.
+            series: series of invoice numbers, with which the number begins.
+            at: time of issue in seconds since the epoch.
+            by: user who issues it.
+            check: called with all invoices of the tenant; raises CalabashError if one of them forbids the reversal.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)
@@ -192,7 +196,11 @@ class BillingTables:
         """Write a credit note; return its number.
 
         Args:
-            make: makes the credit note from all invoices of the tenant. It may raise CalabashError.
+            tenant: the tenant.
+            make: called with all invoices of the tenant; returns the credit note, or raises CalabashError.
+            series: series of the numbers of credit notes.
+            at: time of issue in seconds since the epoch.
+            by: user who issues it.
         """
         with self._database.transaction() as connection:
             self._serialise(connection)

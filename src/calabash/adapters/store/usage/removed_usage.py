@@ -20,7 +20,12 @@ _KEY = "usage_removed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedUsage:
-    """The latest end of a record that was removed or merged, and the moment of the last removal; seconds since 1970."""
+    """Facts about removed usage records, both in seconds since the epoch; 0 if none was removed.
+
+    Args:
+        until_s: latest end of a usage record that was removed or merged.
+        at_s: time of the last removal.
+    """
 
     until_s: float = 0.0
     at_s: float = 0.0
