@@ -146,7 +146,10 @@ class KubeClient(Protocol):
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch[T]:
-        """Watch for events after ``resource_version``, with bookmarks; raises the same errors as the iteration of ``Watch``."""
+        """Watch for events after ``resource_version``, with bookmarks.
+
+        Raises the same errors as the iteration of :class:`Watch`.
+        """
         ...
 
     def create(self, kind: Kind[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:

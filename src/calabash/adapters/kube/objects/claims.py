@@ -28,7 +28,10 @@ class DeviceAttribute(KubeStruct, frozen=True):
 
 
 class CapacityRange(KubeStruct, frozen=True):
-    """Amounts of a capacity that can be allocated: ``min`` plus a number of steps; a request is rounded up to such an amount."""
+    """Amounts of a capacity that can be allocated: ``min`` plus a number of steps.
+
+    A requested amount between two steps is rounded up.
+    """
 
     min: str | None = None
     max: str | None = None
@@ -168,7 +171,13 @@ class DeviceSubRequest(KubeStruct, frozen=True):
 
 
 class DeviceRequest(KubeStruct, frozen=True):
-    """Request for devices: ``exactly`` has the devices, or ``first_available`` alternatives, the first available of which is used."""
+    """Request for devices. Either ``exactly`` or ``first_available`` is set.
+
+    Args:
+        name: name of the request in its claim.
+        exactly: the requested devices.
+        first_available: alternatives in order of preference; the first one that is available is allocated.
+    """
 
     name: str
     exactly: ExactDeviceRequest | None = None
