@@ -1,8 +1,9 @@
 """Measure the latency and bandwidth between a program and its remote devices (``calabash bench remote``).
 
-Measures context start, kernel launches per second, the time of a synchronous call, and copies of several sizes, through the
-client library that every remote program uses. ``--rtt`` adds a delay between the program and the server to show the effect
-of distance. Calls are made from Python, which adds about half a microsecond to each.
+Measures the time to create a CUDA context, kernel launches per second, the time of a synchronous call, and the
+bandwidth of copies of several sizes. All calls go through the client library that every remote program uses. ``--rtt``
+adds a delay between the program and the server to show the effect of distance. Calls are made from Python, which adds
+about half a microsecond to each.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SIZES_MIB = (1, 16, 64, 256)
 
 
 class _Card:
-    """CUDA driver calls on the first device that the driver of this process shows."""
+    """CUDA driver calls on the first device that this process sees; creates the context of the device."""
 
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -50,7 +51,7 @@ class _Card:
 
 
 def measure(largest_mib: int) -> dict[str, Any]:
-    """Return all measurements by name. Copies larger than ``largest_mib`` are left out."""
+    """Return all measurements by name; each name ends in its unit. Copies above ``largest_mib`` are left out."""
     begun = time.perf_counter()
     card = _Card()
     card.call("cuCtxSynchronize")
@@ -62,7 +63,7 @@ def measure(largest_mib: int) -> dict[str, Any]:
 
 
 def _synchronous_us(card: _Card) -> float:
-    """Return the median time in microseconds of a copy of one byte from the device, which must wait for its result."""
+    """Return the median time of a synchronous call in microseconds: a copy of one byte from the device."""
     there, here = ctypes.c_uint64(), ctypes.create_string_buffer(1)
     card.call("cuMemAlloc_v2", ctypes.byref(there), ctypes.c_size_t(1))
 
@@ -90,7 +91,7 @@ def _launches_per_s(card: _Card) -> float:
 
 
 def _copies(card: _Card, mib: int) -> dict[str, Any]:
-    """Return the bandwidth of copies to and from the device in GiB/s, the best of several copies."""
+    """Return the bandwidth of copies of ``mib`` MiB to and from the device in GiB/s, the best of several copies."""
     size = ctypes.c_size_t(mib << 20)
     here, there = ctypes.create_string_buffer(mib << 20), ctypes.c_uint64()
     card.call("cuMemAlloc_v2", ctypes.byref(there), size)
@@ -136,7 +137,12 @@ def shown(figures: dict[str, Any], rtt_s: float) -> str:
 
 
 def _behind_a_delay(rtt_s: float, words: list[str]) -> int:
-    """Run the measurement in a child process whose connection to the server is delayed by ``rtt_s``; return its exit status."""
+    """Run the measurement in a child process that reaches the server through a delay; return its exit status.
+
+    Args:
+        rtt_s: round-trip time to add, in seconds.
+        words: arguments of the child process.
+    """
     given = Path(os.environ["CALABASH_REMOTE"].removeprefix("file:")).absolute()
     lines = given.read_text().splitlines()
     server = next(line.removeprefix("server=") for line in lines if line.startswith("server="))

@@ -1,4 +1,7 @@
-"""Signing keys, signatures and the server's self-signed certificate; the only importer of ``cryptography`` in the broker."""
+"""Signing keys, signatures and the server's self-signed certificate.
+
+Only this module of the broker imports the package ``cryptography``, so that clients do not need it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _SKEW = datetime.timedelta(days=1)  # clocks differ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCertificate:
-    """Self-signed certificate and its private key, both PEM."""
+    """Self-signed certificate and its private key, both in PEM."""
 
     certificate: bytes
     key: bytes
@@ -49,7 +52,10 @@ def verify_signature(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def make_certificate(name: str, now: datetime.datetime) -> OwnCertificate:
-    """Return a new self-signed certificate for a server; clients pin its fingerprint."""
+    """Return a new self-signed certificate for a server.
+
+    No authority vouches for it: clients know its fingerprint from the token file and accept no other certificate.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "calabash")])
     builder = (

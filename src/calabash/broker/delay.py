@@ -15,9 +15,10 @@ _UNDER_WAY_MAX = 4096  # chunks under way; bounds the memory of the forwarder
 
 
 class DelayedLine:
-    """Forwards connections to a server, each direction delayed by half the round-trip time.
+    """TCP forwarder to ``server``, which delays the data in each direction by half of ``rtt_s``.
 
-    Runs in a thread of its own while the context is entered; ``address`` is where to connect.
+    Used as a context manager: it runs in a thread of its own until the context is left. Clients connect to ``address``
+    instead of the server.
     """
 
     def __init__(self, server: str, rtt_s: float) -> None:

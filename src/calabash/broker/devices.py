@@ -1,4 +1,4 @@
-"""Convert pool devices to a server's view of them, and select the ones that a lease request accepts."""
+"""Describe the pool's devices as the server's API does, and select the devices that a lease request accepts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROUNDED_MIB = 256  # tolerance for memory that the pool reserves beside a slice
 
 
 def card_of(device: Mapping[str, Any], leases: Mapping[str, str]) -> RemoteCard:
-    """Return the server's view of a device of the pool's API.
+    """Return the description of a device in the server's API.
 
     Args:
-        device: the device as the API describes it.
-        leases: lease ID of each allocation that is a lease.
+        device: description of the device in the pool's API.
+        leases: IDs of leases by the ID of their allocation.
     """
     return RemoteCard(
         uuid=device["uuid"],
@@ -55,10 +55,17 @@ def facts_of(card: RemoteCard, *, server: str, driver: str, cuda: str = "") -> C
 def acceptable(
     cards: Sequence[RemoteCard], order: LeaseOrder, wanted: CardFilter, *, server: str, driver: str
 ) -> list[RemoteCard]:
-    """Return the devices that the filter and the requested models accept.
+    """Return the devices that the filter and the requested models accept, whether they are free or not.
+
+    Args:
+        cards: devices of the server.
+        order: the request, with the number of devices and their models.
+        wanted: filter of the request.
+        server: name of the server, which a filter can name.
+        driver: driver version of the server.
 
     Raises:
-        CalabashError: SELECTOR_MISMATCH if there are fewer than the request needs.
+        CalabashError: SELECTOR_MISMATCH if there are fewer matching devices than the request needs.
     """
     models = [model.lower() for model in order.models]
     found = [
@@ -80,7 +87,10 @@ def acceptable(
 
 
 def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
-    """Return True if the device reports enough free memory and compute for one slice. The pool has the final decision."""
+    """Return True if the device is healthy and reports enough free memory and compute for one slice of the request.
+
+    The result is an estimate that helps to choose a server. The pool of the server decides.
+    """
     request = order.request
     promised = guaranteed_percent(request.core_percent, request.policy)
     if card.health != "healthy" or card.cores_free_percent < promised:
@@ -92,7 +102,7 @@ def fits_now(card: RemoteCard, order: LeaseOrder) -> bool:
 
 
 def memory_bound_mib(cards: Sequence[RemoteCard], order: LeaseOrder) -> int:
-    """Return the largest total of memory in MiB that a request can take on the devices, summed over all its slices."""
+    """Return the most memory in MiB that a request can occupy on the devices, summed over all its slices."""
     if order.memory_mib is not None:
         return order.gpus * order.memory_mib
     largest = max((card.memory_mib for card in cards), default=0)

@@ -1,10 +1,10 @@
 """Device filters such as ``memory>=40GiB,model~A100``: parse them and match devices.
 
-Terms are joined by commas, and a device must satisfy all of them. A term is a key, an operator and a value. Sizes carry a
-unit. ``memory`` is the nominal size of the model, ``free_memory`` the part that is free of the size reported by the driver.
-Versions (``compute_capability``, ``driver``, ``cuda``) are compared to the precision of the filter: ``driver=580`` is any
-580, ``driver>580`` is 581 and later. Texts are compared without case; ``~`` matches a substring. A property that a device
-does not report satisfies no term.
+Terms are joined by commas, and a device must satisfy all of them. A term is a key, an operator and a value. Sizes carry
+a unit. ``memory`` is the nominal size of the model. ``free_memory`` is the free part of the memory that the driver
+reports. Versions (``compute_capability``, ``driver``, ``cuda``) are compared to the precision of the filter:
+``driver=580`` accepts every 580.x, and ``driver>580`` accepts 581 and later. Texts are compared without case; ``~``
+matches a substring. If a device does not report a property, no term on this property accepts the device.
 """
 
 from __future__ import annotations
@@ -55,7 +55,13 @@ class CardFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterTerm:
-    """One comparison. ``value`` is a size in MiB, the numbers of a version, or a text in lower case."""
+    """One comparison of a filter, for example ``memory>=40GiB``.
+
+    Args:
+        key: property of the device that is compared, one of KEYS.
+        operator: the comparison: ``=``, ``!=``, ``>=``, ``<=``, ``>``, ``<``, or ``~`` for a substring.
+        value: a size in MiB, the numbers of a version, or a text in lower case.
+    """
 
     key: str
     operator: str
@@ -85,7 +91,10 @@ class FilterTerm:
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:
-    """Terms that must all hold. A filter without terms accepts every device."""
+    """Filter of devices: a device is accepted if it satisfies all terms.
+
+    A filter without terms accepts every device.
+    """
 
     terms: tuple[FilterTerm, ...] = ()
 
@@ -98,7 +107,11 @@ class CardFilter:
 
 
 def parse_filters(texts: Iterable[str]) -> CardFilter:
-    """Parse several filters into one that requires all of them. Raises CalabashError as :func:`parse_filter` does."""
+    """Parse several filters into one filter with the terms of all.
+
+    Raises:
+        CalabashError: BAD_REQUEST with the position of the error, counted from 1.
+    """
     return CardFilter(tuple(term for text in texts for term in parse_filter(text).terms))
 
 
@@ -121,7 +134,10 @@ def parse_filter(text: str) -> CardFilter:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of the version at the end of a text: ``nvidia 580.65.06`` gives (580, 65, 6), no version gives ()."""
+    """Return the numbers of the version at the end of a text; () if there is none.
+
+    ``nvidia 580.65.06`` gives (580, 65, 6).
+    """
     words = text.split()
     found = _VERSION.match(words[-1]) if words else None
     return tuple(int(part) for part in found[0].split(".")) if found else ()

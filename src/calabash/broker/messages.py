@@ -24,9 +24,17 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Request for a lease.
 
-    ``memory_mib`` is for each device; None means all of it, or the same share as ``cores``. Memory without ``cores`` gets
-    best-effort compute. ``idle_s`` above 0 makes the lease a reservation that is kept for so long without a renewal; otherwise
-    the client renews it within the server's grace period.
+    Args:
+        gpus: number of devices.
+        memory_mib: memory of each device; None requests the same share of it as ``cores``, or all of it.
+        cores: compute share of each device in percent. None with ``memory_mib`` requests best-effort compute.
+        filters: device filters, see :mod:`calabash.broker.filters`.
+        models: substrings of model names, of which a device must have at least one; empty accepts every model.
+        command: the program and its arguments, for lists of leases.
+        run_time_s: expected run time, or 0 if it is unknown.
+        wait_s: longest time to wait for free devices.
+        idle_s: 0 for a lease that the client renews within the server's grace period. A larger value makes the lease a
+            reservation, which the server keeps for this time without a renewal.
     """
 
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -41,7 +49,7 @@ class LeaseOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     @property
     def request(self) -> GpuRequest:
-        """Return the request for each device in the form of the pool's API."""
+        """Return the requested amounts in the form of the pool's API."""
         amounts = GpuRequest(count=self.gpus, memory_mib=self.memory_mib, mode=MODE, isolation=Isolation.BROKERED)
         return with_compute(amounts, core_percent=self.cores, policy=None)
 
@@ -53,7 +61,10 @@ class DrainServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class StopServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Request to stop the server; ``force`` ends all leases first."""
+    """Request to stop the server.
+
+    It is refused while leases are held, unless ``force`` is True, which ends them first.
+    """
 
     force: bool = False
 
@@ -88,7 +99,13 @@ class ServerView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionView(msgspec.Struct, kw_only=True, frozen=True):
-    """Connection of a program: the first digits of its session ID, its address, and the time of its start."""
+    """Connection of a program to the server.
+
+    Args:
+        id: first digits of the session ID.
+        peer: address of the program.
+        begun: start of the session in seconds since the epoch.
+    """
 
     id: str
     peer: str
@@ -96,7 +113,23 @@ class SessionView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseView(msgspec.Struct, kw_only=True, frozen=True):
-    """Lease without its key. ``processes`` counts the processes that serve it, including the parent of its workers."""
+    """Lease as the API shows it, without its key.
+
+    Args:
+        id: ID of the lease.
+        token: name of the token that holds the lease.
+        allocation: ID of the allocation in the pool.
+        gpus: number of devices.
+        memory_mib: memory, summed over the devices.
+        cores: compute share of each device in percent.
+        devices: UUIDs of the devices.
+        command: the program and its arguments.
+        made_at: time of the grant in seconds since the epoch.
+        ends_in_s: seconds until the lease ends unless it is renewed.
+        reserved: True for a reservation.
+        processes: number of server processes of the lease, including the parent of its workers.
+        sessions: connections of programs.
+    """
 
     id: str
     token: str
@@ -120,7 +153,15 @@ class LeaseViews(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LeaseGrant(msgspec.Struct, kw_only=True, frozen=True):
-    """Reply to a granted request. The key is sent only here."""
+    """Reply to a granted request. The secret key of the lease is in no other reply.
+
+    Args:
+        id: ID of the lease.
+        key: secret with which a program proves that it may use the lease.
+        grace_s: seconds for which the server keeps the lease without a renewal.
+        lease: the lease.
+        warnings: texts for the user.
+    """
 
     id: str
     key: str

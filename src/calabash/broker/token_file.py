@@ -1,7 +1,7 @@
 """Read and write token files, which `server token create` writes and `remote add` reads.
 
-A token file contains a token, the fingerprint of its server's certificate, and optional server addresses. Its holder may use
-the devices, so a file that other users can read is refused.
+A token file contains a token, the fingerprint of its server's certificate, and optional server addresses. A user who
+can read the file can use the devices. A file that other users can read is therefore refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenToken:
-    """Content of a token file. ``certificate`` is the server's fingerprint; ``servers`` are addresses, HOST:PORT."""
+    """Content of a token file.
+
+    Args:
+        token: the token.
+        certificate: fingerprint of the server's certificate.
+        servers: addresses of the server, ``HOST:PORT``.
+    """
 
     token: str = field(repr=False)
     certificate: str

@@ -1,9 +1,9 @@
 """Sign and verify tokens, which state how many devices of a server an account may use.
 
 The server signs its tokens, so it needs no list of valid ones. A token is one line, ``calabash1.CLAIMS.SIGNATURE``: the
-claims as JSON, then an Ed25519 signature of everything before the last dot, both base64url without padding. The claims name
-the server and the signing key. A server signs with its newest key and accepts earlier keys until a date. No I/O: time and
-keys are arguments.
+claims as JSON, then an Ed25519 signature of everything before the last dot, both base64url without padding. The claims
+name the server and the signing key. A server signs with its newest key and accepts earlier keys until a date. No I/O:
+time and keys are arguments.
 """
 
 from __future__ import annotations
@@ -31,8 +31,16 @@ Seconds = Annotated[int, Meta(ge=0, le=1 << 40)]
 class TokenClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Claims of a token.
 
-    ``gpus`` and ``memory_mib`` bound the total that is held at a time with the token; ``memory_mib`` 0 is unlimited. ``cores``
-    is the largest share of one device in percent. Times are seconds since the epoch.
+    Args:
+        server: ID of the server that accepts the token.
+        key: ID of the key that signed it.
+        id: ID of the token.
+        name: account of the token; several tokens may have the same name.
+        gpus: most devices that the token may hold at a time.
+        memory_mib: most memory that the token may hold at a time, over all devices; 0 for no limit.
+        cores: largest compute share of one device in percent.
+        issued: time of issue in seconds since the epoch.
+        expires: end of the token in seconds since the epoch.
     """
 
     server: HexId
@@ -48,7 +56,7 @@ class TokenClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """Public key whose signatures are accepted, until ``ends`` (seconds since the epoch) if that is set."""
+    """Public key whose signatures are accepted until ``ends`` (seconds since the epoch; None for no end)."""
 
     public: bytes
     ends: float | None = None
@@ -63,7 +71,13 @@ def issue(claims: TokenClaims, secret: bytes) -> str:
 def read_token(text: str, *, server: str, keys: Mapping[str, KnownKey], now: float) -> TokenClaims:
     """Verify the server, key and signature of a token and return its claims.
 
-    Expiry and revocation of the token itself are checked by :func:`end_reason`.
+    Does not check whether the token itself has expired or was revoked: see :func:`end_reason`.
+
+    Args:
+        text: the token.
+        server: ID of this server.
+        keys: accepted public keys by their ID.
+        now: seconds since the epoch.
 
     Raises:
         CalabashError: NOT_PERMITTED with the check that failed.

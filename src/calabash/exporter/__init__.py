@@ -1,6 +1,8 @@
 """Prometheus exporter of a pool: a catalogue of metrics, and collectors that read the pool's state at each scrape.
 
-Here live the catalogue (names, types, units, labels, bounds on the number of series), collectors over the pool's typed replies,
-the same figures under the names of other exporters, the scraped page, and dashboards and alert rules made from the catalogue.
-Never here: state of its own, decisions, device access. The reference page is made from the catalogue.
+This package contains the catalogue of metrics (names, types, units, labels, and the largest number of series of each),
+collectors that compute the metrics from the pool's typed replies, the same figures under the names of other exporters,
+the page that Prometheus scrapes, and dashboards and alert rules for the metrics. The reference page of the
+documentation is made from the catalogue. The exporter keeps no state except a count of events, makes no decisions and
+does not access devices.
 """

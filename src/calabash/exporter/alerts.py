@@ -1,8 +1,9 @@
 """Alert rules over the catalogue's metrics, as Prometheus reads them.
 
-A condition that has to last is a condition of the newest figures with a duration in ``for``: Prometheus then counts from the
-first evaluation that sees it. A function over a range, such as ``min_over_time(x[30m])``, would already have a result after
-the first scrape. Every rule reduces the series of several exporters of one pool to one (``once``), so it fires once.
+Some conditions must last for some time before the alert fires. Such a rule compares the newest values, and the time is
+in its ``for``: Prometheus counts from the first evaluation in which the condition is true. A function over a range,
+such as ``min_over_time(x[30m])``, is not used for this, because it has a result after the first scrape already. Several
+exporters may serve one pool. Every rule reduces their series to one (``once``), so it fires only once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ _ALLOCATION = ("node", "tenant", "allocation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert rule: it fires when ``expression`` has had a result for ``lasting``."""
+    """Alert rule: it fires when its expression has had a result for some time.
+
+    Args:
+        name: name of the alert.
+        expression: PromQL expression.
+        lasting: time for which the expression must have a result, as Prometheus writes it: ``5m``.
+        severity: ``critical``, ``warning`` or ``info``.
+        summary: text of the alert; ``$labels`` and ``$value`` are filled in by Prometheus.
+        help: the effect of the condition and the remedy, for the runbook.
+    """
 
     name: str
     expression: str

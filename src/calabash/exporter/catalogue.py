@@ -1,7 +1,8 @@
-"""Catalogue of the exporter's metrics: type, unit, labels, and the bound on the number of series of each.
+"""Catalogue of the exporter's metrics: type, unit, labels, and the largest number of series of each.
 
-Names end in their base unit; ratios are 0 to 1. Labels that identify a device or a slice are on each of its series; labels
-that describe it (model, tenant's command, mode) are only on the ``_info`` series, to be joined.
+Names end in their base unit; ratios are 0 to 1. Labels that identify a device or a slice are on each of its series.
+Labels that describe it (its model or sharing mode, for example) are only on its ``_info`` series; a query joins the
+two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import StrEnum
 
 
 class MetricKind(StrEnum):
-    """Prometheus' metric types, as far as they are used."""
+    """Metric types of Prometheus that the catalogue uses."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -19,7 +20,7 @@ class MetricKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """Object of which a metric has one series each; it bounds the number of series."""
+    """Kind of object for which a metric has a series; the number of such objects limits the number of series."""
 
     POOL = "one"
     DEVICE = "one for each device"
@@ -36,7 +37,16 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
-    """Specification of a metric; ``unit`` is empty for plain counts. The name ends in the unit, counters in ``_total``."""
+    """Specification of a metric.
+
+    Args:
+        name: name, which ends in the unit, and for counters in ``_total``.
+        help: description of the value.
+        scope: kind of object for which there is a series.
+        labels: names of the labels.
+        unit: base unit; "" for plain counts.
+        kind: type of the metric.
+    """
 
     name: str
     help: str

@@ -14,12 +14,13 @@ _WAITING = 'stage="waiting"'
 
 
 def of_pods(metric: PartMetric, selector: str = "", *, over: str = "", suffix: str = "") -> str:
-    """Return the query of a metric with one series for each pod and value of its labels, however many jobs scrape the pod.
+    """Return the query of a metric with one series for each pod, however many jobs scrape the pod.
 
     Args:
+        metric: metric of a program; its own labels are kept, so there is a series for each of their values.
         selector: matchers of labels, without braces.
-        over: a function over time and its range, for example ``rate 5m``; empty for the newest figure.
-        suffix: ``_bucket``, ``_sum`` or ``_count`` of a histogram.
+        over: a function over time and its range, for example ``rate 5m``; "" for the newest value.
+        suffix: ``_bucket``, ``_sum`` or ``_count`` for a histogram; "" for other metrics.
     """
     series = f"{metric.name}{suffix}{{{selector}}}" if selector else f"{metric.name}{suffix}"
     if over:
@@ -30,7 +31,13 @@ def of_pods(metric: PartMetric, selector: str = "", *, over: str = "", suffix: s
 
 
 def quantile(share: float, metric: PartMetric, *by: str) -> str:
-    """Return the query of a quantile of a histogram over the last five minutes, over all pods."""
+    """Return the query of a quantile of a histogram over the last five minutes, over all pods.
+
+    Args:
+        share: the quantile, for example 0.99.
+        metric: the histogram.
+        by: labels that are kept; the quantile is computed for each of their values.
+    """
     labels = ", ".join((*by, "le"))
     return f"histogram_quantile({share}, sum by ({labels}) ({of_pods(metric, over='rate 5m', suffix='_bucket')}))"
 

@@ -1,8 +1,8 @@
-"""Metrics of the pool's devices under the names and labels of NVIDIA's dcgm-exporter, for dashboards that use those.
+"""Metrics of the pool's devices under the names and labels of NVIDIA's dcgm-exporter, for existing dashboards.
 
-Names, units and labels are those of its default counters (``etc/default-counters.csv``). Figures that the pool does not
-know are
-left out. Two more labels name tenant and allocation if one allocation holds the device alone; dcgm-exporter has pods there.
+Names, units and labels are those of its default counters (``etc/default-counters.csv``). Values that the pool does not
+know are left out. If one allocation holds a device alone, two more labels name its tenant and the allocation;
+dcgm-exporter has labels for the pod instead.
 """
 
 from __future__ import annotations

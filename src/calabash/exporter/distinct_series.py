@@ -6,15 +6,17 @@ from calabash.exporter.catalogue import MetricKind, MetricSpec
 
 
 def once(spec: MetricSpec, selector: str = "", *, by: tuple[str, ...] = (), over: str = "") -> str:
-    """Return the query of a metric with the labels of the catalogue only.
+    """Return the query of a metric with the labels of the catalogue only; for a histogram, of its buckets.
 
-    ``instance``, ``job`` and other labels of the scrape are dropped. Of several series with equal labels the highest figure
-    counts, so that a second exporter whose reading is older does not add to the first. Of a histogram the buckets are meant.
+    Labels that Prometheus adds at the scrape, such as ``instance`` and ``job``, are dropped. If a pool has several
+    exporters, several series then have equal labels. The highest of their values is used; their sum would count the
+    pool twice.
 
     Args:
+        spec: the metric.
         selector: matchers of labels, without braces.
-        by: labels to keep; those of the catalogue where none is named.
-        over: a function over time and its range, for example ``rate 5m``; empty for the newest figure.
+        by: labels to keep; () keeps all labels of the catalogue.
+        over: a function over time and its range, for example ``rate 5m``; "" for the newest value.
     """
     is_histogram = spec.kind is MetricKind.HISTOGRAM
     name = f"{spec.name}_bucket" if is_histogram else spec.name

@@ -1,4 +1,4 @@
-"""Dashboards in Grafana's JSON format, from ``panels``."""
+"""Convert the dashboards of ``panels`` to Grafana's JSON format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = 24
 
 
 def grafana(board: Dashboard) -> dict[str, Any]:
-    """Return a dashboard as Grafana imports it; the user chooses its data source there."""
+    """Return a dashboard in the form that Grafana imports; the user chooses the data source in Grafana."""
     return {
         "uid": board.name,
         "title": board.title,
@@ -55,7 +55,7 @@ def _variable(label: str, metric: str) -> dict[str, Any]:
 
 
 def _placed(panels: tuple[Panel, ...]) -> list[dict[str, Any]]:
-    """Return the panels with their positions: row by row, each row as high as its highest panel."""
+    """Return the panels with their positions in the grid: from left to right, each row as high as its highest panel."""
     found: list[dict[str, Any]] = []
     x = y = height = 0
     for number, panel in enumerate(panels, start=1):

@@ -1,7 +1,7 @@
-"""Metrics of the pool's devices and slices under the names of HAMi's exporters, for dashboards that use those.
+"""Metrics of the pool's devices and slices under the names of HAMi's exporters, for existing dashboards.
 
-Names and units are those of HAMi 2.10 (``cmd/scheduler/metrics.go``, ``cmd/vGPUmonitor/metrics.go``). A pool has no pods: the
-tenant stands for the namespace, the allocation for the pod, the program's user for the container.
+Names and units are those of HAMi 2.10 (``cmd/scheduler/metrics.go``, ``cmd/vGPUmonitor/metrics.go``). A pool has no
+pods: the tenant stands for the namespace, the allocation for the pod, the program's user for the container.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SLICE = ("node", "device_uuid", "device_index", "namespace", "pod", "container"
 
 
 def hami_families(reading: PoolReading) -> Iterator[Family]:
-    """Yield the families of devices, then those of slices."""
+    """Yield the metric families of devices, then those of slices."""
     yield from _devices(reading)
     yield from _slices(reading)
 

@@ -1,4 +1,4 @@
-"""Families of the catalogue from one reading of the pool."""
+"""Compute the metric families of the catalogue from one reading of the pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNEXPLAINED = "queued"
 
 
 def families(reading: PoolReading) -> Iterator[Family]:
-    """Yield all metrics of a pool that answered, in the catalogue's order within each kind."""
+    """Yield all metric families of a pool that answered, in the order of the catalogue for each kind of object."""
     yield from _of_pool(reading)
     yield from _of_devices(reading)
     yield from _of_slices(reading)
@@ -31,7 +31,10 @@ def families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _affected(reading: PoolReading) -> list[Row]:
-    """Return a row for each cause in OVN with the number of affected VPCs; no rows for a pool without VPCs."""
+    """Return a row for each part of OVN that can fail, with the number of VPCs affected by it; [] without VPCs.
+
+    Parts that work have a row with 0.
+    """
     told = Counter(
         condition.reason for vpc in reading.vpcs for condition in vpc.status.conditions if condition.kind is READY
     )
@@ -73,7 +76,10 @@ def _of_devices(reading: PoolReading) -> Iterator[Family]:
 
 
 def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, replies.SliceUseView]]:
-    """Yield every held slice with its allocation. Instances of one device in one allocation are one slice: see ``joined``."""
+    """Yield every held slice with its allocation.
+
+    An allocation may hold several MIG instances of one device. They are yielded as one slice: see ``joined``.
+    """
     for allocation in reading.allocations:
         if allocation.state != PENDING:
             for part in joined(allocation.slices):
@@ -81,7 +87,10 @@ def slices(reading: PoolReading) -> Iterator[tuple[replies.AllocationView, repli
 
 
 def joined(parts: Sequence[replies.SliceUseView]) -> list[replies.SliceUseView]:
-    """Return one slice for each device, with the sums over its instances, because labels must identify a series."""
+    """Return one slice for each device, with the sums over the MIG instances of the device.
+
+    Several instances of one device would have the same labels, and the labels must identify a series.
+    """
     found: dict[str, replies.SliceUseView] = {}
     for part in parts:
         before = found.get(part.device)

@@ -1,4 +1,4 @@
-"""Text of one scrape: a reading of the pool in Prometheus' format."""
+"""Page that Prometheus scrapes: the state of the pool as metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsPage:
-    """Page of metrics. Safe for threads: one reads the pool, the others wait for its result.
+    """Page of metrics. Safe for threads: one thread reads the pool, and the others wait for its result.
 
     Args:
-        reader: the pool.
-        compatible: names of ``COMPATIBLE`` that are served beside our own.
+        reader: reads the state of the pool.
+        compatible: other exporters whose metric names are served in addition; keys of ``COMPATIBLE``.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class MetricsPage:
         self._text = b""
 
     def text(self) -> bytes:
-        """Return the page, at most ``FRESH_S`` old; if the pool cannot be read, the page has only ``calabash_up`` 0."""
+        """Return the page, at most FRESH_S seconds old.
+
+        If the pool cannot be read, the page has only the metric ``calabash_up`` with value 0.
+        """
         with self._lock:
             if self._clock() - self._read_at_s >= FRESH_S:
                 self._text = exposition(self._collect())

@@ -1,7 +1,8 @@
-"""Content of the dashboards: titles and queries over the catalogue's metrics, independent of a dashboard's format.
+"""Content of the dashboards: titles and queries over the catalogue's metrics, in no particular dashboard format.
 
-A pool may be scraped more than once: by two exporters for availability, or by two jobs of one Prometheus. Its series then
-differ in ``instance`` and ``job`` alone. Every query reduces these to one series with ``once``, before it adds or divides.
+A pool may be scraped more than once: by two exporters for availability, or by two jobs of one Prometheus. Its series
+then differ in ``instance`` and ``job`` alone. Every query reduces these to one series with ``once``, before it adds or
+divides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from calabash.exporter.distinct_series import once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A PromQL expression; ``legend`` names its series by their labels in double braces."""
+    """A PromQL expression; ``legend`` is the name of its series, with labels in double braces: ``{{node}}``."""
 
     expression: str
     legend: str = ""
@@ -23,7 +24,16 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A panel. ``unit`` is Grafana's name of the unit; ``shape`` the type of panel; ``width`` is of 24."""
+    """Panel of a dashboard.
+
+    Args:
+        title: title.
+        queries: its series.
+        unit: Grafana's name of the unit.
+        shape: Grafana's type of panel: ``timeseries``, ``stat``, ``gauge`` or ``table``.
+        width: width in columns; a dashboard has 24.
+        text: description.
+    """
 
     title: str
     queries: tuple[Query, ...]
@@ -35,7 +45,16 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """A dashboard: ``variables`` are labels that filter it, each with the metric that has its values."""
+    """Dashboard with its panels.
+
+    Args:
+        name: identifier.
+        title: title.
+        text: description.
+        panels: panels from left to right and from top to bottom.
+        variables: labels by which the user can filter, each with the metric from which Grafana reads the label's
+            values.
+    """
 
     name: str
     title: str
@@ -56,7 +75,10 @@ _TENANT = f'{_NODE}, tenant=~"$tenant"'
 
 
 def _sum(labels: str, spec: MetricSpec, selector: str = _NODE) -> str:
-    """Return the sum of a metric over all labels but some. A slice whose allocation changes its queue counts once."""
+    """Return the query of the sum of a metric, with one series for each value of ``labels``.
+
+    When an allocation changes its queue, its slice has a series for both queues for some minutes; it is counted once.
+    """
     by = _HELD if spec.scope is Scope.SLICE else ()
     return f"sum by ({labels}) ({once(spec, selector, by=by)})"
 

@@ -1,7 +1,8 @@
-"""Metrics of queues, whose ``sum()`` counts every device and every request once.
+"""Metrics of queues, such that ``sum()`` over queues counts every device and every request once.
 
-The pool reports for a parent queue the amounts of it and its child queues. A series has the amounts of the queue alone, so the
-sum over any set of queues is right, and the sum over a queue and its descendants equals the pool's figure.
+For a parent queue, the pool reports the amounts of the queue and its child queues together. The series of a queue has
+the amounts of that queue alone. The sum over any set of queues is therefore right, and the sum over a queue and its
+descendants equals the amount that the pool reports.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def queue_families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _wait_times(reading: PoolReading, leaves: Sequence[str]) -> list[Histogram]:
-    """Return the waiting times of all queues without child queues, and of all queues with requests.
+    """Return histograms of the waiting times, for all leaf queues and for other queues that had requests.
 
-    A queue without data has zeros: a series that begins with 1 shows no increase.
+    A queue that had no request yet has a histogram with zeros. Prometheus computes rates from increases, and a series
+    that begins with 1 has no increase.
+
+    Args:
+        reading: state of the pool.
+        leaves: names of the queues without child queues.
     """
     bounds = tuple(reading.counters.wait_bounds_s)
     if not bounds:
@@ -60,7 +66,7 @@ def _wait_times(reading: PoolReading, leaves: Sequence[str]) -> list[Histogram]:
 
 
 class _QueueTree:
-    """Tree of the queues of a reading. The parent of a queue need not be in it."""
+    """Tree of the queues of a reading. A queue whose parent is missing in the reading is treated as a root."""
 
     def __init__(self, queues: Sequence[QueueView]) -> None:
         self._queues = {q.name: q for q in queues}
@@ -85,8 +91,11 @@ class _QueueTree:
     def own(self, amount: Callable[[QueueView], float]) -> dict[str, float]:
         """Return each queue's amount without those of its child queues.
 
-        Child queues may have more than their parent where an amount is a setting: a guarantee. Nothing is then left of the
-        parent's own.
+        A guarantee is a setting, so the guarantees of child queues may add up to more than that of their parent. The
+        parent's own amount is then 0.
+
+        Args:
+            amount: returns the amount of a queue that includes its child queues.
         """
         found: dict[str, float] = {}
 

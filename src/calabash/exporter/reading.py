@@ -1,4 +1,4 @@
-"""Reading of the pool for one scrape: its typed replies, bounded in number."""
+"""Read the state of the pool for one scrape, with a bounded number of requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PENDING = "pending"  # state of a waiting request
 
 
 class PoolSource(Protocol):
-    """API of a pool: the client of its Unix socket, or of a server."""
+    """Client of the API of a pool, through its Unix socket or over the network."""
 
     def get(self, path: str) -> Any: ...
     def items(self, path: str) -> list[Any]: ...
@@ -29,7 +29,10 @@ class PoolSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReading:
-    """State of a pool at one moment. ``events`` counts the events since the reader was made, by kind and reason."""
+    """State of a pool at one moment.
+
+    ``events`` has the number of events since the exporter started, by their kind and reason.
+    """
 
     status: replies.Status
     devices: list[replies.DeviceView]
@@ -42,7 +45,7 @@ class PoolReading:
 
 
 class Reader:
-    """Reader of a pool; between two scrapes it keeps only the count of events."""
+    """Reads the state of a pool; between two scrapes it keeps only the number of events."""
 
     def __init__(self, pool: PoolSource) -> None:
         self._pool = pool
@@ -53,8 +56,8 @@ class Reader:
         """Read the state of the pool.
 
         Raises:
-            CalabashError: the pool does not answer.
-            msgspec.ValidationError: a reply has an unknown form.
+            CalabashError: if the pool does not answer.
+            msgspec.ValidationError: if a reply has an unknown form.
         """
         status = msgspec.convert(self._pool.get("/v1/status"), replies.Status)
         devices = msgspec.convert(self._pool.get("/v1/devices"), replies.DeviceList).items
@@ -83,7 +86,11 @@ class Reader:
             return NO_COUNTERS
 
     def _count_events(self) -> None:
-        """Count the events since the last scrape. The first scrape skips all earlier events."""
+        """Count the events since the last scrape.
+
+        At the first scrape, the events that the pool has recorded so far get the count 0, so that later increases are
+        seen.
+        """
         after = self._last or 0
         for _ in range(EVENT_PAGES_MAX):
             path = f"/v1/events?after={after}&limit={_EVENTS_AT_ONCE}"

@@ -1,6 +1,7 @@
-"""HTTP server of the scraped page: ``GET /metrics`` and nothing else, every wait bounded, few connections at once.
+"""HTTP server of the page that Prometheus scrapes, ``GET /metrics``, and of ``/healthz``.
 
-A scraper sends a bearer token if one is required. The protocol is h11's; a connection serves one request.
+Every wait has a timeout, and the number of connections is small. A scraper sends a bearer token if the settings require
+one. HTTP is parsed by the library h11; a connection serves one request.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ HEAD_BYTES_MAX = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Address to listen on, and the bearer token that readers must send; without a token, every reader is permitted."""
+    """Address to listen on and the conditions for access.
+
+    Args:
+        host: address to listen on.
+        port: TCP port; 0 for any free port.
+        token: bearer token that clients must send; "" permits every client.
+        tls: TLS context; None for plain HTTP.
+    """
 
     host: str
     port: int
@@ -41,7 +49,7 @@ class Listening:
 
 
 class MetricsServer:
-    """Server of a page until it is cancelled."""
+    """HTTP server of a page of metrics, between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, page: MetricsPage, listening: Listening) -> None:
         self._page = page
@@ -110,7 +118,12 @@ class MetricsServer:
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[h11.Connection, h11.Request]:
-    """Read the head of one request; a body is not read. Raises the errors that ``_serve`` ignores."""
+    """Read the head of one request; a body is not read.
+
+    Raises:
+        EOFError: if the client closes the connection before the head is complete.
+        h11.RemoteProtocolError: if the request is not valid HTTP.
+    """
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
     while True:
         event = connection.next_event()

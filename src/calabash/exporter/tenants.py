@@ -1,7 +1,7 @@
 """Metrics of tenants: guarantees, held amounts, waiting requests and spending.
 
-A tenant's own users may create projects, so the number of projects with series is bounded: a tenant with a thousand projects
-makes Prometheus no larger than one with fifty.
+A tenant's own users may create any number of projects. Only the first PROJECTS_MAX projects of each tenant have series,
+so that the memory of Prometheus does not depend on the users.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def tenant_families(reading: PoolReading) -> Iterator[Family]:
 
 
 def _money(node: str, tenant: str, text: str) -> Iterator[Row]:
-    """Yield one row with the amount of money, none if the text is empty."""
+    """Yield one row with the amount of money in the text, for example ``12.50 EUR``; no row if the text is empty."""
     try:
         money: Money = parse_money(text)
     except CalabashError:

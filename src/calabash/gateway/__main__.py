@@ -1,8 +1,8 @@
 """Entry point of the gateway process (``python -I -m calabash.gateway``), which the pool starts.
 
-Reads its order from standard input, takes over the listening descriptor, reads files that only its first user may read (a
-TLS key), drops its privileges, and serves until it gets a signal or standard input ends, which means that the pool has
-ended.
+The pool starts the process with its own user, passes it a listening socket, and writes an order with the settings to
+its standard input. The process first reads the files that only this user may read, such as a TLS key. It then drops its
+privileges and serves until it gets a signal or standard input ends. Standard input ends when the pool has ended.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def main() -> int:
 
 
 async def _warm_up(application: Application, gateway: Gateway) -> None:
-    """Make some requests that need no pool, so that all modules are imported while their files can still be read."""
+    """Send some requests to the application, so that all modules are imported before privileges are dropped.
+
+    Their files may not be readable afterwards. The requests need no answer of the pool.
+    """
     for path in WARM_UP_PATHS:
 
         async def body() -> Message:
@@ -79,7 +82,7 @@ async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
 
 
 def _stop_at_end_of_input(server: uvicorn.Server) -> None:
-    """Stop the server: standard input becomes readable only when it has ended, as nothing is sent after the order."""
+    """Stop the server. Called when standard input is readable, which means its end: the pool writes only the order."""
     asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
     server.should_exit = True
 

@@ -26,11 +26,11 @@ class Gateway:
         hosts: host names under which the gateway may be reached.
         static: static files.
         settings: settings of the console.
-        requests: rate limit of requests by token, session or peer.
-        user_requests: rate limit of requests by user, over all its tokens.
-        refusals: rate limit of refused credentials by peer.
-        sessions: keys and proofs of sessions.
-        principals: users of tokens.
+        requests: rate limit of requests for each token, session or peer (a local user or an address).
+        user_requests: rate limit of requests for each user, over all tokens of the user.
+        refusals: rate limit of refused credentials for each peer.
+        sessions: derives the keys of console sessions and verifies the proofs of requests.
+        principals: cache of the users of tokens.
         oidc: login at an OpenID Connect provider, if configured.
     """
 
@@ -49,6 +49,11 @@ class Gateway:
     @classmethod
     def from_settings(cls, settings: ConsoleSettings, pool: PoolStreams, *, credential: str) -> Gateway:
         """Return a gateway to the pool.
+
+        Args:
+            settings: settings of the console.
+            pool: client of the pool.
+            credential: credential that the pool has created for this gateway.
 
         Raises:
             CalabashError: BAD_FILE if a file of the provider's settings cannot be read.

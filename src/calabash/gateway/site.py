@@ -1,8 +1,7 @@
 """HTTP handlers of the console's pages and forms, made from the declarations in ``calabash.gateway.web``.
 
-A browser that opens a page gets a shell without data. Its script then requests the page's content with a proof of its
-session
-(``calabash.gateway.sessions.store``) and shows it.
+A browser that opens a page gets an empty page (the shell) with a script. The script requests the content of the page
+with a proof of its session (``calabash.gateway.sessions.store``) and shows it.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Site:
         )
 
     async def login_page(self, request: Seen) -> Response[str]:
-        """Return the login page. The code of a login link is behind the #, which browsers do not send."""
+        """Return the login page. Its script reads the code of a login link, which is after the ``#`` of the URL."""
         if numeric := _numeric_address(request):
             return redirect(numeric)
         oidc = self._oidc.name if self._oidc else ""
@@ -143,7 +142,7 @@ class Site:
         )
 
     def _session(self, request: Seen) -> str:
-        """Return the session of the request. Raises SignedOutError for a request without one."""
+        """Return the session ID of the request. Raises SignedOutError for a request without a valid session."""
         session = session_of(request.scope)
         if not session:
             raise SignedOutError("the request belongs to no session of this console", reason=Reason.NOT_AUTHENTICATED)
@@ -159,7 +158,10 @@ class Site:
         )
 
     def _shell(self, request: Seen) -> Response[str]:
-        """Return the shell page, after a redirect to the IP address if the request used a host name without TLS."""
+        """Return the empty page whose script requests the content, or a redirect to the same page under the IP address.
+
+        A page that was opened under ``localhost`` without TLS is redirected: it cannot have a session.
+        """
         if numeric := _numeric_address(request):
             return redirect(numeric)
         return self.html("shell.html", request, {"page": {"title": "Console", "section": ""}})
@@ -171,7 +173,14 @@ class Site:
         shown: Mapping[str, Any],
         status: int = 200,
     ) -> Response[str]:
-        """Render a template with the values that every page has and those in ``shown``."""
+        """Render a template.
+
+        Args:
+            template: file name of the template.
+            request: the request.
+            shown: values for the template, in addition to those that every page has.
+            status: HTTP status of the reply.
+        """
         every = {
             "static": self._gateway.static.url,
             "clock": self._gateway.sessions.clock(),
@@ -185,7 +194,7 @@ class Site:
         return Response(render(self._templates, template, {**every, **shown}), media_type=HTML, status_code=status)
 
     def _failed(self, request: Seen, error: Exception) -> Response[Any]:
-        """Return the error as a page, or as JSON for a request of a script or program."""
+        """Return the error as an HTML page, or as JSON if a script or program has sent the request."""
         status, failure = _status_and_error(error)
         if request.query_params.get("format") == "json" or (not _opened(request) and not session_of(request.scope)):
             content = {"reason": str(failure.reason), "message": failure.message, "hint": failure.hint}
@@ -202,7 +211,10 @@ def _opened(request: Seen) -> bool:
 
 
 def _numeric_address(request: Seen) -> str:
-    """Return the same page under an IP address, empty if the request is for one or for a name that TLS proves."""
+    """Return the URL of the same page under the IP address of the server.
+
+    Returns "" if no redirect is needed: the request uses TLS, or the host is not ``localhost``.
+    """
     if request.scope["scheme"] == "https":
         return ""
     host, server = request.headers.get("host", ""), request.scope.get("server") or ("", 0)

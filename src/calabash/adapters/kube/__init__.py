@@ -1,8 +1,8 @@
 """Access to the Kubernetes API server: object types, a client, and caches kept by list and watch.
 
-``objects`` has the fields of objects that the product uses, ``protocol`` the interface of a client, ``http`` the client
-over
-HTTP with its credentials, and ``mirror`` the caches. The meaning of an object for placement is decided elsewhere.
+The package ``objects`` has the types of objects with the fields that the product uses, ``protocol`` the interface of a
+client, ``http`` the client over HTTP with its credentials, and ``mirror`` the caches. This package does not interpret
+objects: their meaning for placement is decided in other packages.
 """
 
 from calabash.adapters.kube.errors import Expired, KubeError, UnreadableObject, is_final, status_of

@@ -41,7 +41,7 @@ class KubeError(CalabashError):
 def is_final(error: CalabashError) -> bool:
     """Return True if the API server would refuse the same call again.
 
-    False for errors that may pass: the API server is down or busy, the object was changed, or is missing.
+    False for temporary errors: the API server is down or busy, or the object was changed in the meantime or is missing.
     """
     return error.reason not in (Reason.API_DOWN, Reason.CONFLICT, Reason.NOT_FOUND)
 
@@ -52,28 +52,31 @@ def status_of(error: CalabashError) -> int:
 
 
 class Expired(KubeError):  # noqa: N818 - the word of the API server
-    """The resource version is older than the API server's history: list again."""
+    """Error for a resource version that is older than the API server's history.
+
+    The caller must list the objects again.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.CONFLICT, status=410, cause="Expired")
 
 
 class UnreadableObject(KubeError):  # noqa: N818 - what it is about
-    """An object's shape is not allowed by the type of its kind. The same call gives the same error."""
+    """Error for an object that does not fit the type of its kind. The same call gives the same error again."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.BAD_REQUEST)
 
 
 class AnswerTooLarge(KubeError):  # noqa: N818 - what it is about
-    """The answer exceeds the caller's limit of bytes. A list can be read in smaller pages."""
+    """Error for an answer that has more bytes than the caller allows. A list can be read in smaller pages."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.TOO_LARGE)
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """Cause within a refusal."""
+    """One of the causes of a refusal, with the field that it is about ("" for none)."""
 
     reason: str = ""
     message: str = ""

@@ -20,7 +20,7 @@ class SkippedObject:
     Args:
         kind: the requested kind.
         namespace, name, uid, resource_version: from the object's metadata; "" where they cannot be read.
-        error: why the object cannot be read.
+        error: reason why the object cannot be decoded.
     """
 
     kind: Kind[Any]
@@ -73,8 +73,7 @@ class Watch(Protocol[T]):
     """Open watch. Iterating blocks and ends when the API server ends the watch: begin a new one at the last version.
 
     Raises ``Expired`` if that version is too old, KubeError(API_DOWN) if the connection fails or nothing is received
-    for too
-    long, not even a bookmark.
+    for too long, not even a bookmark.
     """
 
     def __iter__(self) -> Iterator[WatchEvent[T]]: ...
@@ -108,8 +107,7 @@ class KubeClient(Protocol):
 
     Raises KubeError: BAD_REQUEST (400, 415, 422), NOT_PERMITTED (401, 403), NOT_FOUND (404, unless stated otherwise),
     CONFLICT (409), API_DOWN (429, 5xx, no connection). Calls refused for overload (429 with Retry-After) are repeated
-    within
-    their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
+    within their time-out; a GET or PATCH whose idle connection turns out to be closed is repeated once.
     """
 
     def within(self, timeout_s: float) -> KubeClient:
@@ -148,7 +146,10 @@ class KubeClient(Protocol):
         label_selector: str = "",
         field_selector: str = "",
     ) -> Watch[T]:
-        """Watch for events after ``resource_version``, with bookmarks. Raises as the iteration of ``Watch`` does."""
+        """Watch for events after ``resource_version``, with bookmarks.
+
+        Raises the same errors as the iteration of :class:`Watch`.
+        """
         ...
 
     def create(self, kind: Kind[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:
@@ -170,17 +171,32 @@ class KubeClient(Protocol):
         """Patch an object and return it.
 
         Args:
-            body: with ``metadata.resourceVersion`` only this version is patched (else CONFLICT), with ``metadata.uid``
-                only this
-                object. For ``apply`` all fields of the manager; apiVersion, kind and name are filled in.
-            style: ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for built-in kinds.
+            kind: kind of the object.
+            name: name of the object.
+            namespace: its namespace; "" for a cluster-scoped kind.
+            body: the patch. If it has ``metadata.resourceVersion`` or ``metadata.uid``, an object with another version
+                or UID is not patched, and CONFLICT is raised. For ``apply``, the body has all fields that the field
+                manager sets; apiVersion, kind and name are filled in.
+            style: kind of patch. ``apply`` is server-side apply and needs ``field_manager``; ``strategic`` is only for
+                built-in kinds.
+            subresource: subresource to patch, such as ``status``; "" for the object itself.
+            field_manager: name of the program that owns the fields, for server-side apply.
+            force: True to take over fields that another field manager owns.
         """
         ...
 
     def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", grace_s: int | None = None
     ) -> bool:
-        """Delete the object, with ``uid`` only this one; return False if it does not exist or another has its name."""
+        """Delete an object; return False if there is no such object.
+
+        Args:
+            kind: kind of the object.
+            name: name of the object.
+            namespace: its namespace; "" for a cluster-scoped kind.
+            uid: UID that the object must have; an object of the same name with another UID is not deleted. "" for any.
+            grace_s: grace period in seconds; None for the object's own.
+        """
         ...
 
     def bind(

@@ -1,12 +1,10 @@
 """Scan JSON texts without recursion, and repair parts that a strict decoder refuses.
 
 Users can store any JSON value in some fields of an object (opaque parameters of claims, status data of drivers), and
-the API
-server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a value, and
-refuses
-lone surrogates and numbers beyond its range. One such object in a page makes the whole page unreadable. The functions
-here
-use regular expressions and counters instead of recursion, so that their stack is constant and their time linear.
+the API server returns it as it was written. msgspec recurses for each level of nesting, also where it only skips a
+value, and refuses lone surrogates and numbers beyond its range. One such object in a page makes the whole page
+unreadable. The functions here use regular expressions and counters instead of recursion, so that their stack is
+constant and their time linear.
 """
 
 from __future__ import annotations
@@ -67,11 +65,10 @@ def elements(text: bytes, at: int) -> Iterator[Span]:
 
 
 def repaired(text: bytes) -> bytes:
-    """Return the JSON value with every part replaced that msgspec refuses for any type.
+    """Return the JSON value in a form that msgspec can decode: values that msgspec refuses for every type are replaced.
 
     Values below ``DEPTH_MAX`` levels and numbers that no 64-bit type holds become null. Lone surrogates and bytes that
-    are not
-    UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError if the text is not JSON.
+    are not UTF-8 become U+FFFD, as Go's decoder reads them. Raises ValueError if the text is not JSON.
     """
     try:
         text.decode()

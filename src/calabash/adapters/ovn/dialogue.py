@@ -1,4 +1,4 @@
-"""OVSDB protocol on one connection to one server: schema, server state, lock, tables, transactions."""
+"""OVSDB protocol on one connection to one server: schema, state of the server, lock, tables and transactions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ _NEVER = "00000000-0000-0000-0000-000000000000"
 
 
 class NotHereError(Exception):
-    """The server is not the leader, or does not have the database now; another may."""
+    """Error: the server is not the leader of its cluster, or does not have the database now.
+
+    Another server may be usable.
+    """
 
 
 @dataclass(slots=True)
 class Told:
-    """Messages received since the last call of ``next``."""
+    """Messages received since the last call of :meth:`Dialogue.next`.
+
+    Args:
+        updates: updates of tables, in order.
+        last: ID of the last transaction in the updates; "" if there are none.
+        locked: True if the lock was granted, False if another client has taken it; None if it is unchanged.
+        answered: transactions whose answers have arrived.
+    """
 
     updates: list[Mapping[str, Any]] = field(default_factory=list)
     last: str = ""
@@ -42,10 +52,12 @@ class Told:
 
 
 class Dialogue:
-    """Connection to a server, used in the thread that made it.
+    """OVSDB protocol on a connection to a server, used only in the thread that created it.
 
     Args:
-        woken: descriptor that becomes readable when there is something to send.
+        wire: the connection.
+        woken: descriptor that becomes readable when another thread has something to send.
+        database: name of the database.
         stop: returns True when the connection is to end.
     """
 
@@ -62,7 +74,14 @@ class Dialogue:
         self.leave = False
 
     def begin(self, wanted: Mapping[str, Sequence[str]], *, leader_only: bool) -> dict[str, dict[str, ColumnType]]:
-        """Return the types of the wanted columns that the database has. Raises NotHereError, LostError, CalabashError."""
+        """Read the schema and the state of the server; return the types of the wanted columns that the database has.
+
+        Args:
+            wanted: names of columns by table.
+            leader_only: True to accept only the leader of a clustered database.
+
+        Raises NotHereError, LostError, CalabashError.
+        """
         self._leader_only = leader_only
         state = tables_of(self._ask("get_schema", [_SERVER]))
         columns = [c for c in ("name", "model", "connected", "leader", "schema") if c in state["Database"]]
@@ -95,7 +114,9 @@ class Dialogue:
     ) -> tuple[bool, str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
         """Monitor the tables: all rows, or the changes since transaction ``last`` if the server still has them.
 
-        Returns True if these are changes only, the last transaction, and the updates.
+        Returns:
+            True if the updates are only the changes since ``last``, False if they have all rows; the ID of the last
+            transaction; and the updates by table and row.
         """
         request = {table: [{"columns": list(columns)}] for table, columns in types.items()}
         found, known, updates = self._ask(
@@ -104,17 +125,20 @@ class Dialogue:
         return bool(found), str(known), updates
 
     def transact(self, pending: Pending) -> None:
-        """Send a transaction; ``next`` returns its answer."""
+        """Send a transaction; :meth:`next` returns it when its answer has arrived."""
         number = next(self._ids)
         self._asked[number] = pending
         self._wire.send({"method": "transact", "params": [self._database, *pending.operations], "id": number})
 
     def outstanding(self) -> list[Pending]:
-        """Return the sent transactions whose answers ``next`` has not returned."""
+        """Return the sent transactions that :meth:`next` has not returned yet, for example because no answer came."""
         return [*self._told.answered, *self._asked.values()]
 
     def next(self) -> Told:
-        """Wait until messages have arrived or are to be sent, and return them. Raises NotHereError, LostError."""
+        """Wait until messages have arrived or another thread has something to send; return the received messages.
+
+        Raises NotHereError, LostError.
+        """
         if not self._told.anything:
             now = time.monotonic()
             self._receive(max(self._wire.heard_s + SILENT_S, now + POLL_S))

@@ -16,9 +16,9 @@ class BrokenStreamError(Exception):
 class Messages:
     """Buffer of received text that is not decoded yet.
 
-    Decoding is tried only when a message may have ended, and in C code, so that a database of ten thousand rows takes
-    tenths of
-    a second.
+    The stream has no delimiters, so the end of a message is found by decoding it. This is tried only when the received
+    text may end a message. The decoder is C code. A message with a database of ten thousand rows then takes tenths of a
+    second.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,8 @@ class Messages:
     def fed(self, chunk: bytes) -> list[dict[str, Any]]:
         """Add a chunk and return the messages that are complete now. Raises BrokenStreamError.
 
-        A chunk is all that could be received at that moment.
+        The caller must pass all bytes that could be received at that moment as one chunk, so that few attempts to
+        decode are made.
         """
         try:
             part = self._text.decode(chunk)

@@ -14,7 +14,11 @@ OURS = ("cb-", "cb:", "cb.")  # prefixes of names of switches, routers and group
 
 
 class OwnedRows:
-    """Index over a replica of the northbound database. Not locked."""
+    """Index over a replica of the northbound database: rows by owner, and by table and key. Not safe for threads.
+
+    The owner of a row is a VPC or the platform; its name is stored in the row's ``external_ids``. The key identifies
+    the row within its table: its name, or another key in ``external_ids``.
+    """
 
     def __init__(self) -> None:
         self._of_owner: dict[str, dict[RowId, str]] = {}
@@ -43,7 +47,11 @@ class OwnedRows:
         return self._of_owner.get(owner, {})
 
     def row(self, ref: Ref) -> RowId | None:
-        """Return the row with this key (of several the lowest UUID), or the owned row with this UUID, or None."""
+        """Return the row to which a reference refers; None if there is none.
+
+        A reference has the key of a row, or the UUID of an owned row. If several rows have the same key, the one with
+        the lowest UUID is returned.
+        """
         found = self._of_ref.get(ref)
         if found:
             return min(found)
@@ -55,7 +63,11 @@ class OwnedRows:
         return self._unmarked.get(ref)
 
     def ref(self, row: RowId, table: str) -> Ref:
-        """Return the reference to a row by its key; by UUID for a foreign row, or the second with its key."""
+        """Return the reference to a row, by its key.
+
+        The reference is by UUID if the row does not belong to the product, or if another row has the same key and a
+        lower UUID.
+        """
         known = self._refs.get(row)
         if known is None:
             return Ref(table, row)

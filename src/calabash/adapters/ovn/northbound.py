@@ -39,9 +39,11 @@ class Northbound:
     """Client of the northbound database.
 
     Args:
-        remotes: its servers.
-        lock: name of the writer's lock; "" for readers.
-        touched: called with the owners of rows in which an owned column has changed; must not block.
+        remotes: addresses of its servers.
+        lock: name of the lock that only one writer can hold; "" for readers.
+        credentials: TLS files, for ``ssl:`` servers.
+        touched: called with the owners of rows whose columns were changed, if the product writes these columns; must
+            not block.
         synchronized: called after each (re)connection, when all rows are known; must not block.
     """
 
@@ -71,7 +73,10 @@ class Northbound:
             return self._owned.owners()
 
     def actual(self, owner: str) -> Rows:
-        """Return the rows of a VPC or of PLATFORM with the owned columns. A second row of a key is under its UUID."""
+        """Return the rows of a VPC or of PLATFORM, with the columns that the product writes.
+
+        If several rows have the same key, the first one is returned under the key, and the others under their UUIDs.
+        """
         with self.session.reading() as replica:
             found: dict[Ref, Mapping[str, Value]] = {
                 self._owned.ref(row, table): self._shown(replica, table, replica.tables[table][row])
@@ -95,9 +100,12 @@ class Northbound:
         """Apply all changes or none, in one transaction that also increments ``nb_cfg``; return its new value.
 
         Args:
-            revisions: revision of the network store for the VPCs of the changes; written to the routers among them.
+            changes: the changes.
+            revisions: revision of the network store by VPC, which is written to the router of the VPC if there is one.
+            timeout_s: longest time to wait for the answer.
 
-        Raises CalabashError: BAD_REQUEST and UNSUPPORTED for what cannot be written, CONFLICT, UNREACHABLE, TIMEOUT as
+        Raises CalabashError: BAD_REQUEST or UNSUPPORTED if a change cannot be written, CONFLICT, UNREACHABLE or TIMEOUT
+        as
             ``Session.transact``.
         """
         ours = [change for change in changes if change.row != GLOBAL]
@@ -124,11 +132,14 @@ class Northbound:
         return int(results[-1]["rows"][0]["nb_cfg"])
 
     def beat(self, *, timeout_s: float = 10.0) -> int:
-        """Increment only ``nb_cfg``, so that live hosts show that they follow; return the new value."""
+        """Increment ``nb_cfg`` without other changes, and return the new value.
+
+        Live hosts then report the new value, which shows that they still follow the database.
+        """
         return self.apply((), timeout_s=timeout_s)
 
     def counts(self) -> tuple[int, int]:
-        """Return ``nb_cfg`` and ``sb_cfg``: the requested count, and the count that northd has carried out."""
+        """Return the numbers of the last change (``nb_cfg``) and of the last one that northd handled (``sb_cfg``)."""
         with self.session.reading() as replica:
             for row in replica.tables.get("NB_Global", {}).values():
                 return int(row["nb_cfg"]), int(row["sb_cfg"])
@@ -145,7 +156,7 @@ class Northbound:
         return self._told_of_all(GATEWAYS)
 
     def resting(self) -> tuple[str, ...]:
-        """Return the gateway hosts that are out of service, in their order."""
+        """Return the gateway hosts that are out of service, in the order in which they are stored."""
         return self._told_of_all(RESTING)
 
     def _told_of_all(self, key: str) -> tuple[str, ...]:
@@ -155,13 +166,13 @@ class Northbound:
             return tuple(name for name in names.split(",") if name)
 
     def closed(self) -> ClosedBackends:
-        """Return the load balancer backends that were closed when the rows were written."""
+        """Return the load balancer backends that got no new connections when the rows were written."""
         with self.session.reading() as replica:
             rows = replica.tables.get("Load_Balancer", {}).values()
             return parse_closed(str(row["external_ids"].get(CLOSED, "")) for row in rows)
 
     def gateway_orders(self) -> dict[str, tuple[str, ...]]:
-        """Return for each owned router port with gateway hosts these hosts, highest priority first."""
+        """Return the gateway hosts of each router port of the product that has any, highest priority first."""
         found = {}
         with self.session.reading() as replica:
             chassis = replica.tables.get("Gateway_Chassis", {})
@@ -173,7 +184,10 @@ class Northbound:
         return found
 
     def ports_up(self, vpc: str) -> frozenset[str]:
-        """Return the names of the VPC's ports that a host has bound; OVN keeps reporting those of a dead host."""
+        """Return the names of the VPC's ports that a host has bound.
+
+        OVN also reports the ports of a host that has died.
+        """
         with self.session.reading() as replica:
             ports = replica.tables.get("Logical_Switch_Port", {})
             return frozenset(
@@ -229,7 +243,7 @@ def _router(vpc: str) -> Ref:
 
 
 def _differ(table: OwnedTable, before: Row, after: Row) -> bool:
-    """Return True if an owned column differs."""
+    """Return True if a column that the product writes differs."""
     if any(before.get(name) != after.get(name) for name in table.columns if name not in table.shared):
         return True
     return any(

@@ -26,11 +26,12 @@ class SwitchPort:
     """Port of the switch.
 
     Args:
-        name: name of the device.
-        iface_id: the logical port; "" for none.
-        ours: True if ``ensure_port`` made it.
+        name: name of the network device.
+        iface_id: name of OVN's logical port; "" for none.
+        ours: True if :meth:`LocalSwitch.ensure_port` created the port, False if another program did.
         error: why the switch cannot use the device; "" if it can.
-        number: OpenFlow number; 0 until the switch has added it.
+        number: OpenFlow port number; 0 until the switch has added the device.
+        mtu_bytes: MTU of the device; 0 if it is unknown.
         told: ``external_ids`` of the interface.
     """
 
@@ -81,11 +82,14 @@ class LocalSwitch:
         told: Mapping[str, str] | None = None,
         kind: str = "",
     ) -> SwitchPort:
-        """Make the device ``name`` the logical port ``iface_id``, if it is not already.
+        """Connect a network device to a bridge as a logical port of OVN, if it is not connected yet; return the port.
 
         Args:
-            told: further ``external_ids`` of the interface, like ``attached-mac``.
-            kind: type of the interface; "" for a device of the system.
+            name: name of the device.
+            iface_id: name of the logical port.
+            bridge: name of the bridge.
+            told: further ``external_ids`` of the interface, such as ``attached-mac``.
+            kind: type of the interface in Open vSwitch; "" for an existing device of the system.
 
         Raises CalabashError: CONFLICT if another program's port has the name, NOT_FOUND without the bridge, BAD_REQUEST
         if the
@@ -128,7 +132,7 @@ class LocalSwitch:
             self._settled(operations)
 
     def _seen(self, name: str) -> bool:
-        """Wait until the copy of the database has the port. Return False if it does not come in time."""
+        """Wait until the local copy of the database has the port; return False if it does not appear in time."""
         return self.session.wait_for(
             lambda replica: any(port["name"] == name for port in replica.tables["Port"].values()), self._timeout_s
         )

@@ -1,4 +1,4 @@
-"""Transaction that one thread requests and another sends."""
+"""Transaction that one thread requests and the thread of the session sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Pending:
-    """Operations, and their result once ``done`` is set: an answer, or the reason why the connection was lost."""
+    """Operations of a transaction, and their result.
+
+    When the event ``done`` is set, either ``answer`` has the server's results, or ``lost`` the reason why the
+    connection was lost.
+    """
 
     __slots__ = ("answer", "done", "lost", "operations")
 
@@ -22,7 +26,10 @@ class Pending:
 
 
 def results_of(pending: Pending, database: str) -> list[Any]:
-    """Return the results of a completed transaction. Raises CalabashError if any operation failed; then none was done."""
+    """Return the results of a completed transaction.
+
+    Raises CalabashError if an operation failed, and then none has an effect, or if the connection was lost.
+    """
     if pending.answer is None:
         raise CalabashError(
             f"{database} was lost during a transaction, whose outcome is unknown: {pending.lost}",

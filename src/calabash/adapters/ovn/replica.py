@@ -1,4 +1,4 @@
-"""Copy of database tables, kept up to date by the server's updates."""
+"""Local copy of database tables, which the server's updates keep up to date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowEvent:
 
 
 class Replica:
-    """Tables that are followed. A row is an immutable mapping that a change replaces. Not locked."""
+    """Local copy of tables. A row is a mapping that is never changed: an update replaces it. Not safe for threads."""
 
     def __init__(self) -> None:
         self.types: dict[str, dict[str, ColumnType]] = {}
@@ -30,7 +30,7 @@ class Replica:
         self._defaults: dict[str, dict[str, Any]] = {}
 
     def begin(self, types: Mapping[str, Mapping[str, ColumnType]]) -> None:
-        """Set the columns that are followed."""
+        """Set the types of the columns that the copy has, by table."""
         self.types = {table: dict(columns) for table, columns in types.items()}
         self._defaults = {
             table: {name: column.default() for name, column in columns.items()} for table, columns in types.items()
@@ -41,7 +41,7 @@ class Replica:
         self.tables = {table: {} for table in self.types}
 
     def take(self, updates: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[RowEvent]:
-        """Apply updates of the server's second format; return the changes."""
+        """Apply updates in the format of ``monitor_cond_since`` (``update3``); return the changes of rows."""
         return [
             event
             for table, rows in updates.items()

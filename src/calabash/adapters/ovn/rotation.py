@@ -10,7 +10,7 @@ STAND_S = 3.0  # a connection that lasted this long did not fail at once
 
 
 class Rotation:
-    """Servers, tried one after the other."""
+    """Servers of a database, which are tried one after the other."""
 
     def __init__(self, remotes: Sequence[str]) -> None:
         self._remotes = tuple(remotes)
@@ -28,7 +28,7 @@ class Rotation:
         """Return the pause before the next attempt, in seconds.
 
         Args:
-            other_may: True if the server works and another one may have the database.
+            other_may: True if the last server answered that it cannot serve the database, but another server may.
         """
         if time.monotonic() - self._begun_s > STAND_S:
             self._pause_s = PAUSE_S

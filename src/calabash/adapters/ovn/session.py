@@ -1,13 +1,13 @@
-"""Session with an OVSDB database: follows it and writes to it, over any of its servers that leads.
+"""Session with an OVSDB database: keeps a copy of its tables, and writes transactions to it through its leading server.
 
-A thread holds the connection: it requests the schema, the server's state, the lock and the tables; then it applies
-updates
-and sends transactions of other threads. Any failure ends the connection, and the next server is tried after at most
-half a
-second, so that the wait for a new leader is that of the election. A transaction that was running then has an unknown
-outcome and raises an error that says so; the caller must read again. Updates of a transaction arrive before its answer,
-so
-that a writer reads what it wrote.
+One thread owns the connection. It requests the schema, the state of the server, the lock and the tables. Then it
+applies the server's updates to the copy, and sends the transactions that other threads request. Any failure ends the
+connection. The next server is tried after at most half a second, so after the failure of a leader the session waits
+hardly longer than the election of the new one takes.
+
+If the connection is lost during a transaction, its outcome is unknown. The transaction then raises an error that says
+so, and the caller must read the database again. The updates of a transaction arrive before its answer, so a writer that
+has got the answer finds its own changes in the copy.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ log = structlog.get_logger(__name__)
 
 
 class Session:
-    """Followed database.
+    """Session with a database, with a local copy of its tables. Safe for threads.
 
     Args:
-        remotes: its servers, as ``checked_remotes`` takes them.
-        database: its name, like ``OVN_Northbound``.
-        tables: columns to follow, by table; columns that this version of the database lacks are left out.
-        lock: only its holder can write; "" for none. OVSDB accepts a name with a hyphen, but never grants the lock.
-        leader_only: use only the leader of a cluster.
-        credentials: for ``ssl:``.
-        told: called in the session's thread with changes; with none when the copy is complete again. Must not block.
+        remotes: addresses of its servers, in the form that :func:`checked_remotes` parses.
+        database: its name, for example ``OVN_Northbound``.
+        tables: columns to copy, by table; columns that this version of the database does not have are left out.
+        lock: name of the lock that the session must hold to write; "" for none. The name must not have a hyphen: OVSDB
+            accepts such a name, but never grants the lock.
+        leader_only: True to use only the leader of a cluster.
+        credentials: TLS files, for ``ssl:`` servers.
+        told: called in the session's thread with the copy and the changes of rows. It is called without changes when
+            the copy was read completely, at first and after each reconnection. Must not block.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Session:
 
     @property
     def ready(self) -> bool:
-        """True if the copy is complete and followed."""
+        """True if the copy is complete and receives updates."""
         return self._ready
 
     @property
@@ -93,7 +95,7 @@ class Session:
 
     @property
     def failure(self) -> str:
-        """The reason why there is no connection; "" while there is one."""
+        """Reason why the session has no connection; "" while it has one."""
         return "" if self._ready else self._failure
 
     def close(self) -> None:
@@ -111,7 +113,7 @@ class Session:
 
     @contextmanager
     def reading(self) -> Iterator[Replica]:
-        """Context with the copy, which does not change meanwhile."""
+        """Yield the copy, which does not change while the context lasts."""
         with self._changed:
             yield self._replica
 
@@ -134,11 +136,10 @@ class Session:
             return self._changed.wait_for(lambda: self._closed or self.has_lock, timeout_s) and self.has_lock
 
     def transact(self, operations: Sequence[Mapping[str, Any]], *, timeout_s: float = 10.0) -> list[Any]:
-        """Run all of the operations or none; return their results.
+        """Run operations in one transaction, all or none of them; return their results.
 
         Raises CalabashError: CONFLICT (refused, or another session has the lock), UNREACHABLE (not available, or the
-        connection was
-        lost), TIMEOUT (not answered). After the latter two the outcome is unknown.
+        connection was lost), TIMEOUT (not answered). After the latter two the outcome is unknown.
         """
         guard = [{"op": "assert", "lock": self.lock}] if self.lock else []
         pending = Pending([*guard, *operations])
@@ -160,7 +161,7 @@ class Session:
         return results_of(pending, self.database)[len(guard) :]
 
     def reconnect(self) -> None:
-        """Leave the server, and read everything again from it or another."""
+        """Close the connection, and read all tables again from the same server or another."""
         if (dialogue := self._dialogue) is not None:
             dialogue.leave = True
             self._notify()

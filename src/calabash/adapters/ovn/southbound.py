@@ -28,10 +28,12 @@ class Chassis:
     """Host that OVN knows.
 
     Args:
-        nb_cfg: the last count that it has carried out.
-        silent_s: seconds since a count exists that it has not carried out; 0 if it has carried out all.
+        name: name of the host in OVN.
+        hostname: host name.
+        nb_cfg: number of the last change (OVN's ``nb_cfg``) that the host has carried out.
+        silent_s: age in seconds of the oldest change that the host has not carried out; 0 if it has carried out all.
         addresses: addresses of its tunnels.
-        told: its ``external_ids`` and ``other_config``, like ``ovn-bridge-mappings``.
+        told: its ``external_ids`` and ``other_config``, with keys such as ``ovn-bridge-mappings``.
     """
 
     name: str
@@ -62,7 +64,10 @@ class Southbound:
         self.session.close()
 
     def chassis(self) -> tuple[Chassis, ...]:
-        """Return all hosts by name, live or dead. A dead host is silent for longer than its work takes."""
+        """Return all hosts by name, live and dead.
+
+        A dead host can be recognized by a ``silent_s`` that keeps growing.
+        """
         now = time.monotonic()
         with self.session.reading() as replica:
             if not replica.tables:
@@ -92,12 +97,15 @@ class Southbound:
             return dict(self._port_hosts)
 
     def gateway_hosts(self) -> dict[str, tuple[str, float]]:
-        """Return for each router port at a gateway host: the host, and since when it has the port (monotonic time)."""
+        """Return the gateway host of each router port that has one, and since when it has the port (monotonic time)."""
         with self.session.reading():
             return dict(self._held)
 
     def monitors(self) -> dict[tuple[str, int], bool | None]:
-        """Return by port and number if load balancer checks succeed; None if not known yet."""
+        """Return the results of load balancer health checks, by logical port and TCP or UDP port number.
+
+        True if the check succeeds, False if it fails, None if there is no result yet.
+        """
         with self.session.reading() as replica:
             return {
                 (str(row["logical_port"]), int(row["port"])): _STATES.get(str(row["status"] or ""))
@@ -105,7 +113,7 @@ class Southbound:
             }
 
     def count(self) -> int:
-        """Return the ``nb_cfg`` that northd has carried out in this database."""
+        """Return the number of the last change (OVN's ``nb_cfg``) that northd has carried out in this database."""
         with self.session.reading():
             return self._steps[-1][0] if self._steps else 0
 

@@ -1,4 +1,4 @@
-"""Connection to an OVSDB server: bytes in and out, with bounded waits."""
+"""Connection to an OVSDB server: sends and receives JSON messages, with a limit for each wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LostError(Exception):
-    """The connection is lost; the message says why."""
+    """Error for a lost connection; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,10 @@ class Wire:
         self._flush()
 
     def wait(self, wake: int, timeout_s: float) -> None:
-        """Wait for data, for room to send, for ``wake`` (which is emptied), or for ``timeout_s``."""
+        """Wait until data has arrived, waiting data can be sent, ``wake`` is readable, or ``timeout_s`` has passed.
+
+        ``wake`` is the descriptor with which other threads wake this one; it is read until it is empty.
+        """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))
         poll.register(wake, select.POLLIN)

@@ -1,6 +1,7 @@
 """Encode changes of rows as operations of one OVSDB transaction.
 
-A reference to a missing row is an error; it is never left out.
+A reference to a row that does not exist is an error. It is not left out, because OVN would then run an incomplete
+network.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ FEW = 16  # larger sets are changed by added and removed members
 
 
 class Writer:
-    """Operations for changes to a replica. Raises CalabashError for changes that contradict it."""
+    """Converts changes to operations. Raises CalabashError for a change that contradicts the copy of the database.
+
+    Args:
+        replica: copy of the database.
+        owned: index of the rows that the product owns.
+        changes: the changes.
+    """
 
     def __init__(self, replica: Replica, owned: OwnedRows, changes: Sequence[Change]) -> None:
         self._replica, self._owned = replica, owned
@@ -145,7 +152,10 @@ def stamped(router: str, revision: int) -> dict[str, Any]:
 
 
 def shared_pairs(column: str, keys: frozenset[str], pairs: Mapping[str, Any]) -> list[Any]:
-    """Return mutations that set exactly these pairs of ``keys`` in a map and keep all other pairs."""
+    """Return mutations of a map column that other programs also write.
+
+    Pairs with a key in ``keys`` are deleted, and then ``pairs`` are inserted. Pairs with other keys are unchanged.
+    """
     return [
         [column, "delete", ["set", sorted(keys)]],
         [column, "insert", ["map", [[key, text] for key, text in pairs.items()]]],

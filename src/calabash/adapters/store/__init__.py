@@ -1,10 +1,9 @@
 """Durable state in SQLite or PostgreSQL: allocation journal, queues, usage records, invoices and events.
 
-The tables, their migrations, and ``Store``; no other code executes SQL. SQLite is the default (write-ahead log, every
-commit
-synced); PostgreSQL is chosen by URL; both pass the same tests. A database written by a newer program is refused, and a
-full
-disk is reported as a reason.
+This package contains the tables, their migrations, and the class ``Store``; no other code executes SQL. SQLite is the
+default, with a write-ahead log that is synced to the disk at every commit. PostgreSQL is used if the database URL names
+it. Both pass the same tests. A database that a newer program has written is refused. A full disk is reported as an
+error with its own reason.
 """
 
 from calabash.adapters.store.database import absolute_url

@@ -13,7 +13,7 @@ from calabash.model.allocation import QueueRecord
 
 
 class Administration:
-    """Queue table. Every method may raise CalabashError; then nothing of the call was written."""
+    """Queue table. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Audit log in the database: lines are appended and read; only retention deletes, from the beginning."""
+"""Audit log in the database: lines are appended and read. Only retention deletes lines, the oldest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BEGINNING = tables.AUDIT_BEGINNING
 
 
 class AuditTable:
-    """Audit table. Every method may raise CalabashError; then nothing of the call was written."""
+    """Audit table. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,10 +29,13 @@ class AuditTable:
     def lines(
         self, *, after: int = 0, limit: int = 1000, tenants: Collection[str] | None = None, newest: bool = False
     ) -> list[AuditLine]:
-        """Return lines after ``after``, oldest first, of some tenants or of all.
+        """Return lines of the log, oldest first.
 
         Args:
-            newest: True for the last ``limit`` lines instead of the first.
+            after: number of a line; only later lines are returned.
+            limit: greatest number of lines.
+            tenants: tenants whose lines are returned; None for all.
+            newest: True to return the last ``limit`` lines instead of the first.
         """
         table = tables.audit
         query = sa.select(table).where(table.c.id > after)
@@ -44,12 +47,12 @@ class AuditTable:
         return found[::-1] if newest else found
 
     def end(self) -> AuditHead:
-        """Return the last line; if there is none, as ``beginning``."""
+        """Return the number and seal of the last line; if the log is empty, those that :meth:`beginning` returns."""
         newest = self.lines(limit=1, newest=True)
         return AuditHead(id=newest[0].id, seal=newest[0].seal) if newest else self.beginning()
 
     def beginning(self) -> AuditHead:
-        """Return the last line that retention has removed."""
+        """Return the number and seal of the last line that retention has removed, where the hash chain now begins."""
         with self._database.reading() as connection:
             query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _BEGINNING)
             value = connection.execute(query).scalar_one_or_none()
@@ -57,9 +60,12 @@ class AuditTable:
         return AuditHead(id=int(number), seal=seal) if number.isdigit() and seal else AuditHead()
 
     def trim(self, *, kept: int, before_s: float, batch: int = 1000) -> int:
-        """Remove the oldest lines beyond ``kept`` or before ``before_s``; return their number.
+        """Remove one batch of the oldest lines; return the number of removed lines. The newest line is never removed.
 
-        The newest line always stays.
+        Args:
+            kept: number of lines to keep.
+            before_s: time in seconds since the epoch; older lines are removed.
+            batch: greatest number of lines to remove.
         """
         oldest = self.lines(limit=batch)
         end = self.end()

@@ -1,14 +1,10 @@
 """Backup of a whole database as one file, and its restore, into SQLite or PostgreSQL.
 
 The file is gzip of lines of JSON: a head (format, schema, time), for each table its columns and then its rows, and a
-tail with
-the number of rows and the SHA-256 of all lines before it. It is written from one transaction, so that it is consistent
-however
-long it takes. A file is read to its end and checked before anything is changed. A SQLite database is built beside the
-old one
-and replaces it in one step; in PostgreSQL the restore is one transaction. Tables are created with the schema of the
-file; the
-store then migrates them.
+tail with the number of rows and the SHA-256 of all lines before it. All rows are read in one transaction, so the backup
+is consistent even if writing it takes long. A file is read to its end and checked before anything is changed. A SQLite
+database is built beside the old one and replaces it in one step; in PostgreSQL the restore is one transaction. Tables
+are created with the schema of the file; the store then migrates them.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ class BackupTail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupFacts:
-    """Facts of a valid backup."""
+    """Facts of a valid backup: version of its schema, time in seconds since the epoch, and number of rows."""
 
     schema: int
     written_at: float
@@ -69,7 +65,10 @@ class BackupFacts:
 
 
 def write_backup(database: Database, file: BinaryIO, *, at_s: float) -> BackupFacts:
-    """Write a backup of one moment. Raises CalabashError(BAD_REQUEST) if the database is empty."""
+    """Write a consistent backup of the database to a file. Raises BAD_REQUEST if the database is empty.
+
+    ``at_s`` is the time that is stored in the backup, in seconds since the epoch.
+    """
     schema = database.schema_version()
     if not schema:
         raise CalabashError("the database is empty: there is nothing to keep", hint="has the pool been up with it?")
@@ -178,9 +177,10 @@ def _damaged(path: Path, how: str) -> CalabashError:
 
 
 def restore_backup(path: Path, database: Database) -> BackupFacts:
-    """Replace the content of the database by a backup; all or nothing.
+    """Replace the whole content of the database by a backup, or change nothing if that fails.
 
-    No other process may use the database. Raises CalabashError as ``checked_backup``, and STORE_UNAVAILABLE, DISK_FULL.
+    No other process may use the database. Raises the errors of :func:`checked_backup`, and STORE_UNAVAILABLE,
+    DISK_FULL.
     """
     facts = checked_backup(path)
     with database.transaction() as connection:
@@ -207,7 +207,7 @@ def restore_backup(path: Path, database: Database) -> BackupFacts:
 
 
 def _cleared(connection: sa.Connection) -> None:
-    """Drop all tables of a database that is empty or Calabash's. Raises CalabashError(CONFLICT) for any other."""
+    """Drop all tables of the database. Raises CONFLICT if it has tables of another program."""
     found = sa.MetaData()
     found.reflect(connection)
     if found.tables and "meta" not in found.tables:
@@ -220,7 +220,7 @@ def _cleared(connection: sa.Connection) -> None:
 
 
 def _count_on(connection: sa.Connection, restored: Any) -> None:
-    """Set PostgreSQL's sequences to the largest existing ID."""
+    """Set PostgreSQL's sequences to the largest existing ID, so that new rows get larger ones."""
     if connection.dialect.name != "postgresql":
         return
     for table in restored:

@@ -1,4 +1,4 @@
-"""Translation of database errors to reasons with hints."""
+"""Translate errors of the database drivers to CalabashError with a reason and a hint."""
 
 from __future__ import annotations
 

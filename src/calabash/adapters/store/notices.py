@@ -1,9 +1,9 @@
 """Notifications, and notices that wait for delivery: a bounded queue in the database.
 
-A notice is added once: its ID and its deliveries are written in one transaction. Each receiver has its own queue in
-order of
-time; a receiver that does not answer delays only its own queue, and if its queue is full the next notice is counted and
-dropped. A delivery is removed when it was accepted, permanently refused, or too old.
+A notice is an event that users want to know, and a delivery is the message about it to one receiver. A notice is added
+once: its ID and its deliveries are written in one transaction. Each receiver has its own queue in order of time, so a
+receiver that does not answer delays only its own queue. If a queue is full, further notices are not queued for this
+receiver, only counted. A delivery is removed when it was accepted, permanently refused, or too old.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SETTINGS = ("tenant", "name", "channel", "target", "kinds", "secret", "created_
 
 
 class NoticeTables:
-    """Notification tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Notification tables. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,10 +59,12 @@ class NoticeTables:
             return connection.execute(sa.delete(_N).where(*_of(_N, tenant, name))).rowcount > 0
 
     def post(self, notices: Sequence[Notice], *, cursor: int | None = None) -> int:
-        """Add notices to the queues of their receivers; known IDs are skipped. Return the number of deliveries.
+        """Add notices to the queues of their receivers; return the number of deliveries.
 
         Args:
-            cursor: last event that was examined, stored in the same transaction.
+            notices: the notices. Those whose ID was added before are skipped.
+            cursor: number of the last event that was examined for notices, stored in the same transaction; None:
+                unchanged.
         """
         made = 0
         with self._database.transaction() as connection:
@@ -77,7 +79,7 @@ class NoticeTables:
         return made
 
     def cursor(self) -> int:
-        """Return the last event that was examined; -1 if there is none."""
+        """Return the number of the last event that was examined for notices; -1 if none was."""
         with self._database.reading() as connection:
             query = sa.select(tables.meta.c.value).where(tables.meta.c.key == _CURSOR)
             value = connection.execute(query).scalar_one_or_none()
@@ -89,7 +91,7 @@ class NoticeTables:
             return int(connection.execute(sa.select(sa.func.max(tables.events.c.id))).scalar_one_or_none() or 0)
 
     def invoices_since(self, at: float) -> list[tuple[str, str, str, str, float]]:
-        """Return kind, number, tenant, amount and time of invoices issued since then."""
+        """Return kind, number, tenant, amount with currency, and time of issue of the invoices issued since ``at``."""
         table = billing_tables.invoices
         query = sa.select(table).where(table.c.issued_at >= at).order_by(table.c.issued_at).limit(1000)
         with self._database.reading() as connection:
@@ -121,7 +123,7 @@ class NoticeTables:
         return list(found.values())
 
     def next_s(self) -> float | None:
-        """Return the time of the next attempt; None if no delivery waits."""
+        """Return the time of the next attempt in seconds since the epoch; None if no delivery waits."""
         waits = sa.select(_D.c.id).where(_D.c.tenant == _N.c.tenant, _D.c.name == _N.c.name).exists()
         with self._database.reading() as connection:
             found = connection.execute(sa.select(sa.func.min(_N.c.next_at)).where(waits)).scalar_one_or_none()
@@ -147,7 +149,7 @@ class NoticeTables:
             connection.execute(sa.update(_N).where(*_of(_N, delivery.tenant, delivery.name)).values(change))
 
     def trim(self, *, before_s: float) -> int:
-        """Remove and count deliveries that wait since before ``before_s``; return their number."""
+        """Remove deliveries older than ``before_s``, and count them for their receivers; return their number."""
         gone = 0
         old = (
             sa.select(_D.c.tenant, _D.c.name, sa.func.count())

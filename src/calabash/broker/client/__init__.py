@@ -1,1 +1,1 @@
-"""Client of remote servers: accounts, server choice, and leases."""
+"""Client of remote servers: the user's known servers and keys, the choice of a server, and leases."""

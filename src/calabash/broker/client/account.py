@@ -1,10 +1,12 @@
 """Client-side files of remote devices: known servers with their tokens, and the keys of held leases.
 
-All files are below ``remote`` in the user's Calabash home, readable by the user only. A program receives its lease as the
-path of a key file, so neither its environment nor its command line contains a secret.
+All files are below ``remote`` in the user's Calabash home, readable by the user only. Each lease has a secret key,
+which is stored in a file of its own. A program gets the path of this file in its environment, so neither its
+environment nor its command line contains the secret.
 
-A run that owns its lease keeps a file in ``runs`` locked for as long as the run or one of its descendants lives. A file
-without a lock belongs to a run that has ended and whose lease is being released; the next run waits for that.
+A run is one execution of a program on remote devices. A run that owns its lease keeps a file in ``runs`` locked for as
+long as one of its processes lives. If a file is not locked, its run has ended and the lease is being released. The next
+run waits for the release, because it may need the same devices.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _RETURN_S, _POLL_S = 10.0, 0.02
 
 
 class KnownServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Server as it is stored."""
+    """Remote server as stored: its name, ``HOST:PORT``, the fingerprint of its certificate, and the user's token."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     address: str
@@ -51,13 +53,13 @@ class KnownServer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class KnownServers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Content of the file of servers, in the order in which they were added."""
+    """Content of ``servers.json``: the known servers in the order in which they were added."""
 
     servers: list[KnownServer] = []
 
 
 class RemoteAccount:
-    """Servers, keys and runs of one user, stored below ``directory``."""
+    """Known servers, lease keys and runs of one user, stored below ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -117,7 +119,14 @@ class RemoteAccount:
         self._write(s for s in self._known() if s.name != name)
 
     def write_key(self, server: RemoteServerClient, lease: str, key: str, grace_s: float) -> Path:
-        """Write the key file of a lease and return its path, which the program gets in its environment."""
+        """Write the key file of a lease and return its path, which the program gets in its environment.
+
+        Args:
+            server: server that granted the lease.
+            lease: ID of the lease.
+            key: secret with which the program proves that it may use the lease.
+            grace_s: seconds for which the server keeps the lease without a renewal.
+        """
         directory = self._directory / LEASES_DIRECTORY
         make_directory(self._directory)
         make_directory(directory)
@@ -148,9 +157,10 @@ class RemoteAccount:
                 (self._directory / directory / os.path.basename(lease)).unlink(missing_ok=True)
 
     def lock_run(self, lease: str) -> int:
-        """Lock the run file of a lease and return its descriptor.
+        """Lock the run file of a lease with a shared lock and return the descriptor of the file.
 
-        Descendants inherit the descriptor; the lock shows that the run lives for as long as one process has it open.
+        Descendants of the program inherit the descriptor. The kernel keeps the lock until the last of them has closed
+        it, so the lock shows that the run still lives.
         """
         make_directory(self._directory)
         make_directory(self._directory / RUNS_DIRECTORY)
@@ -167,8 +177,8 @@ class RemoteAccount:
     def wait_until_released(self, leases: Iterable[str], within_s: float = _RETURN_S) -> None:
         """Wait until the leases of ended runs are released, at most ``within_s`` seconds.
 
-        A lease that is not released in time, because its keeper was killed, is not waited for again: the server ends it
-        after the grace period.
+        A lease may not be released in time because its keeper was killed. Its run file is then deleted, so that later
+        runs do not wait for it. The server ends such a lease after the grace period.
         """
         returning = [self._directory / RUNS_DIRECTORY / lease for lease in leases]
         deadline = time.monotonic() + within_s

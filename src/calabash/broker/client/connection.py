@@ -1,7 +1,8 @@
-"""HTTP client of the remote-device server: one request on each connection, every wait bounded.
+"""HTTP client of the remote-device server: one request on each connection, and a timeout for every wait.
 
-Over the network the connection uses TLS 1.3, and the server is authenticated by the certificate fingerprint that came with
-the token; the token is sent to no other server. On the server's own machine its owner uses a Unix socket instead.
+Over the network the connection uses TLS 1.3. The client knows the fingerprint of the server's certificate from the
+token file, and compares it before it sends the token. On the server's own machine, the owner uses a Unix socket
+instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteServerClient:
-    """Client of a server on the network."""
+    """Client of a server on the network; ``certificate`` is the expected fingerprint of the server's certificate."""
 
     name: str
     address: ServerAddress
@@ -90,12 +91,12 @@ class RemoteServerClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerSocketClient:
-    """Client of the server on this machine, through its owner's Unix socket."""
+    """Client of the server on this machine, for its owner, through the Unix socket at ``path``."""
 
     path: Path
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30.0) -> Any:
-        """Send a request and return the decoded reply; raises as :meth:`RemoteServerClient.call` does."""
+        """Send a request and return the decoded reply; raises the same errors as :meth:`RemoteServerClient.call`."""
         question = write_question(method, path, coded(body))
         return decode_answer(_asked("the server", self._connect, question, timeout_s), who="the server")
 
@@ -154,9 +155,13 @@ def _asked(who: str, connect: Callable[[], socket.socket], question: bytes, time
 def _reached(address: ServerAddress, deadline: float) -> socket.socket:
     """Connect to the first address of the host that accepts a connection.
 
+    Args:
+        address: host name or IP address, and port.
+        deadline: time in seconds of the monotonic clock, after which no more attempts are made.
+
     Raises:
-        OSError: if no address accepts one.
-        TimeoutError: at the deadline, in seconds of the monotonic clock.
+        OSError: if no address accepts a connection.
+        TimeoutError: if the deadline has passed.
     """
     failure: OSError = TimeoutError()
     for family, kind, number, _, found in _resolved(address, deadline):
@@ -176,7 +181,10 @@ def _reached(address: ServerAddress, deadline: float) -> socket.socket:
 
 
 def _resolved(address: ServerAddress, deadline: float) -> list[Any]:
-    """Resolve the host name in a thread, so that a name server that hangs cannot exceed the deadline."""
+    """Return the addresses of the host, as ``getaddrinfo`` does, or raise TimeoutError at the deadline.
+
+    The name is resolved in a thread, because ``getaddrinfo`` has no timeout and a name server may not answer.
+    """
     found: list[Any] = []
     failures: list[OSError] = []
 

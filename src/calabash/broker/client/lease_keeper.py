@@ -1,8 +1,9 @@
 """Background process that renews a lease while its program lives and releases it afterwards.
 
-The keeper is forked before the program replaces the command's process. It is detached from the terminal and from the
-program's children, and watches the program's process and a pipe that all descendants inherit. When both have ended it
-releases the lease. A network outage shorter than the grace period has no effect.
+``calabash run --remote`` replaces its own process by the program. It forks the keeper before that. The keeper is
+detached from the terminal and is no child of the program. It watches the program's process and a pipe that all
+descendants of the program inherit. When the process has ended and the pipe is closed by all of them, the keeper
+releases the lease. A network outage shorter than the grace period of the server has no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def keep_for_this_process(
     """Fork a keeper that renews the lease for as long as this process or a descendant of it lives.
 
     Args:
-        account: files of the user, where the key of the lease is.
+        account: files of the user, which contain the key of the lease.
         server: server that granted the lease.
         lease: ID of the lease.
-        grace_s: grace period of the server; renewals are sent four times in it.
-        own: release the lease and delete its key at the end. A reservation is only renewed.
+        grace_s: seconds for which the server keeps a lease without a renewal; four renewals are sent in this time.
+        own: True to release the lease and delete its key at the end; False for a reservation, which is only renewed.
     """
     program = os.pidfd_open(os.getpid())
     reading, writing = os.pipe()
@@ -64,9 +65,10 @@ def keep_for_this_process(
 
 
 def _detach(kept: set[int]) -> None:
-    """Detach from the terminal: ignore its signals and close all descriptors except ``kept``.
+    """Detach from the terminal: ignore its signals and close all descriptors except those in ``kept``.
 
-    The program's descriptors must not stay open here, as a pipe ends only when all its writers have closed it.
+    The keeper must not keep the program's descriptors open. If the program writes to a pipe, for example, the reader
+    sees the end only when all processes have closed the writing side.
     """
     for word in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(word, signal.SIG_IGN)
@@ -83,7 +85,10 @@ def _detach(kept: set[int]) -> None:
 
 
 def _keep(server: RemoteServerClient, lease: str, every_s: float, watched: list[int]) -> None:
-    """Renew the lease every ``every_s`` seconds until all watched descriptors have ended or the server refuses the renewal."""
+    """Renew the lease every ``every_s`` seconds until the program has ended or the server refuses a renewal.
+
+    The program has ended when all descriptors of ``watched`` (a pidfd and the reading side of a pipe) are readable.
+    """
     poll = select.poll()
     for descriptor in watched:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -106,7 +111,10 @@ def _keep(server: RemoteServerClient, lease: str, every_s: float, watched: list[
 
 
 def _release(server: RemoteServerClient, lease: str) -> None:
-    """Release the lease, with a few attempts. If the server cannot be reached it ends the lease after the grace period."""
+    """Release the lease, with a few attempts.
+
+    If the server cannot be reached, the lease is not renewed either, so the server ends it after the grace period.
+    """
     for attempt in range(_ATTEMPTS):
         with contextlib.suppress(CalabashError):
             server.call("DELETE", f"/v1/leases/{lease}", timeout_s=_ASK_S)

@@ -1,9 +1,10 @@
 """Obtain leases on several servers for one run: all of them, or none.
 
-Requests to servers do not wait while leases of other servers are held. Leases are requested without waiting, in an order
-that all clients share (by certificate fingerprint); if one is refused, those already granted are released first. Two clients
-that want the same devices therefore cannot deadlock: the one that gets the first lease also gets the others first, and the
-other one holds nothing.
+Two clients that want the same devices of two servers could deadlock: each holds the devices of one server and waits for
+those of the other. Two rules prevent this. First, a client never waits at a server while it holds a lease of another.
+If a request is refused, the client releases the leases that it has already and tries again later. Second, all clients
+request their leases in the same order, by the fingerprint of the server's certificate. The client that gets the first
+lease therefore also gets the others, and the other client holds nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PLANS_MAX = 32  # divisions that are tried with one view of the servers
 
 
 class LeaseServer(Protocol):
-    """Client of one server, as far as this module uses it."""
+    """Methods of the client of one server that this module uses."""
 
     @property
     def certificate(self) -> str:
@@ -40,12 +41,12 @@ class LeaseServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiServerRequest:
-    """Obtains the leases of a run that spans servers.
+    """Obtains the leases of a run that uses devices of several servers.
 
     Args:
         read_servers: returns the servers that answer, with their devices.
         retryable: reasons of refusals after which another division or a later attempt may succeed.
-        on_wait: called with each refusal after which the request waits.
+        on_wait: called with each refusal after which the request is repeated later.
         clock: monotonic seconds.
         sleep: waits for some seconds.
         chance: random source of the retry jitter.
@@ -59,7 +60,9 @@ class MultiServerRequest:
     chance: random.Random = field(default_factory=random.Random)
 
     def acquire(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
-        """Return servers and grants for all devices of the request, waiting at most ``order.wait_s`` seconds for free ones.
+        """Return pairs of a server and the lease that it granted, which together have all devices of the request.
+
+        Waits at most ``order.wait_s`` seconds for free devices.
 
         Raises:
             CalabashError: the last refusal, if the devices were not free in time or the request can never be satisfied.
@@ -78,9 +81,9 @@ class MultiServerRequest:
             pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
 
     def _try_once(self, order: LeaseOrder) -> list[tuple[Any, dict[str, Any]]]:
-        """Read the servers once and try divisions of the request until one is granted whole.
+        """Read the state of the servers once and try divisions of the request until all leases of one are granted.
 
-        An amount that a server has refused is not requested of it again in this attempt.
+        If a server refuses a number of devices, later divisions request fewer devices of it.
         """
         found = self.read_servers()
         views = [view for _, view in found]
@@ -116,7 +119,10 @@ class MultiServerRequest:
 
 
 def release_all(held: Sequence[tuple[Any, dict[str, Any]]]) -> None:
-    """Release all leases. A server that cannot be reached ends its lease after the grace period, as nothing renews it."""
+    """Release all leases, given as pairs of a server and its grant.
+
+    If a server cannot be reached, it ends its lease after the grace period, because no client renews the lease.
+    """
     for server, granted in held:
         for _ in range(_RELEASE_ATTEMPTS):
             with contextlib.suppress(CalabashError):

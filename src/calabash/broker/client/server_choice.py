@@ -1,4 +1,4 @@
-"""Choose the server, or the division over several servers, for a lease request. No I/O."""
+"""Choose a server for a lease request, or divide the request among several servers. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from calabash.model.errors import CalabashError, Reason
 def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
     """Return the indexes of the servers that can serve the whole request, best first.
 
-    Servers that can serve it now come before servers where it must wait; among those, the tightest fit comes first.
+    Servers that have enough free devices now come before servers at which the request must wait. Within each of the two
+    groups, the server whose devices would have the least free memory comes first, so that larger free devices remain
+    for others.
 
     Raises:
         CalabashError: SELECTOR_MISMATCH if no server has enough matching devices.
@@ -41,7 +43,14 @@ def rank(views: Sequence[ServerView], order: LeaseOrder) -> list[int]:
 
 
 def _fit(view: ServerView, order: LeaseOrder, wanted: CardFilter) -> tuple[bool, int]:
-    """Return True if the request must wait at the server, and the free memory in MiB of the devices that it would use."""
+    """Return two values by which servers are sorted, the best server first.
+
+    The first is True if the request must wait at the server. The second is the free memory in MiB of the devices that
+    the request would use there.
+
+    Raises:
+        CalabashError: DRAINED if the server accepts no leases, SELECTOR_MISMATCH if it has too few matching devices.
+    """
     if view.draining:
         raise CalabashError(
             f"server {view.name} is being drained",
@@ -56,17 +65,23 @@ def _fit(view: ServerView, order: LeaseOrder, wanted: CardFilter) -> tuple[bool,
 def divide(
     views: Sequence[ServerView], order: LeaseOrder, *, most: Mapping[int, int] | None = None
 ) -> list[tuple[int, int]]:
-    """Return pairs of a server's index and its number of devices, so that all devices of the request are free now.
+    """Divide a request among servers whose devices are free now.
 
-    Uses one server if that is enough, else as few as possible, with the tightest fit on the last one.
+    Uses one server if that is enough, and otherwise as few as possible. The last server is the one with the least free
+    memory that has enough devices for the rest.
 
     Args:
-        views: the servers.
+        views: the servers with their devices.
         order: the request.
-        most: upper bound of devices for some servers, by index, whatever they report as free.
+        most: largest number of devices to request of a server, by the index of the server in ``views``. It is used for
+            servers that refused more, although they reported more free devices. None: no such limits.
+
+    Returns:
+        Pairs of the index of a server in ``views`` and the number of devices to request of it.
 
     Raises:
-        CalabashError: SELECTOR_MISMATCH if all servers together have too few matching devices, NO_CAPACITY if too few are free.
+        CalabashError: SELECTOR_MISMATCH if all servers together have too few matching devices, NO_CAPACITY if too few
+            are free.
     """
     wanted = parse_filters(order.filters)
     one = msgspec.structs.replace(order, gpus=1)
@@ -98,7 +113,12 @@ def divide(
 
 
 def _fewest(ready: Mapping[int, Sequence[int]], wanted: int) -> list[tuple[int, int]]:
-    """Choose as few servers as possible: the largest first, and for the rest the smallest server that has enough."""
+    """Choose as few servers as possible; return pairs of a server's index and the number of devices to request there.
+
+    The server with the most free devices is chosen first. As soon as one server has enough for the rest, the one with
+    the least free memory is chosen. ``ready`` has the free memory in MiB of each free device, by the index of the
+    server.
+    """
     chosen: list[tuple[int, int]] = []
     left = {number: free for number, free in ready.items() if free}
     while wanted:

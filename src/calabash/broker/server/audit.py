@@ -1,7 +1,7 @@
 """Audit log of a server: one line of JSON for each event of a lease. Contains no keys and no tokens.
 
-The log is bounded: a file that exceeds BYTES_MAX is renamed to ``audit.log.1``, which replaces the previous one. Lines that
-cannot be written are counted, and the operation goes on.
+The log is bounded: a file that exceeds BYTES_MAX is renamed to ``audit.log.1``, which replaces the previous file of
+that name. If a line cannot be written, it is counted as lost, and the operation that it describes continues.
 """
 
 from __future__ import annotations

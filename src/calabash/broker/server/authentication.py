@@ -1,4 +1,4 @@
-"""Authentication of requests by token, with the keys and revocations that are on disk at the time."""
+"""Authenticate requests by token. Keys and revocations are read again whenever their files on disk have changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class TokenVerifier:
 
         Args:
             text: the token.
-            ended_too: accept a token that was revoked or has expired, so that its holder can still manage held leases.
+            ended_too: also accept a token that was revoked or has expired, so that its holder can still list and
+                release the leases that it holds.
 
         Raises:
             CalabashError: NOT_PERMITTED if the token is not valid.
@@ -40,7 +41,12 @@ class TokenVerifier:
         return claims
 
     def end_reason(self, token: str, expires: float) -> str:
-        """Return the reason why the token with that ID is no longer valid; "" if it is valid."""
+        """Return the reason why a token is no longer valid; "" if it is valid.
+
+        Args:
+            token: ID of the token.
+            expires: end of the token in seconds since the epoch.
+        """
         self._reload()
         if token in self._revoked:
             return "token revoked"

@@ -1,8 +1,8 @@
 """Grant leases: check a request against its token, allocate devices of the pool, and record the lease.
 
-A lease is one brokered allocation that stands until it is released. The pool chooses its devices and starts a process that
-serves the connections handed to it. The broker makes the key of the lease, and
-:mod:`calabash.broker.server.lease_allocations` holds it.
+A lease is one brokered allocation of the pool, which lasts until it is released. The pool chooses its devices and
+starts a process that serves the programs of the lease. The broker creates the secret key of the lease;
+:mod:`calabash.broker.server.lease_allocations` stores the lease and ends it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ KEEP_GRACES = 10  # grace periods after which the pool ends allocations that no 
 class ServerSettings:
     """Settings of a server.
 
-    ``grace_s`` is how long a program's lease stands without a renewal. ``on_revoke`` is what happens to leases whose token was
-    revoked or has expired: end them at once, or let them finish.
+    Args:
+        name: name of the server.
+        grace_s: seconds for which the lease of a program lasts without a renewal.
+        on_revoke: treatment of leases whose token was revoked or has expired: ``cut`` ends them at once, ``finish``
+            lets them continue until they are released.
     """
 
     name: str
@@ -42,7 +45,12 @@ class ServerSettings:
 
 
 class Broker:
-    """Broker of one server."""
+    """Grants the leases of one server and describes its state.
+
+    Args:
+        settings: settings of the server.
+        leases: the leases that are held, with the client of the pool.
+    """
 
     def __init__(self, settings: ServerSettings, leases: LeaseAllocations) -> None:
         self.settings = settings
@@ -59,11 +67,17 @@ class Broker:
         await self.leases.sweep(cut=self.settings.on_revoke == "cut")
 
     async def lease(self, claims: TokenClaims, order: LeaseOrder, peer: str) -> LeaseGrant:
-        """Allocate devices of the pool and return them as a lease. Cancelling the task withdraws the request.
+        """Allocate devices of the pool and return them as a lease. If the task is cancelled, the request is withdrawn.
+
+        Args:
+            claims: claims of the requesting token.
+            order: the request.
+            peer: address of the client, for the audit log.
 
         Raises:
-            CalabashError: DRAINED, SELECTOR_MISMATCH, TOO_LARGE or QUEUE_OVER_LIMIT from here, or the pool's refusal after
-                ``order.wait_s`` seconds.
+            CalabashError: DRAINED if the server accepts no leases, SELECTOR_MISMATCH if it has too few matching
+                devices, TOO_LARGE or QUEUE_OVER_LIMIT if the token does not allow the amounts, or the pool's refusal if
+                no devices were free within ``order.wait_s`` seconds.
         """
         leases = self.leases
         if leases.draining:
@@ -111,7 +125,10 @@ class Broker:
         self.leases.audit.write("drained" if draining else "undrained")
 
     async def cards(self, claims: TokenClaims | None = None) -> list[RemoteCard]:
-        """Return the devices with the IDs of their leases: leases of the token's name, or all for the owner (None)."""
+        """Return the devices, each with the IDs of the leases on it that the requester may see.
+
+        These are the leases of the token's name, or all leases for the owner of the server (``claims`` None).
+        """
         shown = (lease for lease in self.leases if claims is None or claims.name == lease.name)
         leases = {lease.allocation: lease.id for lease in shown}
         return [card_of(device, leases) for device in await items(self.leases.pool, "/v1/devices")]
@@ -130,7 +147,11 @@ class Broker:
         )
 
     def metrics(self, claims: TokenClaims | None = None) -> str:
-        """Return the metrics; names of other tokens are left out for a token."""
+        """Return the metrics as Prometheus text.
+
+        For a token (``claims``), the number of leases is given for its own name only; for the owner (None), for all
+        names.
+        """
         leases = self.leases
         by_name: dict[str, float] = {}
         for lease in leases:
@@ -214,7 +235,10 @@ def _lease(
 
 
 def _cores(order: LeaseOrder, granted: dict[str, Any]) -> int:
-    """Return the compute share of each card; of a best-effort lease the share that it is accounted with."""
+    """Return the compute share of each device in percent.
+
+    A best-effort lease has no guaranteed share; its result is the share for which the pool accounts it.
+    """
     request = order.request
     if request.policy is ComputePolicy.BEST_EFFORT:
         return int(granted["slices"][0]["core_percent"])

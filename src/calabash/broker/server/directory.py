@@ -1,4 +1,4 @@
-"""State directory of a server: create it for its owner only, lock it, and create the certificate in it."""
+"""State directory of a server: create it, with access for its owner only, lock it, and create the certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def locked_directory(directory: Path) -> Iterator[None]:
     """Create the server's directory and hold its lock while the context lasts.
 
     Raises:
-        CalabashError: POOL_RUNNING if another server holds the lock, NOT_PERMITTED if the directory belongs to another user.
+        CalabashError: POOL_RUNNING if another server holds the lock, NOT_PERMITTED if the directory belongs to another
+            user.
     """
     make_directory(directory)
     path = directory / SOCKET_FILE

@@ -1,8 +1,8 @@
 """Classify a connection by its first TLS record: a program's session, or a request to the HTTPS server.
 
-A session begins with a TLS 1.3 ClientHello that offers exactly one pre-shared key whose identity is ``LEASE.SESSION``, 32
-hexadecimal digits each (RFC 8446, 4.1.2 and 4.2.11). Everything else is left to the HTTPS server, which refuses what it does
-not understand. No I/O; every length is checked before it is used.
+A session begins with a TLS 1.3 ClientHello that offers exactly one pre-shared key whose identity is ``LEASE.SESSION``,
+32 hexadecimal digits each (RFC 8446, 4.1.2 and 4.2.11). All other connections are passed to the HTTPS server, which
+refuses those that it does not understand. No I/O; every length is checked before it is used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NO_SUCH_LEASE = bytes((21, 3, 3, 0, 2, 2, 115))
 
 @dataclass(frozen=True, slots=True)
 class MoreNeeded:
-    """Result of an incomplete record: the total number of bytes needed to classify it."""
+    """Result for an incomplete record: ``size`` is the total number of bytes that are needed to classify it."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBegins:
-    """Result of a program's ClientHello: it asks for a session of a lease."""
+    """Result for a program's ClientHello, which requests a session of a lease: the IDs of the lease and the session."""
 
     lease: str
     session: str
@@ -36,7 +36,7 @@ class SessionBegins:
 
 @dataclass(frozen=True, slots=True)
 class SomethingElse:
-    """Result of any other bytes: the HTTPS server handles the connection."""
+    """Result for all other bytes: the HTTPS server handles the connection."""
 
 
 _ELSE = SomethingElse()

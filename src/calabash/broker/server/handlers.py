@@ -1,7 +1,7 @@
 """HTTP routes of the remote-device server, as an ASGI application.
 
-Requests from the network are authenticated by token. Requests on the server's own Unix socket come from its owner, as its
-file permissions admit nobody else.
+Requests from the network are authenticated by token. Requests on the server's own Unix socket need no token: its file
+permissions allow only the owner of the server to connect.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def _peer(request: Asked) -> str:
 
 
 def _holder(request: Asked, *, ended_too: bool = False) -> TokenClaims | None:
-    """Return the claims of the request's token; None for the server's owner. Raises NOT_PERMITTED without a valid token."""
+    """Return the claims of the request's token; None for the server's owner.
+
+    Raises NOT_PERMITTED without a valid token.
+    """
     if _is_owner(request):
         return None
     kind, _, token = request.headers.get("authorization", "").partition(" ")
@@ -100,7 +103,7 @@ async def server(request: Asked) -> broker_messages.ServerView:
 
 @get("/v1/leases")
 async def leases(request: Asked) -> broker_messages.LeaseViews:
-    """Return the leases of the token's name; all for the owner."""
+    """Return the leases of the token's name, or all leases for the owner of the server."""
     return _broker(request).leases.views(_holder(request, ended_too=True))
 
 
@@ -139,7 +142,7 @@ async def _hung_up(request: Asked) -> None:
 
 @post("/v1/leases/{lease_id:str}/renew", status_code=200)
 async def renew(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
-    """Move the deadline of a lease."""
+    """Renew a lease: move its deadline, and return the seconds until then."""
     broker = _broker(request)
     holder = _holder(request, ended_too=broker.settings.on_revoke == "finish")
     return broker.leases.renew(broker.leases.require_lease(holder, lease_id))

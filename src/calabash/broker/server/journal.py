@@ -1,4 +1,8 @@
-"""Journal of leases: a file replaced atomically before a change is reported, readable by its owner only as it contains keys."""
+"""Journal of leases, from which a broker restores its leases after a restart.
+
+The file is replaced atomically before a change is reported to the client. It contains the keys of leases, so only its
+owner can read it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,11 @@ class LeaseJournal:
         return read_struct(self._path, KeptLeases) if self._path.exists() else KeptLeases()
 
     async def write(self, leases: Sequence[HeldLease], *, draining: bool) -> None:
-        """Store the state durably. Of concurrent calls the last state is stored by each."""
+        """Store the state durably.
+
+        If calls overlap, the state of the last call is the one that stays in the file; each call returns only when a
+        state at least as new as its own is stored.
+        """
         self._wanted = KeptLeases(leases=list(leases), draining=draining)
         async with self._write_lock:
             await asyncio.to_thread(write_struct, self._path, self._wanted)

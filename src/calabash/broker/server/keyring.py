@@ -1,7 +1,8 @@
 """Signing keys of a server, and the record of its issued and revoked tokens.
 
-Two files, readable by their owner only, replaced atomically and changed under one lock, so that a process killed in between
-leaves the previous state. The broker reads them again whenever they have changed.
+The state is in two files, which only their owner can read. Both are changed under one lock and replaced atomically, so
+a process that is killed during a change leaves the previous state. The broker reads the files again whenever they have
+changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ LISTED_AFTER_END_S = 30 * 86_400  # an expired token is still listed for so long
 
 
 class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Stored key. ``secret`` is empty if it signs no longer; after ``ends`` its signatures are not accepted."""
+    """Stored signing key.
+
+    Args:
+        id: ID of the key, which tokens name.
+        public: public key in hexadecimal digits.
+        secret: private key in hexadecimal digits; "" if the key signs no new tokens.
+        ends: time after which its signatures are not accepted, in seconds since the epoch; None for no end.
+    """
 
     id: str
     public: str
@@ -37,7 +45,7 @@ class KeptKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Random ID of the server, and its keys; the first one signs."""
+    """Random ID of the server, and its signing keys; new tokens are signed with the first key."""
 
     server: str
     keys: list[KeptKey]
@@ -48,7 +56,7 @@ class Keyring(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class IssuedToken(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Issued token: its claims, and when it was revoked."""
+    """Issued token: its claims, and the time of its revocation (seconds since the epoch; None if not revoked)."""
 
     claims: TokenClaims
     revoked: float | None = None
@@ -71,7 +79,7 @@ class TokenRegistry:
         self._directory = directory
 
     def keyring(self) -> Keyring:
-        """Return the server's keys, created if there are none."""
+        """Return the server's ID and keys; creates them if there are none."""
         path = self._directory / KEYS_FILE
         if not path.exists():
             with self._changing():
@@ -126,7 +134,7 @@ class TokenRegistry:
         """Revoke all tokens of a name, or the token with an ID, and return their claims.
 
         Raises:
-            CalabashError: NOT_FOUND if no such token is left to revoke.
+            CalabashError: NOT_FOUND if there is no such token, or it was revoked before.
         """
         with self._changing():
             tokens = self.issued().tokens
@@ -142,7 +150,12 @@ class TokenRegistry:
         return [t.claims for t in changed if t.claims.id in meant]
 
     def rotate(self, *, keep_s: float, now: float) -> str:
-        """Create a new signing key and return its ID; signatures of earlier keys are accepted for ``keep_s`` more seconds."""
+        """Create a new signing key and return its ID.
+
+        Args:
+            keep_s: seconds for which signatures of the earlier keys are still accepted; 0 deletes these keys.
+            now: seconds since the epoch.
+        """
         self.keyring()
         with self._changing():
             keyring = read_struct(self._directory / KEYS_FILE, Keyring)

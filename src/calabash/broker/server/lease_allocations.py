@@ -1,8 +1,9 @@
 """Leases of a server as allocations of its pool: journalled, restored after a restart, and ended when they are over.
 
-A lease is journalled before it is granted. A broker that starts again restores the leases whose allocations the pool still
-has. An allocation of this server that is neither a lease nor being requested is released: a broker was killed between the
-grant and the journal, or the pool did not answer when the allocation was to be released.
+A lease is journalled before its client gets it. A broker that starts again restores the leases whose allocations still
+exist in the pool. An allocation of this server that belongs to no lease and to no request in progress is lost, and is
+released. This happens if a broker was killed between the pool's grant and the journal, or if the pool did not answer a
+request to release the allocation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ COMMAND = "calabash-server-lease"  # first word of the command of allocations th
 
 @dataclass(slots=True)
 class _Observed:
-    """Observed activity of a lease: its sessions, with their peer and start, and the number of processes that serve it."""
+    """Observed activity of a lease.
+
+    Args:
+        sessions: peer address and start (seconds since the epoch) of each session, by session ID.
+        processes: number of processes that serve the lease.
+    """
 
     sessions: dict[str, tuple[str, float]] = field(default_factory=dict)
     processes: int = 0
@@ -41,13 +47,14 @@ class LeaseAllocations:
 
     Args:
         pool: client of the pool.
-        verifier: says which tokens have ended.
+        verifier: tells which tokens were revoked or have expired.
         journal: stores the leases.
-        audit: records grants, sessions and ends.
-        counters: counts the ends.
-        keep_s: seconds after which the pool ends an allocation that was not renewed, if the server never returns.
-        clock: monotonic seconds, for deadlines.
-        now: seconds since the epoch.
+        audit: audit log for grants, sessions and ends of leases.
+        counters: counts the ends of leases by reason.
+        keep_s: seconds after which the pool ends an allocation that no server renews, in case this server never
+            returns.
+        clock: returns monotonic seconds, for deadlines.
+        now: returns seconds since the epoch.
     """
 
     def __init__(
@@ -94,7 +101,9 @@ class LeaseAllocations:
     async def sweep(self, *, cut: bool) -> None:
         """Check all leases once and end those that are over.
 
-        Also releases lost allocations and renews allocations in the pool. If the pool does not answer, leases stay.
+        A lease is over if it was not renewed, if its token has ended (with ``cut``), or if its allocation has ended.
+        Also releases lost allocations (see the module's description), and renews the allocations of leases in the pool.
+        If the pool does not answer, no lease is ended because of its allocation.
 
         Args:
             cut: also end leases whose token was revoked or has expired.
@@ -122,7 +131,10 @@ class LeaseAllocations:
                 await self._remove(lease, why="taken back by the pool")
 
     def require_lease(self, claims: TokenClaims | None, lease_id: str) -> HeldLease:
-        """Return the lease if it belongs to the token's name; the owner (None) may name any lease.
+        """Return the lease with that ID if the requester may manage it.
+
+        The holder of a token may manage the leases of the token's name, the owner of the server (``claims`` None) all
+        leases.
 
         Raises:
             CalabashError: NOT_FOUND if there is no such lease or it belongs to another token.
@@ -137,7 +149,7 @@ class LeaseAllocations:
         return lease
 
     def renew(self, lease: HeldLease) -> LeaseEnd:
-        """Move the deadline of the lease and return it in seconds from now."""
+        """Renew the lease: move its deadline, and return the seconds until then."""
         return LeaseEnd(id=lease.id, ends_in_s=max(0.0, self.table.renew(lease.id, self.clock()) - self.clock()))
 
     async def end(self, lease: HeldLease, *, why: str, peer: str = "") -> LeaseEnd:
@@ -152,14 +164,26 @@ class LeaseAllocations:
     async def release(self, lease: HeldLease, *, cut: bool, peer: str) -> LeaseEnd:
         """End the lease at the request of its holder.
 
-        With ``cut``, leases end with their token; the recorded reason is then the end of the token
-        even if the release came first.
+        Args:
+            lease: the lease.
+            cut: True if the server ends leases together with their token. If the token has ended, its end is then
+                recorded as the reason, although the holder has released the lease first.
+            peer: address of the client, for the audit log.
         """
         ended = self._verifier.end_reason(lease.token, lease.expires) if cut else ""
         return await self.end(lease, why=ended or "given back", peer=peer)
 
     def session_target(self, lease_id: str, session: str, peer: str) -> tuple[str, str] | None:
-        """Record a session of the lease and return the socket of its workers and its key; None if there is no such lease."""
+        """Record a session of a lease, which also renews the lease, and return the values to pass the connection on.
+
+        Args:
+            lease_id: ID of the lease.
+            session: ID of the session.
+            peer: address of the program.
+
+        Returns:
+            The path of the Unix socket of the lease's workers and the key of the lease; None if there is no such lease.
+        """
         lease = self.table.get(lease_id)
         if lease is None:
             return None
@@ -173,7 +197,7 @@ class LeaseAllocations:
         return lease.socket, lease.key
 
     def views(self, claims: TokenClaims | None) -> LeaseViews:
-        """Return the leases of the token's name; all leases for the owner (None)."""
+        """Return the leases of the token's name, or all leases for the owner of the server (``claims`` None)."""
         return LeaseViews(
             items=[self.view(lease) for lease in self.table if claims is None or claims.name == lease.name]
         )
@@ -202,7 +226,7 @@ class LeaseAllocations:
         return sum(observed.processes for observed in self._observed.values())
 
     async def save(self) -> None:
-        """Store the present leases durably."""
+        """Store the present leases durably in the journal."""
         await self._journal.write(list(self.table), draining=self.draining)
 
     async def release_allocation(self, allocation: str) -> None:

@@ -1,8 +1,9 @@
-"""Table of leases: deadlines, and how much each token holds of what it allows. No I/O: time is an argument.
+"""Table of leases with their deadlines, and of the amounts that each token holds. No I/O: time is an argument.
 
-Each renewal moves the deadline of a lease: of a program's lease by the grace period, so that a shorter network outage is only
-a delay; of a reservation by the time that it may be idle. Requests in progress count as held, so concurrent requests cannot
-exceed the limit of a token.
+A lease ends at its deadline unless it is renewed. A renewal moves the deadline to ``hold_s`` seconds from now. This
+time is somewhat longer than the grace period for the lease of a program, so that a short network outage does not end
+the lease. For a reservation it is the time for which the reservation may be unused. A token limits the amounts that its
+holder may have at a time. Requests in progress count as held, so that concurrent requests cannot exceed the limit.
 """
 
 from __future__ import annotations
@@ -19,8 +20,22 @@ from calabash.model.units import format_mib
 class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Held lease.
 
-    ``memory_mib`` is the sum over its devices; ``hold_s`` is added to the time by a renewal; ``socket`` is the path of its
-    worker's Unix socket; ``expires`` is the end of its token in seconds since the epoch.
+    Args:
+        id: ID of the lease.
+        key: secret with which a program proves that it may use the lease.
+        token: ID of the token that holds the lease.
+        name: name of the token.
+        allocation: ID of the allocation in the pool.
+        socket: path of the Unix socket of the lease's workers.
+        gpus: number of devices.
+        memory_mib: memory, summed over the devices.
+        cores: compute share of each device in percent.
+        devices: UUIDs of the devices.
+        command: the program and its arguments.
+        made_at: time of the grant in seconds since the epoch.
+        hold_s: seconds for which the lease lasts after a renewal.
+        expires: end of the token in seconds since the epoch.
+        reserved: True for a reservation.
     """
 
     id: str
@@ -44,7 +59,7 @@ class HeldLease(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 class LeaseClaim(msgspec.Struct, kw_only=True, frozen=True, eq=False):
-    """Amounts of a request in progress, counted against its token."""
+    """Amounts of a request in progress, which count as held by its token (memory is summed over the devices)."""
 
     token: str
     gpus: int
@@ -70,7 +85,7 @@ class LeaseTable:
         return self._leases.get(lease)
 
     def deadline(self, lease: str) -> float:
-        """Return the time at which the lease ends unless it is renewed."""
+        """Return the time at which the lease ends unless it is renewed, in monotonic seconds."""
         return self._deadlines[lease]
 
     def held(self, token: str) -> tuple[int, int]:
@@ -80,10 +95,17 @@ class LeaseTable:
         return sum(m.gpus for m in mine), sum(m.memory_mib for m in mine)
 
     def claim(self, claims: TokenClaims, *, gpus: int, memory_mib: int, cores: int) -> LeaseClaim:
-        """Count a request against its token until :meth:`settle` is called.
+        """Check a request against the limits of its token, and count it as held until :meth:`settle` is called.
+
+        Args:
+            claims: claims of the token.
+            gpus: number of devices.
+            memory_mib: memory, summed over the devices.
+            cores: compute share of each device in percent.
 
         Raises:
-            CalabashError: TOO_LARGE if the token can never allow the amounts, QUEUE_OVER_LIMIT if it holds too much now.
+            CalabashError: TOO_LARGE if the amounts alone exceed the token's limits, QUEUE_OVER_LIMIT if they do
+                together with the leases that the token holds now.
         """
         limit_mib = claims.memory_mib or (1 << 60)
         if cores > claims.cores:
@@ -113,19 +135,19 @@ class LeaseTable:
         return claim
 
     def settle(self, claim: LeaseClaim, lease: HeldLease | None, now: float) -> None:
-        """End the request in progress, and add the lease that it became, if any."""
+        """Remove a request in progress, and add the lease that was granted for it; None if it was not granted."""
         self._claims.discard(claim)
         if lease is not None:
             self._leases[lease.id] = lease
             self._deadlines[lease.id] = now + lease.hold_s
 
     def renew(self, lease: str, now: float) -> float:
-        """Move the deadline of the lease to ``hold_s`` from now, never back, and return it."""
+        """Move the deadline of the lease to ``hold_s`` seconds from now, never to an earlier time, and return it."""
         self._deadlines[lease] = max(self._deadlines[lease], now + self._leases[lease].hold_s)
         return self._deadlines[lease]
 
     def end(self, lease: str) -> HeldLease | None:
-        """Remove the lease and return it; None if there is none."""
+        """Remove the lease and return it; None if there is no such lease."""
         self._deadlines.pop(lease, None)
         return self._leases.pop(lease, None)
 

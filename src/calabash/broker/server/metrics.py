@@ -9,7 +9,10 @@ _PREFIX = "calabash_remote_"
 
 
 class LeaseCounters:
-    """Counters by name and one label. Only names in ``_COUNTERS`` are shown."""
+    """Counters by name and the value of one label ("" for a counter without labels).
+
+    Only those in ``_COUNTERS`` are shown.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -26,7 +29,7 @@ class LeaseCounters:
         """Return the counters and some gauges as Prometheus text.
 
         Args:
-            gauges: for each gauge the name of its label and the values by label.
+            gauges: for each gauge, the name of its label ("" for none) and its values by the value of the label.
         """
         lines = []
         for name, (help_text, label_name) in _COUNTERS.items():

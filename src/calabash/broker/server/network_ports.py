@@ -1,8 +1,10 @@
-"""Listen at ports of tenant networks, inside the network namespaces that the pool keeps for them.
+"""Listen at ports of tenant networks, inside the network namespaces that the pool keeps for these ports.
 
-The server process stays in its own namespace; only its listening socket is created in the tenant's, so connections to it
-come from that tenant's network alone. The pool keeps a namespace while the server renews it, also over a restart of either,
-and established connections go on. If the pool had to create the namespace anew, the server listens there again.
+A port here is a port of a virtual network, with its own IP addresses, not a TCP port number. The server process stays
+in its own network namespace. Only its listening socket is created in the namespace of the tenant's port, so only
+programs in that tenant's network can connect to it. The pool keeps a namespace for as long as the server renews it,
+also while the pool or the server restarts, and established connections continue. If the pool had to create the
+namespace anew, the server opens new listening sockets in it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Serve = Callable[[socket.socket], Callable[[], None]]  # serves a listener; the 
 
 @dataclass(frozen=True, slots=True)
 class TenantListener:
-    """Port of a tenant network, and the TCP port number to listen at there."""
+    """Port of a tenant network at which to listen, for example ``red/a/gpu1``, and the TCP port number."""
 
     port: str
     number: int
@@ -44,10 +46,10 @@ class TenantListener:
 
 
 def parse_tenant_listener(text: str) -> TenantListener:
-    """Parse ``red/a/gpu1`` or ``red/a/gpu1:7433``.
+    """Parse a listener of the form ``red/a/gpu1`` or ``red/a/gpu1:7433``; the TCP port number defaults to 7433.
 
     Raises:
-        CalabashError: BAD_REQUEST if the text is neither.
+        CalabashError: BAD_REQUEST if the text has another form.
     """
     port, colon, digits = text.strip().partition(":")
     check_path(port, 3, "port")
@@ -58,7 +60,13 @@ def parse_tenant_listener(text: str) -> TenantListener:
 
 @dataclass(slots=True)
 class _Opened:
-    """Listeners of one port: the identity of their namespace, and the functions that stop them."""
+    """Listeners of one tenant port.
+
+    Args:
+        namespace: device and inode number of the network namespace, which tell whether it was created anew.
+        close: functions that stop the listeners.
+        addresses: addresses at which they listen.
+    """
 
     namespace: tuple[int, int]
     close: list[Callable[[], None]] = field(default_factory=list)
@@ -71,9 +79,9 @@ class TenantListeners:
     Args:
         listeners: ports to listen at.
         pool: client of the pool.
-        holder: name of the server in the pool, the same after a restart.
-        keep_s: seconds after which the pool gives up a port that was not renewed.
-        clock: monotonic seconds.
+        holder: name under which the server holds the ports in the pool; the same after a restart.
+        keep_s: seconds after which the pool releases a port that was not renewed.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -113,7 +121,7 @@ class TenantListeners:
             await self._renew(target)
 
     async def renew(self) -> None:
-        """Renew the ports in the pool if a renewal is due, and listen again where the namespace was created anew."""
+        """Renew the ports in the pool if a renewal is due, and listen again if a namespace was created anew."""
         if not self._listeners or self._clock() - self._renewed_s < min(KEEP_EVERY_S, self._keep_s / 4):
             return
         self._renewed_s = self._clock()
@@ -131,8 +139,8 @@ class TenantListeners:
         """Stop listening.
 
         Args:
-            for_good: release the ports, which cuts established connections. Otherwise the pool keeps the ports for the next
-                server with the same name.
+            for_good: True to release the ports in the pool, which cuts established connections. False to leave them in
+                the pool for the next server with the same name.
         """
         for target in self._listeners:
             self._end(target)

@@ -1,9 +1,12 @@
 """Accept connections on the server's single port and dispatch them to a lease's worker or the HTTPS server.
 
-The first record of a connection is peeked at, not read, within a few seconds. The kernel wakes the process when the number of
-bytes that the record announces has arrived, so a peer that sends single bytes costs one wake-up and a silent peer one
-descriptor until the timeout. The number of unclassified connections is bounded; at the bound the oldest connection of the
-local user or address with the most of them is dropped.
+The first TLS record of a connection tells to which of the two it belongs. It is peeked at (``MSG_PEEK``), not read,
+because the next process must read it too. It must arrive within a few seconds. The kernel wakes this process only when
+all bytes that the record announces have arrived. A peer that sends single bytes therefore costs one wake-up, and a peer
+that sends nothing costs one descriptor until the timeout.
+
+At most UNKNOWN_MAX connections wait for their first record. If there are more, the peer (a local user, or an address)
+with the most of them loses its oldest one.
 """
 
 from __future__ import annotations
@@ -38,13 +41,14 @@ Passed = Callable[[socket.socket], Awaitable[None]]
 
 
 class PortDispatcher:
-    """Dispatches the connections of a listening socket.
+    """Accepts the connections of a listening socket and passes each to the process or server that handles it.
 
     Args:
         listener: the listening socket.
-        session_target: returns the worker socket and the key for a session of a lease; None for an unknown lease.
-        pass_on: takes connections that are not sessions.
-        count: called with the kind of each connection.
+        session_target: called with the lease ID, the session ID and the peer of a session; returns the path of the
+            worker's socket and the key of the lease, or None for an unknown lease.
+        pass_on: called with each connection that is not a session, to handle it.
+        count: called with the kind of each connection, for the metrics.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class PortDispatcher:
                 await self._pass_on(connection.dup())
 
     async def _classify(self, connection: socket.socket) -> SessionBegins | SomethingElse:
-        """Peek at the first record until it can be classified. Raises OSError if the peer leaves before."""
+        """Peek at the first record until it can be classified. Raises OSError if the peer disconnects before that."""
         for _ in range(_WAKES_MAX):
             try:
                 there = connection.recv(HELLO_BYTES_MAX, socket.MSG_PEEK)
@@ -123,7 +127,7 @@ class PortDispatcher:
         raise ConnectionError
 
     async def _hand_over(self, connection: socket.socket, found: SessionBegins, peer: str) -> str:
-        """Hand a session to the worker of its lease; return the kind under which the connection is counted."""
+        """Pass a session's connection to the worker of its lease; return the kind for the count of connections."""
         session_target = self._session_target(found.lease, found.session, peer)
         if session_target is None:
             with contextlib.suppress(OSError):
@@ -141,10 +145,19 @@ class PortDispatcher:
 
 
 async def hand_over(connection: socket.socket, path: str, session: bytes, key: bytes) -> int:
-    """Pass a program's connection to the parent of a lease's workers and return its status byte, 0 if accepted.
+    """Pass a program's connection to the parent process of a lease's workers, and return the status byte of its answer.
+
+    Args:
+        connection: the connection.
+        path: Unix socket of the parent process.
+        session: ID of the session, 16 bytes.
+        key: key of the lease, 32 bytes.
+
+    Returns:
+        0 if the process has accepted the connection.
 
     Raises:
-        OSError: if the process cannot be reached or closes without a status.
+        OSError: if the process cannot be reached, or closes its connection without a status.
     """
     loop = asyncio.get_running_loop()
     greeting = _GREETING.pack(b"CALABASH", _GREETING_VERSION, _HANDOVER_KIND, 0, session, key)

@@ -1,7 +1,8 @@
 """Server process: lock its directory, listen, and serve until a signal or its owner stops it.
 
-uvicorn serves HTTP/1.1 over TLS on connections that the dispatcher passes on, and without TLS on the owner's Unix socket.
-Programs on the devices survive the end of this process.
+uvicorn serves HTTP/1.1 over TLS on the connections that the dispatcher (:mod:`calabash.broker.server.port`) passes to
+it, and without TLS on the owner's Unix socket. When this process ends, programs that use the devices continue, because
+the worker processes that serve them belong to the pool.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ log = structlog.get_logger(__name__)
 
 
 class PatientProtocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 protocol with a timeout for the head of each request."""
+    """HTTP/1.1 protocol of uvicorn with a timeout: the head of each request must arrive within REQUEST_S seconds."""
 
     _patience: asyncio.TimerHandle | None = None
     _count: tuple[Connections, Connection] | None = None
 
     def count_in(self, connections: Connections, connection: Connection) -> None:
-        """Report the activity of this connection to the table of connections."""
+        """Report the activity of this connection to the table of connections from now on."""
         self._count = connections, connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -135,7 +136,7 @@ class RemoteServer:
 
         Args:
             listener: listening socket in this machine's own network, or None.
-            tenant_listeners: listeners in tenant networks.
+            tenant_listeners: listeners at ports of tenant networks.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -206,7 +207,10 @@ class RemoteServer:
         return close
 
     def _counted(self, connection: socket.socket) -> Connection | None:
-        """Add the connection to the table; return None if its peer has too many active ones or has disconnected."""
+        """Add the connection to the table of connections and return its entry.
+
+        Returns None if its peer has disconnected or has too many active connections.
+        """
 
         def close() -> None:
             with suppress(OSError):  # closed already
@@ -261,7 +265,7 @@ def run_server(
         directory: state directory of the server.
         settings: name and lease settings.
         pool: Unix socket of the pool.
-        address: address to listen at, or None.
+        address: address to listen at in the network of this machine; None to listen at ``ports`` only.
         ports: ports of tenant networks to listen at.
 
     Raises:

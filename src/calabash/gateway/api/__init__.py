@@ -1,1 +1,1 @@
-"""The API behind the gateway: each request is forwarded to the pool with the token of its user."""
+"""API of the gateway: each request is forwarded to the pool with the token of its user."""

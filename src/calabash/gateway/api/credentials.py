@@ -1,4 +1,4 @@
-"""Read the bearer token of an API request. The gateway does not check it: it is forwarded to the pool."""
+"""Read the bearer token of an API request. The gateway forwards the token, and the pool checks it."""
 
 from __future__ import annotations
 

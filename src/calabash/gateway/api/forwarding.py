@@ -1,6 +1,7 @@
 """Forward API requests to the pool unchanged, always with the token of the requesting user.
 
-Replies to GET have an ETag, a hash of their content; a client that has the content gets 304 without a body.
+Replies to GET have an ETag, a hash of their content. A client that sends the ETag of the same content gets 304 without
+a body.
 """
 
 from __future__ import annotations
@@ -115,9 +116,10 @@ class Forwarder:
 
 
 def _require_code(body: bytes) -> None:
-    """Raise CalabashError unless the body is the exchange of a login code.
+    """Raise CalabashError unless the body requests a session for a login code, and nothing else.
 
-    The gateway uses its own credential for this request, so an unauthenticated client must not choose a subject with it.
+    The gateway forwards this request with its own credential, which also permits sessions for a subject, without a
+    code. A client without a token must not be able to use that.
     """
     try:
         order = msgspec.json.decode(body, type=SessionOrder)

@@ -26,10 +26,10 @@ class PoolOfVisitor:
 
     Args:
         pool: connections to the pool.
-        token: token of the visitor, or the gateway's own.
-        session: session for which the gateway asks, if any.
-        origin: headers that name the client's address.
-        holder: principal to whose share of open requests the requests count.
+        token: token of the visitor, or the gateway's own credential if ``session`` is set.
+        session: ID of the console session of the visitor; "" for a visitor with a token.
+        origin: headers with the address of the client, for the pool's audit log.
+        holder: principal whose share of the open requests these requests use.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PoolOfVisitor:
 
 
 class SignedOutError(CalabashError):
-    """The session is unknown to the pool or has ended."""
+    """Error for a session that is unknown to the pool or has ended."""
 
 
 def decoded(answer: PoolAnswer, shape: type[Shape]) -> Shape:

@@ -1,8 +1,7 @@
 """Cache of the users of tokens, so that limits can be counted by user over all its tokens.
 
-A token never changes its user, so the pool is asked once. The result is used for limits only: the pool checks the token
-with
-each request.
+A token belongs to the same user for its whole life, so the pool is asked only once. The result is used for limits only:
+the pool checks the token with each request.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ KEPT_MAX = 10_000
 
 
 class Principals:
-    """Users of tokens, by a digest of the token. Used by one event loop."""
+    """Cache of the users of tokens, by a digest of the token, with at most KEPT_MAX entries. Used by one event loop."""
 
     def __init__(self, pool: PoolStreams) -> None:
         self._pool = pool

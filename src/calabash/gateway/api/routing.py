@@ -15,7 +15,12 @@ _WORD, _NAME = r"[^/]+", r".+"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteMatch:
-    """Result of a match. ``route`` is None if the path is unknown or, with ``allowed``, has no such method."""
+    """Result of a search for a route.
+
+    Args:
+        route: the route; None if the path is unknown or the method is not allowed.
+        allowed: methods of the path if it is known but ``route`` is None; () otherwise.
+    """
 
     route: Route | None
     allowed: tuple[str, ...] = ()

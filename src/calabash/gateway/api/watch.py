@@ -1,11 +1,11 @@
 """Stream changes to clients as server-sent events (``GET /v1/watch``).
 
-Theory of operation. Each watcher has one open request to the pool, which answers when an object changed that the watcher
-may
-see; the next request is sent after the reply was forwarded. So nothing is buffered for slow readers: they fall behind, get
-a
-``reset`` event if they are too far behind, and are disconnected if they do not read. ``Last-Event-ID`` continues after a
-broken connection. If the token is revoked, the stream ends at the next request.
+Theory of operation. Each watcher has one open request to the pool. The pool answers it when an object has changed that
+the watcher may see. The gateway forwards the reply, and only then sends the next request. Nothing is buffered for a
+client that reads slowly: it gets the changes later. If the pool no longer has the changes that it missed, the client
+gets a ``reset`` event and must read all objects again. A client that does not read at all is disconnected. After a
+broken connection the client continues with ``Last-Event-ID``. If the token is revoked, the stream ends at the next
+request to the pool.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _HEADERS = [
 class Watchers:
     """Watchers of one gateway.
 
-    A user has at most ``watchers_per_user``. If there are ``watchers`` in all, a new one ends the oldest watcher of the
-    user with
-    the most, so that each user can have some.
+    A user can have at most ``watchers_per_user`` watchers, and the gateway at most ``watchers`` (both are settings).
+    When the gateway has all of its watchers, a new one replaces the oldest watcher of the user that has the most, so
+    that each user can have some.
     """
 
     def __init__(self, gateway: Gateway) -> None:

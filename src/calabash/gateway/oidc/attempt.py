@@ -1,12 +1,11 @@
 """Attempts to log in at the provider, each bound to one browser tab.
 
-Theory of operation. The page that begins an attempt gets a ticket and keeps it in the storage of its tab, which no other
-origin can read or set. The ticket contains a random number, the time, and the page to go to, authenticated by a MAC of this
-gateway. State, nonce and PKCE verifier are MACs of the random number, each with its own label, so the gateway stores
-nothing
-and a restart loses no attempt. A state is accepted only together with its ticket, so a provider's answer for another
-browser
-is useless. An attempt can be used once, within ten minutes.
+Theory of operation. The page that begins an attempt gets a ticket and keeps it in the storage of its tab, which pages
+of other origins can neither read nor set. The ticket contains a random number, the time, and the page to show after the
+login, and is authenticated by a MAC of this gateway. The values ``state``, ``nonce`` and PKCE verifier of the protocol
+are MACs of the random number, each with its own label. The gateway can compute them again from the ticket, so it stores
+nothing and a restart loses no attempt. A ``state`` is accepted only together with its ticket. An attacker who obtains a
+provider's answer for one browser therefore cannot use it in another. An attempt can be used once, within ten minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,16 @@ NEXT_CHARACTERS_MAX = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
-    """Values of an attempt; ``to`` is the page to go to afterwards."""
+    """Attempt to log in.
+
+    Args:
+        seed: random number of the attempt.
+        begun_s: start in seconds since the epoch.
+        to: page to show after the login.
+        state: value that the provider returns with its answer.
+        nonce: value that the ID token must contain.
+        verifier: PKCE verifier.
+    """
 
     seed: str
     begun_s: int
@@ -38,12 +46,12 @@ class LoginAttempt:
 
     @property
     def challenge(self) -> str:
-        """S256 challenge of the PKCE verifier, which is sent to the provider."""
+        """PKCE challenge: the SHA-256 digest of the verifier, which is sent to the provider at the beginning."""
         return _text(hashlib.sha256(self.verifier.encode()).digest())
 
 
 class Attempts:
-    """Creates attempts and verifies their return; ``key`` is a secret of the gateway."""
+    """Creates attempts, and verifies them when the browser returns; ``key`` is a secret of the gateway."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -59,10 +67,11 @@ class Attempts:
         return f"{value}.{self._mac('ticket', value)}"
 
     def take(self, ticket: str, state: str, *, now_s: float) -> LoginAttempt:
-        """Return the attempt of a ticket and a state, once.
+        """Return the attempt of a ticket and a state, and refuse them from now on.
 
         Raises:
-            CalabashError: NOT_AUTHENTICATED if they do not belong together, are too old or were used before.
+            CalabashError: NOT_AUTHENTICATED if ticket and state are not of the same attempt, or if the attempt is too
+                old or was used before.
         """
         value, _, mac = ticket.rpartition(".")
         parts = value.split(".")

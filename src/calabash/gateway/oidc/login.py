@@ -47,7 +47,7 @@ class OidcLogin:
 
         Args:
             to: page to show after the login.
-            here: origin under which the browser reaches the console.
+            here: origin (scheme, host and port) under which the browser reaches the console.
         """
         described = await self._provider.description()
         attempt = self._attempts.begin(to=to, now_s=time.time())
@@ -64,12 +64,12 @@ class OidcLogin:
         return _with(described.authorization_endpoint, asked), self._attempts.ticket(attempt)
 
     async def session_order(self, query: Mapping[str, str], ticket: str, *, here: str) -> tuple[SessionOrder, str]:
-        """Verify the provider's answer; return the request for a session of its subject, and the page to go to.
+        """Verify the provider's answer; return the request for a session of its subject, and the page to show.
 
         Args:
-            query: query with which the browser came back.
-            ticket: ticket that the page kept.
-            here: origin under which the browser reaches the console.
+            query: query of the URL to which the provider has redirected the browser.
+            ticket: ticket of the attempt, which the page has kept.
+            here: origin (scheme, host and port) under which the browser reaches the console.
 
         Raises:
             CalabashError: NOT_AUTHENTICATED if the answer is not valid, or another reason if the provider fails.

@@ -41,7 +41,13 @@ class AttemptBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class OidcPages:
-    """Handlers of a login at one provider; ``show`` renders a template."""
+    """HTTP handlers of a login at one provider.
+
+    Args:
+        login: the login at the provider.
+        logins: begins sessions of the console.
+        show: renders a template.
+    """
 
     def __init__(self, login: OidcLogin, logins: Logins, show: Shown) -> None:
         self._login, self._logins, self._show = login, logins, show
@@ -56,7 +62,7 @@ class OidcPages:
         ]
 
     async def begin(self, request: Seen) -> Response[bytes]:
-        """Begin an attempt; the page keeps its ticket and goes to the provider."""
+        """Begin an attempt; return its ticket, which the page keeps, and the provider's URL, to which the page goes."""
         order = await decoded_body(request, AttemptOrder)
         url, ticket = await self._login.begin(to=local(order.to), here=_origin(request))
         return json_reply(AttemptBegun(url=url, ticket=ticket))

@@ -1,8 +1,7 @@
 """Client of the OpenID Connect provider: its metadata, its keys, and the exchange of a code for claims.
 
-All replies are bounded in size and time and decoded to the fields that are used. Metadata and keys are cached for KEPT_S.
-If a
-token names an unknown key, the keys are requested again, at most every AGAIN_S.
+All replies are bounded in size and time and decoded to the fields that are used. Metadata and keys are cached for
+KEPT_S. If a token names an unknown key, the keys are requested again, at most every AGAIN_S.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Url = Annotated[str, Meta(min_length=1, max_length=2048)]
 
 
 class ProviderDescription(msgspec.Struct, kw_only=True, frozen=True):
-    """Fields that are used of the provider's metadata document, with its field names."""
+    """Fields of the provider's metadata document that the gateway uses, with the names of OpenID Connect Discovery."""
 
     issuer: Url
     authorization_endpoint: Url
@@ -99,15 +98,14 @@ class Provider:
         """Exchange a code for the verified claims of its user.
 
         Args:
-            code: code with which the browser came back.
+            code: authorization code of the provider's answer.
             verifier: PKCE verifier of the attempt.
             nonce: nonce of the attempt.
             redirect: redirect URI of the attempt.
 
         Raises:
-            CalabashError: NOT_AUTHENTICATED if the provider refuses the code or its ID token is not valid, UNREACHABLE or
-                TIMEOUT if it
-                does not answer.
+            CalabashError: NOT_AUTHENTICATED if the provider refuses the code or its ID token is not valid, UNREACHABLE
+                or TIMEOUT if it does not answer.
         """
         return await self._within(lambda: self._claims(code, verifier, nonce, redirect))
 
@@ -136,7 +134,12 @@ class Provider:
             return found
 
     def _known_keys(self, *, again: bool) -> Sequence[Mapping[str, Any]]:
-        """Return the provider's keys, from the cache if it is younger than KEPT_S, or than AGAIN_S with ``again``."""
+        """Return the provider's keys, from the cache if that is recent enough.
+
+        Args:
+            again: False to accept a cache of up to KEPT_S seconds; True, for a token with an unknown key, up to
+                AGAIN_S.
+        """
         uri = self._description().jwks_uri
         with self._lock:
             if self._keys is None or self._clock() - self._keys[0] > (AGAIN_S if again else KEPT_S):

@@ -1,9 +1,8 @@
 """Verify an ID token: signature, issuer, audience, times, authorized party and nonce.
 
 PyJWT checks the signature, issuer, audience and times. This module adds the checks that it leaves to its users: only
-asymmetric algorithms are accepted, one key of the provider's set must match and be long enough, and the authorized party
-and
-the nonce must be those of this client and attempt.
+asymmetric algorithms are accepted, one key of the provider's set must match and be long enough, and the authorized
+party and the nonce must be those of this client and attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FAMILY = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 
 class UnknownKeyError(CalabashError):
-    """The token is signed with a key that is not in the key set."""
+    """Error for a token that is signed with a key that is not in the key set."""
 
 
 def verified_claims(
@@ -70,7 +69,7 @@ def verified_claims(
 
 
 def load_algorithms() -> None:
-    """Verify a signature of each key family, so that all modules are loaded while their files can still be read."""
+    """Verify a signature of each key family, so that all modules are loaded before privileges are dropped."""
     keys: list[tuple[str, Any]] = [
         ("RS256", rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS_MIN)),
         ("ES256", ec.generate_private_key(ec.SECP256R1())),
@@ -99,7 +98,16 @@ def _signed(token: str, key: jwt.PyJWK, algorithm: str, *, issuer: str, client_i
 
 
 def _key(keys: Iterable[Mapping[str, Any]], algorithm: str, name: object) -> jwt.PyJWK:
-    """Return the key with that ID, or the only matching key if the token names none."""
+    """Return the key with which a token must be verified.
+
+    Args:
+        keys: key set of the provider.
+        algorithm: algorithm of the token's signature.
+        name: key ID of the token; None if it has none, and then exactly one key must be usable with the algorithm.
+
+    Raises:
+        UnknownKeyError: if no key matches, or more than one.
+    """
     family = _FAMILY[algorithm[:2]]
     fitting = [
         key

@@ -1,6 +1,9 @@
-"""Check the Host header of requests, against DNS rebinding: a page of another site must not reach the gateway by its own name.
+"""Check the Host header of requests, to prevent DNS rebinding.
 
-IP addresses are always accepted, as no name service can change their meaning, and so is ``localhost``.
+In this attack, a page of another site makes the DNS name of its own site point to the gateway's address, so that the
+browser allows its script to read the gateway's replies. The Host header then has the name of that site. The gateway
+accepts the names of its settings and ``localhost``. It also accepts IP addresses, because no name service can change
+their meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def is_address(host: str) -> bool:
 
 
 def without_name(header: str, address: str) -> str:
-    """Return a Host header with a loopback address instead of ``localhost``; "" if it names another host.
+    """Return a Host header with a loopback address instead of ``localhost``; "" if the header names another host.
 
     Args:
         header: the Host header.

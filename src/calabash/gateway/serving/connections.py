@@ -1,11 +1,10 @@
-"""Table of a gateway's connections, limited by peer and credential so that one user cannot exclude the others.
+"""Table of a gateway's connections, with limits for each peer and credential, so that no user can exclude the others.
 
-Theory of operation. A peer is a local user, identified by the kernel, or else an address. A connection counts for its peer
-until it carries a request with a valid credential; then it counts for the credential. A connection above the limit of its
-holder or of the gateway closes the oldest idle connection of that holder, or of the holder with the most; connections whose
-credential was refused are closed first. At most half of all connections are without a valid credential. A connection is
-idle
-if it waits for a request or its body, or if its refusal is delayed.
+Theory of operation. A peer is a local user, identified by the kernel, or else an address. A connection counts for its
+peer until it carries a request with a valid credential; then it counts for the credential. A connection above the limit
+of its holder or of the gateway closes the oldest idle connection of that holder, or of the holder with the most;
+connections whose credential was refused are closed first. At most half of all connections are without a valid
+credential. A connection is idle if it waits for a request or its body, or if its refusal is delayed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from calabash.api.gateway import GatewayLimits
 
 
 class Closable(Protocol):
-    """Connection, as far as the table uses it."""
+    """Methods of a connection that the table uses."""
 
     def idle(self) -> bool:
         """Return True if the connection may be closed to make room for others."""
@@ -30,11 +29,11 @@ class Closable(Protocol):
 
 
 class GatewayConnections:
-    """Open connections by holder. Used by one event loop.
+    """Open connections by their holder: a peer, or a valid credential. Used by one event loop.
 
     Args:
         limits: limits of the gateway.
-        unbounded: holders without a limit of their own: trusted proxies.
+        unbounded: peers without a limit of their own, namely trusted proxies.
     """
 
     def __init__(self, limits: GatewayLimits, *, unbounded: frozenset[str] = frozenset()) -> None:
@@ -45,11 +44,14 @@ class GatewayConnections:
         self._holder: dict[Closable, tuple[dict[str, OrderedDict[Closable, None]], str]] = {}
 
     def enter(self, connection: Closable, peer: str) -> bool:
-        """Add a new connection of a peer; return False if there is no room and no idle connection can be closed."""
+        """Add a new connection of a peer; return False if a limit is reached and no idle connection can be closed."""
         return self._put(connection, self._unproven, peer)
 
     def prove(self, connection: Closable, credential: str) -> None:
-        """Count the connection for a valid credential from now on; drops it if that credential has too many."""
+        """Count the connection for a valid credential instead of its peer from now on.
+
+        Closes the connection if the credential has too many connections and none of them is idle.
+        """
         if connection in self._holder and self._holder[connection] != (self._proven, credential):
             self.leave(connection)
             if not self._put(connection, self._proven, credential):
@@ -77,7 +79,11 @@ class GatewayConnections:
         return True
 
     def _close_idle_among(self, table: dict[str, OrderedDict[Closable, None]]) -> bool:
-        """Close an idle connection of the holder with the most that has one; return False if there is none."""
+        """Close one idle connection; return False if there is none.
+
+        The holder with the most connections that has an idle one loses it. For a new connection without a valid
+        credential (``table`` is the unproven one), only connections of that table are closed.
+        """
         tables = [table] if table is self._unproven else [self._unproven, self._proven]
         holders = sorted((own for one in tables for own in one.values()), key=len, reverse=True)
         return any(self._close_idle(own) for own in holders)

@@ -20,7 +20,7 @@ def drop_privileges(user: int) -> None:
         user: user and group ID; 0 keeps the present user.
 
     Raises:
-        OSError: if the kernel refuses; the process must not serve then.
+        OSError: if the kernel refuses a step; the process must not serve clients then.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes a descriptor

@@ -1,8 +1,7 @@
-"""Rate limits with token buckets: for one API token, all tokens of a user, or one address without a token.
+"""Rate limits by the token-bucket algorithm: for one API token, all tokens of a user, or one address without a token.
 
-At most KEYS_MAX buckets are kept; the least recently used ones are dropped, so a client with many addresses gets no more
-than
-a full bucket for each, and memory is bounded.
+At most KEYS_MAX buckets are kept, so memory is bounded. The least recently used bucket is dropped first; if its client
+comes back, it gets a full bucket.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ class Buckets:
     """Token buckets by key.
 
     Args:
-        per_second: rate at which a bucket fills.
-        at_once: capacity of a bucket.
-        clock: monotonic seconds.
+        per_second: sustained rate of requests, at which a bucket fills.
+        at_once: number of requests that may arrive at once: the capacity of a bucket.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, per_second: float, at_once: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +36,7 @@ class Buckets:
         return wait_s
 
     def left(self, key: str) -> float:
-        """Return the level of the bucket without taking from it."""
+        """Return the number of requests that are left in the bucket, without taking one."""
         return self._now(key)[0]
 
     def _now(self, key: str) -> tuple[float, float]:

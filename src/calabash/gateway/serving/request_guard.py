@@ -1,6 +1,7 @@
-"""Check each request before the application gets it (host, rate, size of the body), and add security headers to replies.
+"""Check the host, rate and body size of each request, and add security headers to replies.
 
-The body is read here completely within its limits, so the application never gets one that is too large, broken off or late.
+The body is read completely before the application is called. The application therefore never gets a body that is too
+large or incomplete, or that arrives too slowly.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ PEER, CONNECTION = "calabash.peer", "calabash.connection"  # keys in the state o
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    """Return the headers of a request with lower-case names; of several with one name, the last."""
+    """Return the headers of a request with lower-case names; of several headers with one name, the last."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def client_of(scope: Any, settings_proxies: list[str]) -> tuple[str, str]:
-    """Return the client's address and scheme; for a trusted proxy those in its forwarding headers."""
+    """Return the client's address and scheme (http or https).
+
+    For a connection of a trusted proxy, both are read from the headers ``X-Forwarded-For`` and ``X-Forwarded-Proto``.
+    """
     address, scheme = (scope.get("client") or ("", 0))[0], scope.get("scheme", "http")
     if address in settings_proxies:
         headers = headers_of(scope)
@@ -87,7 +91,7 @@ async def answer(send: Send, status: int, shown: Any, *headers: tuple[bytes, byt
 
 
 async def body_of(receive: Receive) -> bytes:
-    """Return the body of a request behind the guard, which delivers it in one piece."""
+    """Return the body of a request that has passed the guard, which delivers the whole body in one message."""
     body: bytes = (await receive()).get("body", b"")
     return body
 
@@ -109,7 +113,8 @@ async def while_connected(scope: Any, receive: Receive, answering: Awaitable[Ans
 async def _wait_for_disconnect(scope: Any, receive: Receive) -> None:
     """Return when the client has disconnected.
 
-    While the client has a next request waiting, the connection is not read, so the kernel is asked as well.
+    uvicorn does not read the connection while the client's next request waits, so it would not notice a disconnect. The
+    state of the socket is therefore checked every HANG_UP_S seconds as well.
     """
     connection = scope["state"].get(CONNECTION)
     told = asyncio.ensure_future(_disconnected(receive))
@@ -128,7 +133,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def with_body(receive: Receive, body: bytes) -> Receive:
-    """Return a ``receive`` that delivers the body first."""
+    """Return an ASGI ``receive`` function that delivers the body first, and then the messages of ``receive``."""
     given = False
 
     async def next_message() -> Message:
@@ -151,7 +156,7 @@ async def too_many(send: Send, wait_s: float) -> None:
 
 
 async def refuse(send: Send, status: int, error: CalabashError, *headers: tuple[bytes, bytes]) -> None:
-    """Send an error in JSON."""
+    """Reply with an HTTP status and an error in JSON."""
     shown = replies.Failure(reason=str(error.reason), message=error.message, hint=error.hint)
     await answer(send, status, shown, *headers)
 
@@ -223,9 +228,10 @@ class RequestGuard:
         return None
 
     def _wait_s(self, scope: Any) -> float:
-        """Count the request against the rate limit of its token or peer; return the seconds to wait, 0 if it is allowed.
+        """Count the request for the rate limit of its token or peer; return the seconds to wait, 0 if it is allowed.
 
-        A request that names a session is counted when its proof was verified, as a session ID is no secret.
+        A request that names a session is not counted here, but after its proof was verified: a session ID is no secret,
+        so others could use up the session's rate.
         """
         headers = headers_of(scope)
         if shown := headers.get("authorization", ""):
@@ -235,14 +241,20 @@ class RequestGuard:
         return self._gateway.requests.take(f"peer {peer_of(scope)}")
 
     async def _hold_back(self, scope: Any) -> None:
-        """Delay the reply to a refused credential if its peer had too many; its other requests are not delayed."""
+        """Delay the reply to a refused credential if too many credentials of its peer were refused.
+
+        This limits how many credentials a client can try. Other requests of the peer are not delayed.
+        """
         if self._gateway.refusals.take(f"peer {peer_of(scope)}"):
             connection = scope["state"].get(CONNECTION)
             await (connection.hold_back if connection else sleep)(REFUSAL_S)
 
 
 def _prove(scope: Any, status: int) -> None:
-    """Count the connection for the request's credential if the pool or the proof of a session has accepted it."""
+    """Count the connection for the request's credential if that was accepted.
+
+    A token is accepted if the pool has answered with success, a session if its proof is valid.
+    """
     connection, headers = scope["state"].get(CONNECTION), headers_of(scope)
     if connection is None or status == 421:
         return
@@ -259,7 +271,7 @@ class _RefusedError(Exception):
 
 
 class HungUpError(Exception):
-    """The client disconnected before its request was complete or answered."""
+    """Error for a client that disconnected before its request was complete or answered."""
 
 
 def _too_large(most: int) -> CalabashError:

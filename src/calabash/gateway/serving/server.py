@@ -28,7 +28,13 @@ BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionBounds:
-    """Objects that all connections of a gateway share. ``proxies`` are the addresses of trusted proxies."""
+    """Objects that all connections of a gateway share.
+
+    Args:
+        table: table of connections.
+        pacer: limits the time that the requests of one user take on the event loop.
+        proxies: addresses of trusted proxies.
+    """
 
     table: GatewayConnections
     pacer: PerUserPacer
@@ -42,7 +48,7 @@ class ConnectionBounds:
 
 @dataclass(slots=True, eq=False)
 class PendingHandshake:
-    """Connection whose TLS handshake is not complete, in the table of connections."""
+    """Entry in the table of connections for a connection whose TLS handshake is not complete."""
 
     connection: socket.socket
     peer: str
@@ -56,13 +62,13 @@ class PendingHandshake:
         return False
 
     def drop(self) -> None:
-        """Shut down the socket, as cancelling the handshake would leave it open."""
+        """Shut down the socket, which also ends the handshake. Cancelling the handshake would leave the socket open."""
         with contextlib.suppress(OSError):  # closed already
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedProtocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 protocol with the gateway's limits."""
+    """HTTP/1.1 protocol of uvicorn with the gateway's limits on connections, waits and time of the event loop."""
 
     bounds: ConnectionBounds  # set on a subclass
     handshake: PendingHandshake | None = None  # the completed handshake; None without TLS
@@ -94,7 +100,7 @@ class BoundedProtocol(StrictProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data when the per-user pacing allows it; nothing more is read until then."""
+        """Handle received data when the pacer allows it for this peer; no more data is read until then."""
         self.flow.pause_reading()
         self.pacer.begin(self._peer, lambda: self._take(data))
 
@@ -169,7 +175,14 @@ class _Sending:
 def gateway_server(
     application: Application, limits: GatewayLimits, *, tls: ssl.SSLContext | None = None, proxies: Sequence[str] = ()
 ) -> uvicorn.Server:
-    """Return a server on which ``serve(sockets=...)`` is called."""
+    """Return a server with the gateway's limits; the caller starts it with ``serve(sockets=...)``.
+
+    Args:
+        application: the ASGI application.
+        limits: limits of connections.
+        tls: TLS context; None for plain HTTP.
+        proxies: addresses of trusted proxies.
+    """
     table = GatewayConnections(limits, unbounded=frozenset(f"address {proxy}" for proxy in proxies))
     bounds = ConnectionBounds(table=table, pacer=PerUserPacer(), proxies=frozenset(proxies))
     config = uvicorn.Config(
@@ -193,7 +206,7 @@ def gateway_server(
 
 
 class _GatewayServer(uvicorn.Server):
-    """uvicorn's server; with TLS a connection is counted from the moment it is accepted."""
+    """Server of uvicorn, except that a TLS connection is counted from the moment it is accepted."""
 
     def __init__(self, config: uvicorn.Config, bounds: ConnectionBounds) -> None:
         super().__init__(config)

@@ -1,8 +1,8 @@
 """Static files of the console, read once when the gateway starts.
 
-Their URLs contain a hash of the content, so browsers may cache them forever, and the random start ID of the gateway, so
-files
-that another program served on this port and a browser cached have other URLs.
+Their URLs contain a hash of the content, so browsers may cache them forever. The URLs also contain the random start ID
+of the gateway. Another program may have used the same port before and served files that a browser has cached; those
+have other URLs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class StaticFile:
 
 
 class StaticFiles:
-    """Files of some directories; of files with the same name the first directory's is used.
+    """Static files of some directories. If several directories have a file of the same name, the first one is used.
 
     Args:
         directories: directories to read, without subdirectories.
-        start: part of each URL, new at each start.
+        start: random ID of the gateway's start, which each URL contains.
     """
 
     def __init__(self, directories: Sequence[Path] = (OWN, VENDORED), *, start: str = "") -> None:
@@ -56,7 +56,10 @@ class StaticFiles:
         self._urls[path.name] = self._prefix + hashed
 
     def url(self, name: str) -> str:
-        """Return the URL of a file. A missing file gets a URL that is not found, and the page is shown without it."""
+        """Return the URL of a file.
+
+        A missing file is no error: its URL is answered with 404, and the browser shows the page without it.
+        """
         return self._urls.get(name, PREFIX + name)
 
     def find(self, path: str) -> StaticFile | None:

@@ -1,1 +1,1 @@
-"""Sessions of the console: login, proof of possession, and messages for the next page."""
+"""Sessions of the console: login, the proof that a request holds the session's key, and messages for the next page."""

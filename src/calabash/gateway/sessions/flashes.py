@@ -1,4 +1,4 @@
-"""One-time messages that the page after a form shows; kept in memory only, as they may contain a secret."""
+"""One-time messages that the page after a form shows; kept in memory only, because they may contain a secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flash:
-    """Message with an optional secret."""
+    """Message for the next page, with an optional secret such as a new token."""
 
     said: str
     secret: str = ""

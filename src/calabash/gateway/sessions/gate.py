@@ -36,7 +36,7 @@ def session_of(scope: Any) -> str:
 
 
 class SessionGate:
-    """ASGI middleware that verifies sessions in front of the pages."""
+    """ASGI middleware for pages: verifies the session of each request, and refuses requests with an invalid proof."""
 
     def __init__(self, application: Application, gateway: Gateway) -> None:
         self._application = application

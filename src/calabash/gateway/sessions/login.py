@@ -38,7 +38,7 @@ class Logins:
 
     Args:
         pool: connections to the pool.
-        sessions: derives the keys.
+        sessions: derives the keys of sessions.
         credential: the gateway's own credential, with which it may begin sessions.
     """
 
@@ -59,9 +59,13 @@ def json_reply(shown: msgspec.Struct) -> Response[bytes]:
 
 
 async def decoded_body(request: Seen, shape: type[Shape]) -> Shape:
-    """Return the body of a script's request. Raises CalabashError(BAD_REQUEST).
+    """Return the decoded JSON body of a script's request.
 
-    JSON only: a form of another site's page cannot send it without asking first.
+    Only JSON is accepted, to prevent cross-site request forgery: a page of another site can send a form without
+    permission, but for JSON its browser asks this server first (CORS).
+
+    Raises:
+        CalabashError: BAD_REQUEST if the body is not JSON of that form.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/json":

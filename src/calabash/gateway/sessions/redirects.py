@@ -1,4 +1,4 @@
-"""Replies that lead the browser to another page of this console, never to another site."""
+"""Replies that send the browser to another page of this console, never to another site."""
 
 from __future__ import annotations
 

@@ -1,23 +1,19 @@
-"""Console sessions by proof of possession: requests and replies are authenticated with the session's key.
+"""Console sessions: each request and reply carries a proof, which is computed with the secret key of the session.
 
-Theory of operation. No cookie or other credential that a browser sends by itself has authority. A login gives the page a
-session ID and a key of 256 bits, which the page keeps in the storage of its origin (the port is part of an origin) as a key
-that scripts can use but cannot read. The key is never sent again. A request carries the session ID and
+Theory of operation. No cookie or other credential that a browser sends by itself has authority. A login gives the page
+a session ID and a key of 256 bits, which the page keeps in the storage of its origin (the port is part of an origin) as
+a key that scripts can use but cannot read. The key is never sent again. A request carries the session ID and
 
     HMAC(key, start, method, host, target, time, nonce, SHA-256 of the body)
 
 and the reply to it HMAC(key, nonce, status, content type, location, SHA-256 of the content). A server that receives
-requests
-of a page, on another port or on the same port after the pool has ended, cannot make requests of its own from them, and the
-page shows nothing that such a server replies.
+requests of a page, on another port or on the same port after the pool has ended, cannot make requests of its own from
+them, and the page shows nothing that such a server replies.
 
-The keys are MACs of the session ID under the gateway's credential, which is new at each start of the pool. They end with
-the
-pool, survive a restart of the gateway, and are not stored. ``start`` is random and new at each start of the gateway;
-``time``
-is the gateway's clock as the page last received it, so no two clocks are compared. A request is accepted for ``VALID_MS``,
-and
-only once: nonces are remembered for as long.
+The keys are MACs of the session ID under the gateway's credential, which is new at each start of the pool. They end
+with the pool, survive a restart of the gateway, and are not stored. ``start`` is random and new at each start of the
+gateway; ``time`` is the gateway's clock as the page last received it, so no two clocks are compared. A request is
+accepted for ``VALID_MS``, and only once: nonces are remembered for as long.
 
 A plain-HTTP page that was reached by a name (``localhost``) cannot have a session: another user can listen on the other
 address of that name and forward requests. Without TLS, pages are served under the IP address only.
@@ -51,7 +47,14 @@ _PROOF = re.compile(r"([0-9]{1,15})\.([0-9a-f]{32})\.([0-9a-f]{64})\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Parts of a request that its proof covers. ``target`` is path and query as received."""
+    """Parts of a request that its proof covers.
+
+    Args:
+        method: HTTP method.
+        host: Host header.
+        target: path and query as received.
+        body: request body.
+    """
 
     method: str
     host: str
@@ -61,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenReply:
-    """Parts of a reply that its proof covers."""
+    """Parts of a reply that its proof covers: status, media type, the page to go to, and the content."""
 
     status: int
     kind: str = ""
@@ -71,7 +74,7 @@ class ProvenReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenSession:
-    """Session of a request whose proof is valid."""
+    """Session of a request whose proof is valid: its ID and key, and the nonce of the request."""
 
     id: str
     key: bytes
@@ -84,7 +87,7 @@ class ProvenSession:
 
 
 class Sessions:
-    """Sessions of one gateway.
+    """Derives the keys of the sessions of one gateway, and verifies the proofs of requests.
 
     Args:
         credential: the gateway's own credential, new at each start of the pool.
@@ -106,7 +109,17 @@ class Sessions:
         return base64.b64encode(self._key(session)).decode()
 
     def proven(self, headers: Mapping[str, str], question: Question, *, scheme: str) -> ProvenSession | None:
-        """Return the session of a request; None if its proof is invalid, too old, from another start, or was used before."""
+        """Return the session of a request; None if its proof is not valid.
+
+        A proof is not valid if its MAC is wrong, or if it is too old, was used before, or was made for an earlier start
+        of the gateway. Without TLS, it is also not valid if the request names a host by its name instead of its IP
+        address.
+
+        Args:
+            headers: headers of the request, with lower-case names.
+            question: the parts of the request that the proof covers.
+            scheme: ``http`` or ``https``.
+        """
         session, shown = headers.get(SESSION_HEADER, ""), _PROOF.match(headers.get(PROOF_HEADER, ""))
         if not _ID.match(session) or shown is None:
             return None
@@ -121,7 +134,10 @@ class Sessions:
         return ProvenSession(id=session, key=key, nonce=nonce)
 
     def example(self, question: Question) -> dict[str, str]:
-        """Return the headers of a proved request for a session that the pool does not know, to warm up the process."""
+        """Return the headers of a request with a valid proof, for a session that the pool does not know.
+
+        Such requests are sent when the process starts, so that all modules are imported.
+        """
         session, nonce, now_ms = "example", secrets.token_hex(16), self._now_ms()
         mac = request_proof(self._key(session), self.start, question, at_ms=now_ms, nonce=nonce)
         return {SESSION_HEADER: session, PROOF_HEADER: f"{now_ms}.{nonce}.{mac}"}
@@ -133,7 +149,7 @@ class Sessions:
         return int(self._clock() * 1000)
 
     def _fresh(self, session: str, nonce: str, at_ms: int) -> bool:
-        """Record the nonce; return False if it was used before or its time is outside the accepted window."""
+        """Record the nonce of a request; return False if it was used before or the request's time is not accepted."""
         oldest = self._now_ms() - VALID_MS
         if not oldest <= at_ms <= self._now_ms() + AHEAD_MS:
             return False
@@ -155,7 +171,7 @@ class Sessions:
 
 
 def request_proof(key: bytes, start: str, question: Question, *, at_ms: int, nonce: str) -> str:
-    """Return the proof of a request, computed as in the page."""
+    """Return the proof of a request, computed in the same way as by the script of the page."""
     parts = (
         "calabash request",
         start,

@@ -21,13 +21,13 @@ class AnyJob(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AnyFailure(msgspec.Struct, kw_only=True, frozen=True):
-    """Error of one part of a request whose other parts succeeded."""
+    """Error of one item of a request whose other items succeeded."""
 
     message: str
 
 
 class AnyReply(msgspec.Struct, kw_only=True, frozen=True):
-    """Fields that forms use of a reply, whatever route they call: names for the next page, and a secret."""
+    """Fields of a reply that forms use, for all routes: names for the next page, a secret, and results of a test."""
 
     id: str | int = ""
     name: str = ""

@@ -1,7 +1,9 @@
-"""Compute the layout of device drawings: slices as pieces with a position and a width in percent of a lane.
+"""Compute the layout of device drawings.
 
-Templates turn the pieces into SVG. Percentages make a lane as wide as its page. Pieces are in order of allocation, as the
-memory of a device has no visible position.
+A drawing shows a device as lanes: horizontal bars for its memory, its compute and its MIG instances. Slices are pieces
+of a lane, each with a position and a width in percent of the lane, so that a lane can be as wide as the page. Templates
+turn the pieces into SVG. Pieces of memory are in the order of allocations, because the address of memory on a device is
+not known.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from calabash.gateway.web.words import hue, memory, percent, share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Piece of a lane. ``at`` and ``wide`` are in percent of the lane, ``used`` in percent of the piece; ``hue`` 0 is grey."""
+    """Piece of a lane.
+
+    Args:
+        at: position of its left end in percent of the lane.
+        wide: width in percent of the lane.
+        used: used share in percent of the piece.
+        hue: number of its colour; 0 is grey.
+        label: text on the piece.
+        title: text that is shown when the pointer is on the piece.
+        href: page of its allocation; "" for none.
+    """
 
     at: float
     wide: float
@@ -56,7 +68,8 @@ def _owner(held: Held) -> str:
 def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
     """Return the memory lane of a device: slices from the left, memory of unmanaged processes at the right end.
 
-    If more memory is promised than the device has, as time windows allow, the lane's scale is the promised sum.
+    In the sharing mode with time windows, slices may together have more memory than the device. The width of the lane
+    then stands for the sum of the slices instead of the memory of the device.
     """
     sizes = [(h.part.memory_mib - h.part.spill_mib) or device.memory_mib for h in slices]
     foreign = sum(s.memory_mib for s in device.unmanaged_processes if not s.allocation)
@@ -88,7 +101,7 @@ def memory_lane(device: DeviceView, slices: Sequence[Held]) -> list[Piece]:
 
 
 def compute_lane(slices: Sequence[Held]) -> list[Piece]:
-    """Return the compute lane of a device: requested shares from the left, each with its use in the last second."""
+    """Return the compute lane of a device: requested shares from the left, each with its usage in the last second."""
     scale = max(100.0, float(sum(h.part.core_percent for h in slices)))
     pieces, at = [], 0.0
     for held in slices:
@@ -110,7 +123,7 @@ def compute_lane(slices: Sequence[Held]) -> list[Piece]:
 
 
 def mig_lane(card: MigCardView, slices: Sequence[Held]) -> list[Piece]:
-    """Return the lane of a MIG device: each instance at its memory slices."""
+    """Return the lane of a MIG device: each instance at the position of its memory slices."""
     owners = {h.allocation.id: h for h in slices}
     pieces = []
     for instance in sorted(card.instances, key=lambda i: i.start):

@@ -10,7 +10,10 @@ _MEASURES = ("guaranteed", "borrowed", "memory")
 
 
 def _tariff(read: dict[str, Any]) -> dict[str, Any]:
-    """Return a tariff with a price for each measure that was filled in; amounts stay text, so they are exact."""
+    """Return the request body for a tariff, with a price for each measure that the user has filled in.
+
+    Amounts remain text, because a floating-point number would round them.
+    """
     prices = [{"name": m, "measure": m, "price": read[m]} for m in _MEASURES if m in read]
     tax = {"tax": {"name": "tax", "percent": read["tax"]}} if "tax" in read else {}
     rest = {name: value for name, value in read.items() if name not in (*_MEASURES, "tax")}

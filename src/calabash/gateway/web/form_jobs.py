@@ -13,7 +13,7 @@ _ACCOUNT = {"tenant": text, "queue": text}
 
 
 def command_words(value: str) -> list[str]:
-    """Split a command line into words; quotes group words, nothing else is interpreted.
+    """Split a command line into words as a shell does, with quotation marks and backslashes but without expansions.
 
     Raises:
         CalabashError: if a quotation mark is not closed.
@@ -25,7 +25,7 @@ def command_words(value: str) -> list[str]:
 
 
 def _reservation(read: dict[str, Any]) -> dict[str, Any]:
-    """Return a standing allocation; its note takes the place of the command."""
+    """Return the request body for a reservation: a standing allocation that has the note of the form as its command."""
     note = read.pop("note", "")
     return {**read, "standing": True, "command": ["reservation", *([note] if note else [])]}
 

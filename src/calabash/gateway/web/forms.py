@@ -56,7 +56,10 @@ def words(value: str) -> list[str]:
 
 
 def network_bounds(value: str) -> dict[str, int]:
-    """Parse limits of network objects by kind; ``none`` means no limits. Raises CalabashError if the value is invalid."""
+    """Parse limits of network objects by kind; ``none`` means no limits.
+
+    Raises CalabashError if the value is invalid.
+    """
     return {str(kind): most for kind, most in parse_network_bounds(text_or_none(value)).items()}
 
 
@@ -70,13 +73,13 @@ class Form:
 
     Args:
         name: last part of the form's path, ``/do/NAME``.
-        needs: permission that the page checks before it offers the form; the pool checks again.
+        needs: permission that the visitor must have for the page to offer the form; "" offers it to all.
         method: HTTP method of the pool's route.
         path: pool's route; ``{NAME}`` is filled from a field, which is then not part of the body.
         back: page shown next; ``{NAME}`` is filled from the reply or a field.
         said: message on the next page, with the same placeholders.
         fields: parser of each field of the body; empty fields are left out.
-        blank: values of fields that are present and empty, if they differ from an absent field.
+        blank: values for fields that the user has left empty, if these are to be sent and not left out.
         query: parser of each field of the query string.
         shaped: builds the body from the parsed fields, if it differs from them.
     """

@@ -17,8 +17,8 @@ Query = Mapping[str, str]
 class ListPart:
     """One page of a list.
 
-    ``first`` is the number of its first item, counted from 1. ``found`` of ``total`` items match the filter. ``before`` and
-    ``after`` are the query strings of the neighbouring pages, "" at the ends.
+    ``first`` is the number of its first item, counted from 1. ``found`` of ``total`` items match the filter. ``before``
+    and ``after`` are the query strings of the neighbouring pages, "" at the ends.
     """
 
     items: Sequence[Any]
@@ -36,7 +36,14 @@ def whole_number(query: Query, name: str, *, least: int, most: int, default: int
 
 
 def part_of(items: Sequence[Item], query: Query, *, total: int = -1) -> ListPart:
-    """Return the page of the list that the query's ``page`` and ``rows`` select; the last page if ``page`` is too large."""
+    """Return one page of a list.
+
+    Args:
+        items: the items that match the filter.
+        query: query of the URL: ``page`` is the number of the page, from 1, and ``rows`` the number of items on it. If
+            ``page`` is too large, the last page is returned.
+        total: number of items before the filter; -1 for the number of ``items``.
+    """
     rows = whole_number(query, "rows", least=1, most=ROWS_MAX, default=ROWS)
     last = max(0, (len(items) - 1) // rows)
     page = whole_number(query, "page", least=1, most=last + 1, default=1) - 1
@@ -56,7 +63,16 @@ def part_of(items: Sequence[Item], query: Query, *, total: int = -1) -> ListPart
 
 
 def matching(items: Sequence[Item], query: Query, facets: Mapping[str, Callable[[Item], str]]) -> list[Item]:
-    """Return the items that match all facets in the query and contain ``q`` in one of the facets, without regard to case."""
+    """Return the items that match the filter in the query of the URL.
+
+    An item must have the value of each facet that the query names, and contain the text ``q`` in one of its facets,
+    without regard to case.
+
+    Args:
+        items: the items.
+        query: query of the URL.
+        facets: by name, functions that return a property of an item as text.
+    """
     wanted = {name: value for name, value in query.items() if name in facets and value}
     text = query.get("q", "").casefold()
     return [
@@ -68,5 +84,5 @@ def matching(items: Sequence[Item], query: Query, facets: Mapping[str, Callable[
 
 
 def choices(items: Sequence[Item], read: Callable[[Item], str]) -> list[str]:
-    """Return the sorted distinct values of a facet, without the empty one."""
+    """Return the sorted distinct values of a property, without the empty one, for a list of choices."""
     return sorted({read(item) for item in items} - {""})

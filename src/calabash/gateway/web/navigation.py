@@ -9,9 +9,8 @@ from dataclasses import dataclass
 class NavigationLink:
     """Entry of the menu.
 
-    ``key`` after g is its keyboard shortcut. ``needs`` are permissions of which the visitor needs one; empty: no permission
-    is
-    needed. ``simulated`` entries are shown for simulated nodes only.
+    ``key`` after g is its keyboard shortcut. ``needs`` are permissions of which the visitor needs one; empty: no
+    permission is needed. ``simulated`` entries are shown for simulated nodes only.
     """
 
     section: str

@@ -1,6 +1,7 @@
-"""Decide which actions a page offers to its visitor, with the pool's own table of roles.
+"""Decide which actions a page offers to its visitor, by the same table of roles that the pool uses.
 
-Offers are a convenience: the pool checks each request, whatever a page offered.
+This only keeps buttons off the page that would not work for the visitor. The pool checks the permission of each
+request.
 """
 
 from __future__ import annotations

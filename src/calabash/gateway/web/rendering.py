@@ -29,7 +29,7 @@ _FILTERS = {
 
 @cache
 def loaded_environment() -> Environment:
-    """Return the environment with all templates compiled, as no file can be read after privileges were dropped.
+    """Return the environment with all templates compiled: the files may be unreadable after privileges were dropped.
 
     Compiling takes about a third of a second, so the gateways of one process share the result.
     """

@@ -49,13 +49,13 @@ def ago(at_s: float | None, now_s: float) -> str:
 
 
 def command(words: Sequence[str], *, characters: int = 80) -> str:
-    """Join the words of a command and cut the line after ``characters``."""
+    """Join the words of a command to one line, and cut it to at most ``characters`` characters."""
     line = " ".join(words) or "-"
     return line if len(line) <= characters else line[: characters - 1] + "…"
 
 
 def bounds(most: Mapping[str, int]) -> str:
-    """Format limits by kind as they are typed: ``eip=8 vpc=4``."""
+    """Format limits by kind in the form in which users enter them: ``eip=8 vpc=4``."""
     return " ".join(f"{kind}={count}" for kind, count in sorted(most.items()))
 
 

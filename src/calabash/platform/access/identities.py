@@ -1,8 +1,9 @@
 """Map the identities of an OpenID Connect provider to users of the pool, and their groups to roles.
 
-An administrator may assign a subject to a user. A subject that is assigned to no user becomes a new user if the settings have
-a rule for one of its groups; its name ends in ``@HOST`` of the provider, so it equals no account of this machine. At each
-login the roles in the tenants and projects that the rules name are set to what the groups give; other roles are unchanged.
+A subject is the provider's identifier of a person. An administrator may assign a subject to a user. If a subject is
+assigned to no user and the settings have a rule for one of its groups, a new user is created. The name of this user
+ends in ``@HOST`` of the provider, so it differs from all accounts of this machine. At each login, the user's roles in
+the tenants and projects that the rules name are set according to the groups; other roles are unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Identities:
         self._lock = threading.Lock()
 
     def user(self, who: VouchedIdentity) -> str:
-        """Return the user name of an identity; create the user or update its roles as the group rules say.
+        """Return the user name of an identity; create the user or update its roles according to the group rules.
 
         Raises NOT_PERMITTED if the subject is assigned to no user and none of its groups has a rule.
         """

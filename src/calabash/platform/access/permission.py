@@ -1,10 +1,12 @@
 """Authenticate principals and check their permissions.
 
-A process of this machine is authenticated by the kernel's peer credentials of its connection; every other request by its token.
+A process of this machine is authenticated by the uid that the kernel reports for its connection, and every other
+request by its token.
 
-Root and the owner of the pool's process are administrators. A member of tenants may use these tenants. A user who is a member
-of none has a tenant of the same name as the user, and the queue ``default``. Other queues may be used by the users and groups
-on their access lists. A pool without control groups cannot attribute processes to users, and serves only its own user.
+Root and the owner of the pool's process are administrators. A member of tenants may use these tenants. A user who is a
+member of no tenant has a tenant of the same name as the user, and the queue ``default``. Other queues may be used by
+the users and groups on their access lists. A pool without control groups cannot attribute processes to users, and
+serves only its own user.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ class Permission:
 
     Args:
         owner_uid: uid of the pool's process.
-        everybody: serve all users of the machine; if false, only root and the owner.
+        everybody: True to serve all users of the machine, False to serve only root and the owner of the process.
         people: returns the present directory of tenants, users and roles.
         groups_of: returns the names of the groups of a uid; the result is cached for GROUPS_KEPT_S seconds.
         account_of: returns the uid of a login name; -1 if there is no such account.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -109,7 +112,11 @@ class Permission:
         """Raise NOT_PERMITTED unless the principal may perform the action in that tenant and project.
 
         Args:
+            who: the principal.
+            action: the action.
             what: the action in words; follows "may not" in the message.
+            tenant: the tenant; "" for the whole platform.
+            project: the project; "" for the whole tenant.
         """
         if access.is_allowed(who, action, tenant=tenant, project=project):
             return
@@ -135,10 +142,12 @@ class Permission:
             )
 
     def owns(self, who: Principal, *, uid: int, user: str) -> bool:
-        """Return True if an object that was requested by this uid and user belongs to the principal.
+        """Return True if the principal is the user who requested an object.
 
         Args:
-            uid: uid of the requesting user; compared if it is not negative, the user name otherwise.
+            who: the principal.
+            uid: uid of the requesting user; negative if the request came with a token of a user without an account.
+            user: name of the requesting user, which is compared if ``uid`` is negative.
         """
         return who.uid == uid if uid >= 0 else who.user == user
 
@@ -157,7 +166,7 @@ class Permission:
     def require_queue(self, who: Principal, queue: str, users: Sequence[str], groups: Sequence[str]) -> None:
         """Raise NOT_PERMITTED if neither the user nor one of its groups is on the queue's access list.
 
-        Operators are on every list, and queue ``default`` has none.
+        Operators may use every queue, and every user may use the queue ``default``, which has no access list.
         """
         if queue != DEFAULT_QUEUE and not self.listed(who, users, groups):
             raise CalabashError(
@@ -168,10 +177,12 @@ class Permission:
             )
 
     def tenant(self, who: Principal, wanted: str, project: str = "") -> str:
-        """Return the tenant that a request is charged to.
+        """Return the tenant that pays for a request.
 
         Args:
-            wanted: the tenant that the request names; empty or ``default`` for the user's only tenant.
+            who: the requesting principal.
+            wanted: the tenant that the request names; "" or ``default`` for the user's only tenant.
+            project: the project that the request names; "" for none.
 
         Raises NOT_PERMITTED if the user may not request for that tenant, or if it names none and has several.
         """

@@ -117,8 +117,8 @@ class TenancyChanges:
     def put_user(self, who: Principal, name: str, wanted: shapes.UserSettings) -> None:
         """Create a user or change the settings that are given.
 
-        Raises CONFLICT if the name is another account of this machine than the user's login, and CalabashError if the login
-        is no account.
+        A user has a name in the pool and optionally a login, an account of this machine. Raises CONFLICT if the name is
+        that of an account other than the login, and CalabashError if the login does not exist.
         """
         self._permission.require(who, Action.MANAGE_USERS, "change users")
         known = self._tenancy.people().users.get(name)
@@ -186,8 +186,8 @@ class TenancyChanges:
     def revoke(self, who: Principal, token: str) -> None:
         """Revoke a token.
 
-        Raises NOT_FOUND if there is none, and for one of another user unless the principal manages users; CONFLICT if it was
-        revoked before.
+        Raises NOT_FOUND if the token does not exist or belongs to another user and the principal may not manage users.
+        Raises CONFLICT if it was revoked before.
         """
         record = self._tokens.find(token)
         mine = record is not None and record.user == who.user
@@ -201,7 +201,8 @@ class TenancyChanges:
     def session(self, who: Principal, wanted: shapes.SessionOrder) -> IssuedSecret:
         """Return a session for a login code, or for a subject that the gateway has verified. Raises CalabashError.
 
-        Only the gateway begins sessions of the console, which have no secret. For other clients a login code gives a token.
+        Only the gateway may begin sessions of the console, which have no secret. Other clients exchange a login code
+        for a token.
         """
         if bool(wanted.code) == bool(wanted.subject):
             raise CalabashError(
@@ -241,7 +242,11 @@ class TenancyChanges:
             self._permission.require(who, Action.MANAGE_USERS, "change roles for the platform")
 
     def _require_tenant(self, who: Principal, action: Action, tenant: str, what: str) -> None:
-        """Raise NOT_FOUND if there is no such tenant or it is not visible, NOT_PERMITTED if the principal may not change it."""
+        """Check that the principal may perform an action in a tenant.
+
+        Raises NOT_FOUND if the tenant does not exist or the principal may not see it, NOT_PERMITTED if the principal
+        may not perform the action. ``what`` is the action in words, for the message.
+        """
         if tenant not in self._tenancy.people().tenants or not access.is_allowed(who, Action.SEE, tenant=tenant):
             raise missing("tenant", tenant)
         self._permission.require(who, action, what, tenant=tenant)
@@ -251,7 +256,10 @@ _NOT_SETTINGS = frozenset({"new", "users", "groups", "add_users", "remove_users"
 
 
 def _said(wanted: msgspec.Struct) -> dict[str, Any]:
-    """Return the settings that a request gives, without those that say how lists and the object itself change."""
+    """Return the settings that a request names with their values.
+
+    Fields that are no settings are left out: those that add and remove members, and ``new``.
+    """
     settings = msgspec.structs.asdict(wanted)
     return {k: v for k, v in settings.items() if v is not msgspec.UNSET and k not in _NOT_SETTINGS}
 

@@ -1,14 +1,15 @@
 """Tokens: the credentials of requests that do not come from a process of this machine.
 
-Theory of operation. A secret is ``cal_ID_RANDOM`` with 256 random bits. It is returned once, to the user who created the
-token. Only its SHA-256 digest is stored; 256 random bits cannot be guessed from it, so no slower hash is needed. All tokens are
-in memory, so a revoked token is refused from the next request on. A login code is a token that can be used once.
+Theory of operation. The secret of a token is ``cal_ID_RANDOM`` with 256 random bits. It is returned once, to the user
+who created the token. Only its SHA-256 digest is stored. A slow hash, as for passwords, is not needed, because 256
+random bits cannot be found by trying. All tokens are in memory, so a revoked token is refused from the next request on.
+A login code is a token that can be used once.
 
-A session of the console has no secret at all: it cannot be shown as a token. The gateway names it beside its own credential,
-after the browser has proved that it holds the key of the session (``calabash.gateway.sessions.store``).
-Sessions of the console,
-login codes and the gateway's credential are kept in memory only, so none of them outlives the pool's process: while the pool
-is down another user may bind the console's port and receive what browsers send there.
+A session of the console has no secret at all: it cannot be shown as a token. The gateway sends the ID of the session
+together with its own credential, after the browser has proved that it holds the key of the session
+(``calabash.gateway.sessions.store``). Sessions of the console, login codes and the gateway's credential are kept in
+memory only, so they end with the pool's process. While the pool does not run, another user may listen on the console's
+port and receive the requests of browsers. The sessions in these requests must not be valid when the pool runs again.
 """
 
 from __future__ import annotations
@@ -66,9 +67,14 @@ class Tokens:
         """Issue a token and store it.
 
         Args:
+            user: user of the token.
+            kind: kind of the token.
             life_s: seconds until it expires; 0 for the default of its kind. Longer lives are shortened to the maximum.
+            scopes: scopes that limit the permissions of the token.
+            note: note of the user.
 
-        Raises USER_LIMIT if the user has PER_USER_MAX API tokens; a session or login code beyond that revokes the oldest one.
+        Raises USER_LIMIT if the user has PER_USER_MAX API tokens already. A new session or login code revokes the
+        oldest one if the user has PER_USER_MAX of them.
         """
         now_s = self._clock.now_s()
         life_s = min(life_s or LIFE_S[kind], LIFE_S_MAX if kind is TokenKind.API else LIFE_S[kind])

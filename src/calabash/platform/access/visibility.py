@@ -1,11 +1,12 @@
 """Visibility: redact objects and names of other tenants from the replies to a principal.
 
 A principal with permission SEE_PLATFORM reads everything. Every other principal reads its own objects and those of its
-tenants: other allocations are neither listed nor found, a device shows only its properties and free amounts, and only the
-queues that the principal may use are listed. A name inside a text is a mention (``model.mentions``) and is redacted by the same
-rules, by the kind and name of its object. Words of a text are never compared with names, so a text does not reveal which names
-exist. Totals of a device, and of a queue that a principal may use, are visible to all because requests are sized by them; if
-there are two tenants, they reveal to each one the sum of the other.
+tenants: other allocations are neither listed nor found, a device shows only its properties and free amounts, and only
+the queues that the principal may use are listed. A name inside a text is a mention (``model.mentions``) and is redacted
+by the same rules, by the kind and name of its object. Words of a text are never compared with names, so a text does not
+reveal which names exist. The totals of devices, and of the queues that a principal may use, are visible, because users
+need them to choose the size of their requests. If there are only two tenants, each can compute from the totals how much
+the other one uses.
 """
 
 from __future__ import annotations
@@ -67,10 +68,12 @@ class Visibility:
         self._tenants = access.visible_tenants(who) or frozenset()
 
     def sees(self, *, tenant: str, uid: int, user: str) -> bool:
-        """Return True if the principal may read objects that this user has in this tenant.
+        """Return True if the principal may read the objects that a user has in a tenant.
 
         Args:
+            tenant: the tenant.
             uid: uid of the user; negative if only the name is known.
+            user: name of the user.
         """
         if self.all or tenant in self._tenants:
             return True
@@ -106,7 +109,7 @@ class Visibility:
         return render(text, self._mentioned)
 
     def _mentioned(self, kind: str, name: str) -> bool:
-        """Return True if a name of that kind is shown; a name that is unknown is treated like one that is not shown."""
+        """Return True if the principal may read a name of that kind; False for unknown names too."""
         if self.all:
             return True
         match kind:

@@ -1,13 +1,14 @@
 """Evidence for an invoice: the digest of its usage records, and its usage itemised by allocation.
 
-Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with the
-same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of the lines
-among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its records that
-overlap the month, up to the last number that existed when the month was rated; a later record has a greater number. The mark of
-an estimated end is digested only if it is set, so invoices of versions without the mark still verify.
+Theory of operation. Usage records are read in the order of their numbers. Records of one allocation on one device with
+the same amounts, each of which begins where the one before it ends, are one *item*. The ledger divides the amounts of
+the lines among the items, so that items and lines add up to the same amount. The digest of a tenant covers all of its
+records that overlap the month, up to the last number that existed when the month was rated; a later record has a
+greater number. A record whose end is estimated has an uncertainty in seconds. It is part of the digest only if it is
+not 0. Invoices of earlier versions, which did not have this column, can therefore still be verified.
 
-A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the name
-before the ``~``.
+A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the
+name before the ``~``.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _renamed(kept: str, row: Sequence[Any]) -> str:
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """Amounts that one allocation had of one device over an uninterrupted time."""
+    """Item of an invoice: the amounts that one allocation had of one device over an uninterrupted time."""
 
     allocation: str
     device: str
@@ -143,7 +144,7 @@ class Items:
         self._open: dict[tuple[Any, ...], int] = {}
 
     def number(self, rows: Iterable[Sequence[Any]]) -> Iterator[int]:
-        """Yield the item number of each record of a page; a record that continues no item begins a new one."""
+        """Yield the item number of each record of a page. A record that does not continue an item begins a new one."""
         items, opened = self._items, self._open
         for row in rows:
             (
@@ -237,7 +238,7 @@ _NOTHING = Item(
 
 
 def _measure_of(invoice: Invoice, commitment: ItemLine) -> Measure:
-    """Return the measure that a commitment is for, found by the unit of its line."""
+    """Return the measure to which a commitment applies. It is found by the unit of the commitment's line."""
     unit = next(
         line.unit
         for line in invoice.lines
@@ -247,7 +248,7 @@ def _measure_of(invoice: Invoice, commitment: ItemLine) -> Measure:
 
 
 def in_parts(items: Sequence[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Split items into the parts of ITEMS_AT_ONCE in which they are stored."""
+    """Split items into the blocks of ITEMS_AT_ONCE items in which they are stored."""
     return [items[begin : begin + ITEMS_AT_ONCE] for begin in range(0, len(items), ITEMS_AT_ONCE)]
 
 

@@ -12,13 +12,17 @@ class RunningUsage(Protocol):
     """Usage of running allocations since their last usage record."""
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the usage as records that are not in the store, and the time in seconds up to which usage is then complete."""
+        """Return the usage as records, and the time up to which usage is complete together with these records.
+
+        The records are not written to the store. The time is in seconds since the epoch.
+        """
         ...
 
     def write(self) -> tuple[float, Mapping[str, float]]:
         """Write the usage to the store. Raises CalabashError.
 
-        Return the time in seconds up to which usage is complete in the store, and the tenants for which it is complete only up
-        to an earlier time.
+        Returns:
+            The time (seconds since the epoch) up to which usage is complete in the store, and, by tenant, earlier times
+            for tenants whose usage is complete only up to that time.
         """
         ...

@@ -1,7 +1,7 @@
-"""Run a billing task in a child process, so that reading a million records delays no allocation.
+"""Run a billing task in a child process, so that a task that reads a million records does not delay allocations.
 
-The parent writes the order to standard input, because the URL of a database may have a password. The child writes its answer
-to standard output. Both are JSON.
+The parent writes the order to the child's standard input and not to its command line, which all users can read: the
+database URL in the order may have a password. The child writes its answer to standard output. Both are JSON.
 """
 
 from __future__ import annotations

@@ -42,9 +42,12 @@ class RatingOrder(TaskOrder, kw_only=True, frozen=True):
     """Order to rate a month.
 
     Args:
-        keep: store the drafts in the database.
-        counted_to_s: time up to which the database has all usage; 0: the time of the rating.
-        behind: tenants whose usage is complete only up to an earlier time, with that time in seconds.
+        month: the month, ``YYYY-MM``.
+        tenant: tenant to rate; "" for all.
+        keep: True to store the drafts in the database, False to return the amounts only.
+        counted_to_s: time up to which the database has all usage, in seconds since the epoch; 0: the time of the
+            rating.
+        behind: earlier times for tenants whose usage is complete only up to that time.
     """
 
     month: str
@@ -87,8 +90,9 @@ def main() -> int:
 def rate_month(store: Store, order: RatingOrder, *, clock: Callable[[], float]) -> RatingAnswer:
     """Rate the month of one tenant, or of all tenants with usage in the month or a commitment in force in it.
 
-    An error in the data of one tenant fails that tenant alone. Kept drafts replace all earlier drafts of the month, or of the
-    one tenant, so that no draft of an earlier rating can be issued for a tenant that failed.
+    If the data of one tenant has an error, the other tenants are still rated. The new drafts replace all earlier drafts
+    of the month, or of the one tenant. A tenant that could not be rated then has no draft, so none of an earlier rating
+    can be issued.
 
     Raises CalabashError if the order names a tenant that cannot be rated or has nothing to invoice.
     """
@@ -164,8 +168,12 @@ def month_invoice(
     """Return the invoice of one tenant and its items, in the time zone of the tariff in force at the end of the month.
 
     Args:
-        guarantees: history of the tenant's guarantee, as pairs of time in seconds and devices. The first entry is the creation
-            of the tenant: commitments of tariffs for all tenants apply from that month on.
+        usage: usage records of the tenant.
+        tenant: the tenant.
+        month: the month, ``YYYY-MM``.
+        tariffs: all tariffs.
+        guarantees: history of the tenant's guarantee, as pairs of time in seconds and devices. The first entry is the
+            creation of the tenant: commitments of tariffs for all tenants apply from that month on.
         itemised: return items; the list is empty otherwise.
     """
     zone_name, period = tenant_month(tenant, month, tariffs)
@@ -193,7 +201,7 @@ class MonthUsage:
     """Usage records of a month, indexed by tenant.
 
     Args:
-        keys: tenant and line key of each number in the first column of ``rows``.
+        keys: for each number in the first column of ``rows``, the tenant and the properties that an invoice line has.
         rows: columns of :meth:`Usage.of_columns`.
         items: item number of each row; None if records are not itemised.
     """

@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Cost of a tenant's usage in a month so far, without tax, as of time ``at_s``."""
+    """Cost of a tenant's usage in a month up to time ``at_s`` (seconds since the epoch), without tax."""
 
     amount: Decimal
     currency: str
@@ -68,7 +68,9 @@ class Billing:
     """Usage, tariffs and invoices of one pool. Safe for threads; every method may raise CalabashError.
 
     Args:
-        running: usage of running allocations; None: only usage in the store counts.
+        store: the database.
+        clock: the time.
+        running: usage of running allocations that is not in the store yet; None: only usage in the store counts.
     """
 
     def __init__(self, store: Store, clock: Clock, running: RunningUsage | None = None) -> None:
@@ -90,7 +92,8 @@ class Billing:
         """Return sums of usage. Raises CalabashError for an unknown dimension or a time range out of bounds.
 
         Args:
-            tenants: tenants whose whole usage counts; None: all tenants.
+            asked: dimensions by which usage is summed, and the time range.
+        tenants: tenants whose whole usage counts; None: all tenants.
             user: user whose own usage counts in all tenants.
         """
         by = [name.strip() for name in asked.by.split(",") if name.strip()]
@@ -136,7 +139,7 @@ class Billing:
     # -- tariffs -----------------------------------------------------------------------------------------------
 
     def tariffs(self, *, tenants: frozenset[str] | None = None) -> list[billing.TariffSettings]:
-        """Return all tariffs; with ``tenants`` only those that apply to these, without the names of other tenants."""
+        """Return the tariffs that apply to some tenants, without the names of other tenants; None: all tariffs."""
         found = [settings_of(document) for document in self._store.billing.tariffs()]
         if tenants is None:
             return found
@@ -195,7 +198,8 @@ class Billing:
     def view(self, record: InvoiceRecord) -> billing.InvoiceView:
         """Return the API's view of an invoice, a credit note or a draft.
 
-        A draft has the credit notes that it will be paid with; a credit note has its open amount.
+        The view of a draft has the credit notes that will be deducted from it, that of a credit note the amount that is
+        left.
         """
         if not record.number:
             return view_of(settled(record, self._store.billing.invoices_of(record.tenant)))
@@ -253,7 +257,7 @@ class Billing:
         return self.view(self.invoice(issued))
 
     def credit(self, number: str, order: billing.CreditOrder, *, by: str) -> billing.InvoiceView:
-        """Issue a credit note for an invoice; the next invoices of the tenant are paid with it."""
+        """Issue a credit note for an invoice; its amount is deducted from the next invoices of the tenant."""
         record = self.invoice(number)
 
         def made(issued: Sequence[InvoiceRecord]) -> InvoiceRecord:
@@ -264,7 +268,10 @@ class Billing:
         return self.view(self.invoice(note))
 
     def void(self, number: str, *, by: str) -> billing.InvoiceView:
-        """Issue a reversal of an invoice and return it; delete a draft and return that."""
+        """Void an invoice or a draft.
+
+        For an invoice, issues a reversal and returns it. A draft is deleted, and its last view is returned.
+        """
         record = self.invoice(number)
         if not record.number:
             self._store.billing.delete_draft(record.tenant, record.month)

@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkState:
-    """All networks at one revision, as objects and as stored rows."""
+    """All networks at one revision, as objects (``networks``) and as stored rows by kind and name (``kept``)."""
 
     networks: Networks
     kept: Mapping[Key, StoredNetworkObject]
@@ -51,7 +51,10 @@ def difference(before: NetworkState, after: Networks, applied: frozenset[Key]) -
     """Return the rows to write for the change from ``before`` to ``after``.
 
     Args:
-        applied: keys of objects that an applied file declares; later files may prune them.
+        before: the stored state.
+        after: the new networks.
+        applied: kinds and names of the objects that an applied file declares. New ones among them are marked, so that a
+            later file can prune them.
     """
     changed, gone = after.changes_since(before.networks)
     return NetworkDifference(
@@ -78,12 +81,15 @@ def _row(
 
 
 def merged(before: Mapping[str, Any], reported: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
-    """Return a status after a report.
+    """Return the status of an object after a controller has reported about it.
 
-    A condition keeps its time if its value is unchanged. Conditions that are not reported are unchanged.
+    A condition keeps the time of its last change if its value is unchanged. Conditions that are not reported are
+    unchanged.
 
     Args:
-        partial: the report has conditions only; generation and host are unchanged.
+        before: the stored status.
+        reported: the reported status.
+        partial: True if the report has only conditions; the generation and the host are then unchanged.
     """
     known = {one["kind"]: one for one in before.get("conditions", ())}
     for one in reported["conditions"]:

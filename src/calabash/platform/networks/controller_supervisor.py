@@ -1,12 +1,13 @@
 """Supervisor of the controllers of networks and fabrics, which run as child processes of the pool.
 
-The network controller runs while ``network.toml`` exists; in a lab of namespaces also the controller of the appliances on its
-gateway hosts. The fabric controller runs while ``fabric.toml`` exists.
+The network controller runs while ``network.toml`` exists. In a lab, whose hosts are network namespaces of this machine,
+the controller of the appliances on the gateway hosts runs as well. The fabric controller runs while ``fabric.toml``
+exists.
 
-Theory of operation. A thread checks the files every ``POLL_S`` seconds. When a file appears, its processes are started; when it
-changes or is removed, they are ended; a process that dies is restarted after a pause that doubles while it keeps dying. All
-state of the processes is in the databases, so ending them loses nothing. Their standard input stays open: its end tells them
-that the pool has ended, even by SIGKILL.
+Theory of operation. A thread checks the files every ``POLL_S`` seconds. When a file appears, its processes are started;
+when it changes or is removed, they are ended; a process that dies is restarted after a pause that doubles while it
+keeps dying. All state of the processes is in the databases, so ending them loses nothing. Their standard input stays
+open: its end tells them that the pool has ended, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class WatchedFile:
     """Processes that run while a file exists.
 
     Args:
+        path: path of the file.
         wanted: returns the processes to run; called when the file has appeared or changed.
     """
 
@@ -114,7 +116,7 @@ class ControllerSupervisor:
 
     Args:
         home: home directory of the pool.
-        fabric: run the fabric controller while ``fabric.toml`` exists.
+        fabric: True to run the fabric controller while ``fabric.toml`` exists.
     """
 
     def __init__(self, home: Path, *, fabric: bool = False) -> None:

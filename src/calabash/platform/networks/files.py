@@ -1,7 +1,7 @@
 """Apply a file of network objects: check permissions and limits, prune, and return the changes.
 
-Pruning removes objects that an earlier file created, in VPCs that this file declares, and that this file does not name. VPCs,
-uplinks and objects that were created without a file are never pruned.
+Pruning removes an object if three conditions hold: an earlier file created it, the present file declares its VPC, and
+the present file does not name the object. VPCs, uplinks and objects that were created without a file are never pruned.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def read_wanted(documents: Sequence[shapes.NetworkDocument]) -> list[DesiredObje
 
 
 def with_place(place: str, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
-    """Call a function and return its result; put ``place`` before the message of its CalabashError."""
+    """Call a function and return its result; if it raises CalabashError, put ``place`` before the message.
+
+    ``place`` tells the user where the error is, for example ``document 3``.
+    """
     try:
         return call(*given, **named)
     except CalabashError as error:

@@ -1,8 +1,9 @@
 """Permissions and limits of tenant networks.
 
-A VPC and its objects belong to a tenant: a principal who sees the tenant sees them, and members of the tenant change them.
-Uplinks belong to the platform. A dedicated line uses a VLAN of the provider's network, so only an administrator creates it. A
-principal learns of a VPC that it may not see only that its name is taken, when it wants to create one of the same name.
+A VPC and its objects belong to a tenant: a principal who sees the tenant sees them, and members of the tenant change
+them. Uplinks belong to the platform. A dedicated line uses a VLAN of the provider's network, so only an administrator
+creates it. The existence of a VPC that a principal may not see is revealed in one case only: when the principal creates
+a VPC of the same name, the error says that the name is taken.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ _PLATFORMS = frozenset({NetworkKind.UPLINK, NetworkKind.DEDICATED_LINE})
 
 
 def bounded(kind: str, name: str) -> bool:
-    """Return True if the object counts towards its tenant's limits: objects that the platform creates itself do not."""
+    """Return True if the object counts towards its tenant's limits. Objects that the platform creates do not count."""
     return not is_reserved_name(name) and not (
         kind == NetworkKind.SECURITY_GROUP and name.endswith(f"/{DEFAULT_GROUP}")
     )
 
 
 class NetworkRights:
-    """Permission checks of network objects; methods named ``require`` raise CalabashError."""
+    """Permission checks of network objects.
+
+    Methods whose names begin with ``require`` raise CalabashError on refusal.
+    """
 
     def __init__(self, permission: Permission, people: Callable[[], People]) -> None:
         self._permission = permission
@@ -85,7 +89,10 @@ class NetworkRights:
         return tenant
 
     def require_change(self, who: Principal, kept: Kept, kind: NetworkKind, name: str) -> str:
-        """Return the tenant of an object that the principal may put or remove. Raises NOT_FOUND, NOT_PERMITTED."""
+        """Check that the principal may change or remove an object, and return its tenant ("" for an uplink).
+
+        Raises NOT_FOUND, NOT_PERMITTED.
+        """
         tenant = ""
         if kind is not NetworkKind.UPLINK:
             vpc = self.found(who, kept, NetworkKind.VPC, vpc_of(name))
@@ -99,7 +106,10 @@ class NetworkRights:
         """Raise CalabashError unless the principal may put this object, which may be a new VPC.
 
         Args:
-            room: check the limits of the tenant too.
+            who: the principal.
+            kept: the stored rows.
+            wanted: the object.
+            room: True to check the limits of the tenant as well.
         """
         kind, key = kind_of(wanted), (kind_of(wanted), wanted.name)
         if isinstance(wanted, Vpc):

@@ -54,8 +54,10 @@ class NetworkStore:
         """Create or change an object; return it with the addresses that were allocated.
 
         Args:
-            new: raise CONFLICT if the object exists and differs.
-            generation: raise CONFLICT unless the object has this generation; 0: any.
+            who: the requesting principal.
+            wanted: the object.
+            new: True to raise CONFLICT if the object exists and differs.
+            generation: generation that the stored object must have, otherwise CONFLICT is raised; 0 for any.
         """
         key = (str(kind_of(wanted)), wanted.name)
 
@@ -81,10 +83,13 @@ class NetworkStore:
         return self.change(who, judged, kind=key[0]).kept[key]
 
     def remove(self, who: Principal, kind: NetworkKind, name: str, *, cascade: bool = False) -> StoredNetworkObject:
-        """Remove an object and return it as it was.
+        """Remove an object and return its last state.
 
         Args:
-            cascade: remove the objects in it too.
+            who: the requesting principal.
+            kind: kind of the object.
+            name: name of the object.
+            cascade: True to remove the objects in it as well; False to refuse if it has any.
         """
         gone: list[StoredNetworkObject] = []
 
@@ -106,7 +111,10 @@ class NetworkStore:
         return port
 
     def owned(self, who: Principal, state: NetworkState, wanted: NetworkObject) -> NetworkObject:
-        """Return the object; a VPC without a tenant gets its previous one, or that of the principal if it is new."""
+        """Return the object, with the tenant filled in for a VPC that names none.
+
+        An existing VPC keeps its tenant. A new VPC gets the tenant of the principal.
+        """
         if not isinstance(wanted, Vpc):
             return wanted
         known = state.kept.get((NetworkKind.VPC, wanted.name))
@@ -177,7 +185,11 @@ class NetworkStore:
     # -- controllers -------------------------------------------------------------------------------------------
 
     def since(self, revision: int) -> tuple[NetworkState, frozenset[Key] | None]:
-        """Return the state and the keys of objects that changed after a revision; None if these are not kept any more."""
+        """Return the state and the keys of the objects that have changed after a revision.
+
+        The keys are None if the changes after that revision are not in memory any more; the caller must read all
+        objects.
+        """
         with self._lock:
             state, changes = self._state, tuple(self._changes)
         if revision == state.revision:
@@ -209,7 +221,7 @@ class NetworkStore:
         return len(there)
 
     def end(self) -> None:
-        """Notify all waiting clients that the server ends."""
+        """Notify all waiting clients that the server ends, so that they do not delay its end."""
         with self._lock:
             self.ending = True
             waiting = list(self._waiting.values())

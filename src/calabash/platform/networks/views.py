@@ -62,7 +62,10 @@ def shown(row: StoredNetworkObject) -> shapes.NetworkObjectView:
 
 
 def _status(kept: Mapping[str, Any]) -> shapes.NetworkStatusView:
-    """Return the reported status, with condition ``valid`` if it is not reported: stored objects are valid."""
+    """Return the reported status.
+
+    The condition ``valid`` is added if no controller reports it: stored objects are valid.
+    """
     try:
         status = msgspec.convert(kept, shapes.NetworkStatusView)
     except msgspec.ValidationError:  # reported by a program of another version

@@ -1,7 +1,7 @@
 """Thread that creates notices from journal events, invoices, long waiting requests and expiring tokens.
 
-Notices are created from stored records, so no other code has to create them. After a restart the thread continues after the
-last event that it has processed. It reads nothing while no notification is set.
+Notices are created from stored records, so other code does not have to create them. After a restart, the thread
+continues after the last event that it has processed. It reads nothing while there are no notification rules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLong:
-    """A waiting request; ``since_s`` is the time at which it was made."""
+    """A waiting request: its ID, its tenant, and the time at which it was made (seconds since the epoch)."""
 
     id: AllocationId
     tenant: str
@@ -47,7 +47,9 @@ class WaitingLong:
 
 
 class NoticeCollector:
-    """Creates notices every PERIOD_S seconds; of tokens, waiting requests and invoices every SLOW_ROUNDS rounds.
+    """Creates notices of new events every PERIOD_S seconds.
+
+    Tokens, waiting requests and invoices are checked only in every SLOW_ROUNDS-th round.
 
     Args:
         waiting: returns the waiting requests.
@@ -78,7 +80,7 @@ class NoticeCollector:
         self._thread.join(timeout=5)
 
     def collect(self) -> None:
-        """Create the notices of one round; does nothing if no notification is set."""
+        """Create the notices of one round; does nothing if there are no notification rules."""
         if not self._rules.any:
             return
         events = self._store.events(after=max(0, self._store.notices.cursor()), limit=EVENTS_AT_ONCE)

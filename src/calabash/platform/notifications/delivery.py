@@ -31,7 +31,13 @@ Head = tuple[Notification, NotificationState, Delivery]
 
 
 class DeliveryThreads:
-    """Delivers the stored notices. ``wake`` may be called from any thread."""
+    """Threads that deliver the stored notices to their receivers.
+
+    Args:
+        tables: stored notices.
+        send: sends one delivery; raises RefusedForGoodError if it must not be repeated, or CalabashError.
+        clock: the time.
+    """
 
     def __init__(self, tables: NoticeTables, send: Send, clock: Clock) -> None:
         self._tables, self._send, self._clock = tables, send, clock
@@ -46,7 +52,10 @@ class DeliveryThreads:
             thread.start()
 
     def stop(self) -> None:
-        """End the threads within STOP_S seconds; deliveries that are not done are left to the next start."""
+        """End the threads within STOP_S seconds.
+
+        Remaining deliveries stay stored and are tried after the next start.
+        """
         with self._news:
             self._stopping = True
             self._news.notify_all()

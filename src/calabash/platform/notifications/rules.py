@@ -176,7 +176,9 @@ class NotificationRules:
         """Return the tenant of a rule; "" for the platform. Raises NOT_PERMITTED, NOT_FOUND.
 
         Args:
-            tenant: None: the platform if the principal may manage its rules, else the only tenant whose rules it may manage.
+            who: the principal.
+            tenant: the requested tenant; "" for the platform. None chooses the platform if the principal may manage its
+                rules, and otherwise the only tenant whose rules the principal may manage.
         """
         if tenant is None:
             mine = sorted({r.tenant for r in who.roles if is_allowed(who, Action.MANAGE_NOTICES, tenant=r.tenant)})

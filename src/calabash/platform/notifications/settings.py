@@ -36,7 +36,7 @@ class NotificationSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     """The section ``[notifications]``.
 
     Args:
-        allow: networks beside the public ones that webhooks may reach, also with plain HTTP.
+        allow: networks that webhooks may reach in addition to public addresses, also with plain HTTP.
         per_tenant: greatest number of rules of one tenant.
         waiting_minutes: time after which a waiting request causes a notice.
         token_days: time before the end of a token at which it causes a notice.

@@ -1,4 +1,4 @@
-"""Immutable directory of tenants, projects, users and memberships, with the lookups of a request."""
+"""Immutable directory of tenants, projects, users and memberships, with the lookups that requests need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, User
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """Directory of one moment; immutable.
+    """All tenants, projects, users and memberships at one moment; immutable. A change creates a new directory.
 
     Args:
         tenants: by name.

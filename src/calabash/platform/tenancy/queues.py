@@ -1,7 +1,8 @@
 """Derive queues from tenants and projects, and apply the limits of a tenant to its requests. Pure functions.
 
-A tenant's queue has its guarantee and limit. Its child queues are one for each project and ``default`` for requests without a
-project. The default queue is guaranteed what the projects leave of the tenant's guarantee.
+The queue of a tenant has the guarantee and the limit of the tenant. It has a child queue for each project, and a child
+queue ``default`` for requests without a project. The guarantee of the default queue is that of the tenant less those of
+the projects.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ SHOWN_MAX = 8
 
 
 def tenant_queues(people: People, explicit: Collection[str]) -> dict[str, QueueRecord]:
-    """Return the queues of all tenants by name, except tenants whose name is that of an explicit queue.
+    """Return the queues of all tenants by name.
+
+    An administrator may have created a queue with the name of a tenant. Such a tenant has only that queue.
 
     Args:
+        people: the directory.
         explicit: names of the queues that an administrator has created.
     """
     found: dict[str, QueueRecord] = {}
@@ -50,7 +54,8 @@ def queue_of(
 ) -> tuple[str, str]:
     """Return the queue and the project of a request for a tenant; project "" for none.
 
-    Raises NOT_FOUND for an unknown project. Does not check that a queue of no tenant exists and may be used.
+    Raises NOT_FOUND for an unknown project. If the request names a queue that belongs to no tenant, the caller must
+    check that the queue exists and that the principal may use it.
     """
     if tenant not in people.tenants:
         if project:
@@ -108,7 +113,10 @@ def _only_models(request: GpuRequest, tenant: Tenant, devices: Sequence[Device])
 
 
 def _only_project(who: Principal, tenant: str) -> str:
-    """Return the one project of the tenant in which the principal has a role; "" if there are more or it may use the tenant."""
+    """Return the only project of the tenant in which the principal has a role.
+
+    Returns "" if the principal has roles in several projects or none, or may use the whole tenant.
+    """
     if access.is_allowed(who, access.Action.RUN, tenant=tenant):
         return ""
     found = {role.project for role in who.roles if role.tenant == tenant and role.project}

@@ -19,9 +19,10 @@ Prepared = Callable[[People], AbstractContextManager[None]]
 class TenancyStore:
     """Tenants, projects, users and memberships of one pool. Safe for threads.
 
-    An invalid change raises CalabashError and changes nothing. Before a change of tenants or projects is written, ``prepare``
-    is called with the new directory: it raises CalabashError if the change is impossible, and its context undoes its work if
-    writing fails.
+    An invalid change raises CalabashError and changes nothing. Tenants and projects have queues, which another object
+    manages. Before a change of them is written, ``prepare`` is called with the new directory, to change the queues. It
+    raises CalabashError if that is impossible. It returns a context manager, which restores the queues if the change
+    cannot be written.
     """
 
     def __init__(self, stored: TenancyTables) -> None:
@@ -67,7 +68,9 @@ class TenancyStore:
         """Create or change a tenant. Raises CONFLICT.
 
         Args:
-            members: users with role member in the whole tenant, in place of the present ones; None: unchanged.
+            tenant: the tenant.
+            members: users who shall have the role member in the whole tenant, instead of the present ones; None:
+                unchanged.
         """
         with self._lock:
             before = self._people

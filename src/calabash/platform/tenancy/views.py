@@ -60,7 +60,11 @@ def shown_project(found: Project) -> shapes.ProjectView:
 
 
 def users(people: People, who: Principal) -> list[shapes.UserView]:
-    """Return the visible users: all for a principal who sees the platform, else itself and the members of its tenants."""
+    """Return the users that the principal may see.
+
+    A principal who may see the platform sees all users. Other principals see themselves and the members of their
+    tenants.
+    """
     names = sorted({*people.users, *people.members, who.user} - {""})
     found = (user(people, who, name) for name in names)
     return [one for one in found if one is not None]
@@ -69,7 +73,8 @@ def users(people: People, who: Principal) -> list[shapes.UserView]:
 def user(people: People, who: Principal, name: str) -> shapes.UserView | None:
     """Return a user; None if there is none or the principal may not see it.
 
-    Other fields than name and roles are left out unless the user is the principal or the principal sees the platform.
+    Only the name and the roles are returned, unless the user is the principal itself or the principal may see the
+    platform.
     """
     known = people.users.get(name)
     seen = access.visible_tenants(who)

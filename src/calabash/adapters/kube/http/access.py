@@ -1,8 +1,7 @@
 """Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
 Tokens and certificates on disk are rotated by other programs; they are read again after a minute, for a new connection,
-or
-when the API server refuses them.
+or when the API server refuses them.
 """
 
 from __future__ import annotations
@@ -29,9 +28,13 @@ class ApiAccess:
     """Address and credentials of an API server.
 
     Args:
-        tls: makes the context for a new connection; None for plain HTTP.
-        server_name: name in the server's certificate if it is not ``host``.
-        namespace: the caller's namespace.
+        host: host name or IP address.
+        port: TCP port.
+        prefix: path before the paths of the API; "" for none.
+        namespace: default namespace of the caller.
+        authorization: returns the Authorization header; called with True if the API server has refused the last one.
+        tls: returns the TLS context for a new connection; None for plain HTTP.
+        server_name: name in the server's certificate; "" if it is ``host``.
     """
 
     host: str
@@ -60,7 +63,7 @@ class TokenFile:
 
 
 class TlsFiles:
-    """TLS context from files that may be replaced; made anew when one of them has changed.
+    """TLS context from files that other programs may replace. It is created again when a file has changed.
 
     Args:
         authority: PEM file of trusted certificates; None for the system's.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class KubeCounts:
-    """Request counters; safe for threads."""
+    """Counters of requests, lists and watches, and the silence of each mirror; safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -112,7 +112,7 @@ class _ProgramReply(msgspec.Struct, frozen=True):
 def _content(text: str | bytes) -> Any:
     """Decode JSON or YAML to plain data. Raises ValueError.
 
-    YAML is imported only when needed: agents use little memory, and in a pod none reads YAML.
+    The YAML library is imported only when it is needed, to save memory: agents in pods read no YAML.
     """
     try:
         return msgspec.json.decode(text)
@@ -125,7 +125,7 @@ def _content(text: str | bytes) -> Any:
 
 
 def from_kubeconfig(path: Path, context: str = "") -> ApiAccess:
-    """Return the access of ``context`` in the file, by default its current context.
+    """Return the access that a context of a kubeconfig file describes; "" for the file's current context.
 
     Raises CalabashError(BAD_FILE) if the file cannot be used.
     """
@@ -201,7 +201,10 @@ def _tls(base: Path, cluster: _Cluster, user: _User) -> Callable[[], ssl.SSLCont
 
 
 def _load_from_memory(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a certificate from memory files: OpenSSL reads files only, and these are not written to disk."""
+    """Load a certificate and its key into a context.
+
+    OpenSSL can read them from files only. They are passed in memory files, so that the key is not written to the disk.
+    """
     descriptors = []
     try:
         for body in (certificate, key):

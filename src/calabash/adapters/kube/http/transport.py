@@ -68,7 +68,7 @@ class Transport:
         self._common = f"Host: {host}:{access.port}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
 
     def call(self, order: HttpOrder) -> HttpAnswer:
-        """Make a call; a refusal is an answer too.
+        """Make a call and return the answer, which may be a refusal.
 
         Raises KubeError(API_DOWN) if there is no answer, AnswerTooLarge above ``order.bytes_max`` bytes.
         """
@@ -173,7 +173,10 @@ class Transport:
         return "".join(lines).encode() + body
 
     def _take(self) -> HttpConnection | None:
-        """Return the most recently used idle connection, so that surplus ones grow old; close old ones on the way."""
+        """Return the most recently used idle connection, or None; close idle connections that are too old.
+
+        The most recent one is used so that connections which are not needed any more become old and are closed.
+        """
         while True:
             with self._lock:
                 if not self._idle:

@@ -127,8 +127,8 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw, asked:
 def decode_object(kind: Kind[T], body: bytes | msgspec.Raw, asked: str) -> T:
     """Decode one object.
 
-    Raises ``UnreadableObject`` if its type does not allow its shape, which the same call would return again, and
-    KubeError(API_DOWN) if the body is not an object.
+    Raises ``UnreadableObject`` if the object does not fit the type of its kind; the same call would return it again.
+    Raises KubeError(API_DOWN) if the body is not an object.
     """
     text = bytes(body)
     try:
@@ -227,7 +227,13 @@ def _skipped(kind: Kind[Any], text: bytes, error: Exception) -> SkippedObject:
 
 
 def _text(text: bytes, parts: Mapping[str, Span], name: str) -> str:
-    """Return a string member of plain characters, else "". Names of objects have no other characters."""
+    """Return the value of a string member if it can be the name of an object, "" otherwise.
+
+    Args:
+        text: JSON text of an object.
+        parts: spans of the values of its members.
+        name: name of the member.
+    """
     start, end = parts.get(name, (0, 0))
     value = text[start + 1 : end - 1].decode(errors="replace")
     return value if text[start : start + 1] == b'"' and _PLAIN.fullmatch(value) else ""

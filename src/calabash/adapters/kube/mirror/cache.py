@@ -25,9 +25,9 @@ class MirrorCache(Generic[T]):
     """All objects by (namespace, name). One thread changes it, any thread may read it.
 
     Args:
-        notify: called for every change in order, without a lock held; the cache has the change already.
-        keep: reduces an object to what is held and reported.
-        only: selects the objects that are held and reported.
+        notify: called for every change in order, without a lock held, after the change was made in the cache.
+        keep: returns an object with the fields that the cache needs, to save memory; None to keep whole objects.
+        only: returns True for the objects that the cache keeps and reports; None for all.
     """
 
     def __init__(
@@ -90,11 +90,10 @@ class MirrorCache(Generic[T]):
         return key
 
     def skip(self, skipped: SkippedObject, *, gone: bool = False) -> ObjectKey:
-        """Handle an object that cannot be read; return its key.
+        """Handle an object that cannot be decoded; return its key.
 
         Its last readable version stays in the cache, because a pod whose object becomes unreadable keeps its devices.
-        The version
-        of another object of that name is removed, and so is an object that is ``gone``.
+        The version of another object of that name is removed, and so is an object that is ``gone``.
         """
         key = (skipped.namespace, skipped.name)
         before = self._objects.get(key)
@@ -106,8 +105,7 @@ class MirrorCache(Generic[T]):
         """Insert or update an object of a newer version than the watch has reached.
 
         Later events of the watch about earlier versions of it, or of an earlier object of that name, are ignored.
-        Versions of one
-        API server are ordered, as it documents.
+        Versions of one API server are ordered, as it documents.
         """
         version = obj.metadata.resource_version
         if version.isdecimal():

@@ -46,14 +46,16 @@ class Mirror(Generic[T]):
         client: the API server.
         kind: kind to hold; a kind with a narrower type needs less memory.
         on_change: called from the mirror's thread for every change in order, without a lock held; the cache has the
-            change
-            already. It must not block for long. It is not called after ``stop`` has returned.
-        on_error: called for every failure, also of ``on_change``; the mirror continues by itself.
+            change already. It must not block for long. It is not called after ``stop`` has returned.
+        on_error: called for every failure, also for one of ``on_change``; the mirror continues without help.
         on_skipped: called from the mirror's thread for every version of an object that cannot be read, or for which
             ``on_change``, ``keep`` or ``only`` fails; again after a new list.
-        keep: reduces an object to what is held and reported.
-        only: selects the objects to hold where no selector can; other objects are read and dropped.
-        namespace, label_selector, field_selector: objects of the kind to read.
+        keep: returns an object with the fields that the caller needs, to save memory; None to keep whole objects.
+        only: returns True for the objects to keep, for conditions that selectors cannot express; other objects are read
+            and dropped.
+        namespace: namespace of the objects; "" for all.
+        label_selector: labels that the objects must have; "" for any.
+        field_selector: values of fields that the objects must have; "" for any.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Mirror(Generic[T]):
         return self._synced.wait(timeout_s)
 
     def renew(self) -> None:
-        """List again; ``renewed`` is True when everything written before this call has been reported."""
+        """Request a new list. When :meth:`renewed` is True, all changes before this call have been reported."""
         with self._lock:
             self._asked += 1
         self._cut()

@@ -9,7 +9,11 @@ from calabash.adapters.kube.objects.meta import T
 
 
 class WideningMirror(Mirror[T]):
-    """Mirror that lists objects again which ``only`` rejected before, when ``include`` is called."""
+    """Mirror whose filter ``only`` may accept objects later that it rejected before.
+
+    A mirror does not keep rejected objects. When the filter accepts more, :meth:`include` lists the objects in question
+    again.
+    """
 
     def __init__(self, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)

@@ -16,7 +16,10 @@ _API = "resource.k8s.io/v1"
 
 
 class DeviceAttribute(KubeStruct, frozen=True):
-    """Attribute of a device; exactly one field is set. ``version`` is a semver 2.0 version."""
+    """Attribute of a device.
+
+    Exactly one field is set; ``version`` is a version as defined by Semantic Versioning 2.0.
+    """
 
     int_: int | None = msgspec.field(name="int", default=None)
     bool_: bool | None = msgspec.field(name="bool", default=None)
@@ -25,7 +28,10 @@ class DeviceAttribute(KubeStruct, frozen=True):
 
 
 class CapacityRange(KubeStruct, frozen=True):
-    """Consumable amounts: ``min`` plus whole steps; a requested amount is rounded up to the next of them."""
+    """Amounts of a capacity that can be allocated: ``min`` plus a number of steps.
+
+    A requested amount between two steps is rounded up.
+    """
 
     min: str | None = None
     max: str | None = None
@@ -61,7 +67,7 @@ class CounterSet(KubeStruct, frozen=True):
 
 
 class CounterConsumption(KubeStruct, frozen=True):
-    """Amounts that a device takes from a counter set while it is allocated, once for any number of allocations."""
+    """Amounts that a device consumes of a counter set while it has an allocation. More allocations consume no more."""
 
     counter_set: str
     counters: dict[str, DeviceCounter] = msgspec.field(default_factory=dict)
@@ -165,7 +171,13 @@ class DeviceSubRequest(KubeStruct, frozen=True):
 
 
 class DeviceRequest(KubeStruct, frozen=True):
-    """Request: ``exactly`` these devices, or the first of ``first_available`` that is available."""
+    """Request for devices. Either ``exactly`` or ``first_available`` is set.
+
+    Args:
+        name: name of the request in its claim.
+        exactly: the requested devices.
+        first_available: alternatives in order of preference; the first one that is available is allocated.
+    """
 
     name: str
     exactly: ExactDeviceRequest | None = None
@@ -173,7 +185,10 @@ class DeviceRequest(KubeStruct, frozen=True):
 
 
 class DeviceConstraint(KubeStruct, frozen=True):
-    """Attribute that the devices of these requests (or of all) share, or in which they differ."""
+    """Constraint on the devices of some requests, or of all requests if ``requests`` is empty.
+
+    All devices must have the same value of ``match_attribute``, or all different values of ``distinct_attribute``.
+    """
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None

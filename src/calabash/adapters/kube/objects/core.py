@@ -59,7 +59,7 @@ class PodSchedulingGate(KubeStruct, frozen=True):
 
 
 class Toleration(KubeStruct, frozen=True):
-    """Taint that a pod tolerates; an empty ``operator`` means ``Equal``."""
+    """Toleration of a pod, which lets it run on nodes with the taint; an empty ``operator`` means ``Equal``."""
 
     key: str = ""
     operator: str = ""
@@ -134,7 +134,7 @@ class PodClaim(KubeStruct, frozen=True):
 
 
 class PodSpec(KubeStruct, frozen=True):
-    """``spec`` of a pod."""
+    """Desired state of a pod: the field ``spec``."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -254,7 +254,7 @@ class NodeTraits(KubeStruct, frozen=True):
 
 
 class NodeSettings(KubeStruct, frozen=True):
-    """``spec`` of a node."""
+    """Desired state of a node: the field ``spec``."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -279,7 +279,7 @@ class Node(KubeStruct, frozen=True):
 
 
 class Namespace(KubeStruct, frozen=True):
-    """Namespace; its labels name the queue of its pods."""
+    """Namespace. A label of the namespace names the queue of its pods."""
 
     metadata: ObjectMeta
 

@@ -38,7 +38,7 @@ class PodGroup(KubeStruct, frozen=True):
 
 
 class MemberGroupSpec(KubeStruct, frozen=True):
-    """Common spec of coscheduling and Volcano groups; times in seconds, ``min_resources`` as quantities."""
+    """Common fields of the specs of coscheduling and Volcano groups; ``min_resources`` are quantities by resource."""
 
     min_member: int = 0
     schedule_timeout_seconds: int | None = None

@@ -69,8 +69,7 @@ class Kind(Generic[T]):
         api_version: ``v1`` or ``group/version``.
         plural: name of the kind in paths.
         type: a ``KubeStruct`` with ``metadata``. Two kinds may name the same objects with different types; a narrower
-            type
-            makes a smaller cache.
+            type makes a smaller cache.
     """
 
     api_version: str

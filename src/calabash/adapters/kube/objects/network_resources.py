@@ -1,8 +1,7 @@
 """Types of tenant network objects in the API server: one kind for each noun of ``model.network``.
 
 Fields are in ``spec``, named as in YAML. The object ``red/a/web1`` is named ``red.a.web1`` in the API server. The
-schemas
-are generated from the nouns (``tools.network_crds``).
+schemas are generated from the nouns (``tools.network_crds``).
 """
 
 from __future__ import annotations

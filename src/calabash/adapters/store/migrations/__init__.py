@@ -1,1 +1,1 @@
-"""Alembic's scripts: one revision per schema version, applied when the store is opened."""
+"""Migration scripts for Alembic: one revision for each schema version, applied when the store is opened."""

@@ -1,4 +1,4 @@
-"""Run by Alembic: applies the revisions over the connection that the store hands in."""
+"""Environment script, which Alembic runs: applies the revisions on the connection that the store passes to it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Usage records that nodes have sent, and the position of each node.
+"""Usage records that nodes have sent, and the number of the last record of each node.
 
-Both change in one transaction, so that no record is lost or stored twice. A *source* is a node and the name of its
-database. The
-number of a record is made of the source's number and the record's own, so that records of two sources never collide.
+Both are stored in one transaction, so that no record is lost or stored twice. A *source* is a node together with the
+name of its database, the *epoch*. The number of a stored record combines the number of the source and the record's own
+number, so that records of two sources never have the same number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ EPOCHS_MAX = 4096  # of one node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSource:
-    """A node's database, and the number up to which its intervals are here."""
+    """Database of a node.
+
+    Args:
+        node: name of the node.
+        epoch: name of the node's database.
+        last: number of the last record that is stored here.
+        at_s: time of the last report in seconds since the epoch of Unix.
+    """
 
     node: str
     epoch: str
@@ -32,7 +39,7 @@ class UsageSource:
 
 
 class CollectedUsage:
-    """Collected usage. Every method may raise CalabashError; then nothing of the call was written."""
+    """Collected usage records. Every method may raise CalabashError, and then has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -54,11 +61,16 @@ class CollectedUsage:
     def commit(
         self, node: str, epoch: str, intervals: Sequence[NumberedUsage], *, after: int, lost: bool = False, at_s: float
     ) -> int:
-        """Write the new records; return the number up to which all are stored now.
+        """Store the records of a source that are new; return the number up to which its records are stored now.
 
         Args:
-            after: the number before the first record; if it is beyond the stored ones, nothing is written.
-            lost: True if the records between are gone on the node.
+            node: name of the node.
+            epoch: name of the node's database.
+            intervals: records of the source with their numbers.
+            after: number of the record before the first of ``intervals``. If it is greater than the last stored number,
+                records are missing, and nothing is written.
+            lost: True to accept missing records, because the node does not have them any more.
+            at_s: time of the report in seconds since the epoch of Unix.
 
         Raises CalabashError(CONFLICT) if a node has had more than EPOCHS_MAX databases.
         """
@@ -76,7 +88,10 @@ class CollectedUsage:
         return last
 
     def _source(self, connection: sa.Connection, node: str, epoch: str, at_s: float) -> tuple[int, int]:
-        """Return the source's number and position, locked until the transaction ends."""
+        """Return the number of the source and that of its last stored record; create the source if it is new.
+
+        The row of the source is locked until the transaction ends.
+        """
         table = tables.usage_sources
         of_node = table.c.node == node
         mine = sa.select(table.c.id, table.c.last).where(of_node, table.c.epoch == epoch).with_for_update()

@@ -22,7 +22,7 @@ class UsageSums:
         self._database = database
 
     def so_far(self, record: AllocationRecord) -> UsageSoFar | None:
-        """Return the sums of an allocation's records; None if there are none."""
+        """Return the sums of the usage records of an allocation; None if it has no records."""
         return self.all_so_far([record]).get(record.id)
 
     def all_so_far(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, UsageSoFar]:

@@ -1,7 +1,8 @@
-"""The note that retention leaves when it removes or merges usage records.
+"""Note in the database of the usage records that retention has removed or merged.
 
-A check of an old invoice against its usage records needs it to tell records that are no longer kept from records that were
-changed. The database refuses to delete a record behind an issued invoice, unless a transaction is marked as retention's.
+The verification of an old invoice compares it with its usage records. It needs the note to tell records that were
+removed by retention from records that were changed. The database refuses to delete the records of an issued invoice,
+except in a transaction that is marked as one of retention.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ _KEY = "usage_removed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedUsage:
-    """The latest end of a record that was removed or merged, and the moment of the last removal; seconds since 1970."""
+    """Facts about removed usage records, both in seconds since the epoch; 0 if none was removed.
+
+    Args:
+        until_s: latest end of a usage record that was removed or merged.
+        at_s: time of the last removal.
+    """
 
     until_s: float = 0.0
     at_s: float = 0.0
@@ -43,7 +49,7 @@ def removing_usage(connection: sa.Connection) -> Iterator[None]:
 
 
 def note_removed_usage(connection: sa.Connection, *, until_s: float, at_s: float) -> None:
-    """Note the removal of records that ended up to a moment."""
+    """Store the note that records which ended up to ``until_s`` were removed at ``at_s`` (seconds since the epoch)."""
     before, table = removed_usage(connection), tables.meta
     value = f"{max(until_s, before.until_s)!r} {max(at_s, before.at_s)!r}"
     connection.execute(sa.delete(table).where(table.c.key == _KEY))

@@ -66,7 +66,12 @@ def usage(sums: billing.UsageSums, by: str, visit: Visit) -> Shown:
 
 
 def plotted(parts: Sequence[billing.UsageSums], by: str) -> Shown:
-    """Return the hours of the SERIES_MAX largest names in each interval, in the form that uPlot takes."""
+    """Return the GPU hours in each interval for the SERIES_MAX names with the most hours, in the form of uPlot.
+
+    Args:
+        parts: sums of usage of consecutive intervals.
+        by: field of the sums that has the names, for example ``tenant``.
+    """
     total: dict[str, float] = {}
     for part in parts:
         for row in part.items:

@@ -30,7 +30,17 @@ class ShownState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRow:
-    """Object in a table: its label within the VPC, its cells, its state and its host."""
+    """Network object as a row of a table.
+
+    Args:
+        kind: kind of the object.
+        name: full name.
+        label: name within the VPC.
+        cells: texts of the columns.
+        state: its state.
+        host: host on which it is, "" for none.
+        own: True if the visitor's side created it and may delete it, False for an object of the platform.
+    """
 
     kind: str
     name: str
@@ -52,7 +62,11 @@ class NetworkTable:
 
 
 def state_of(item: NetworkObjectView) -> ShownState:
-    """Return the state of an object as the command line shows it: the first failed condition, else the last one that holds."""
+    """Return the state of an object, in the same words as the command line.
+
+    The state is the first condition that has failed; otherwise ``waits`` if the controller has not seen the last
+    change; otherwise the most advanced condition that holds.
+    """
     conditions = {one.kind: one for one in item.status.conditions}
     for one in conditions.values():
         if one.holds is False:

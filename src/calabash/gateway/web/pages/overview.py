@@ -18,9 +18,11 @@ COLUMNS = 50
 class DeviceMap:
     """Map of all devices as small squares.
 
-    ``cells`` are (x, y, level, cell) of each device. Above LINKED_MAX devices ``paths`` has one (level, path) for each
-    level
-    instead.
+    Args:
+        columns: number of squares in a row.
+        rows: number of rows.
+        cells: for each device its position (x, y), its level and its data. Empty above LINKED_MAX devices.
+        paths: above LINKED_MAX devices, one pair of a level and an SVG path with all squares of that level.
     """
 
     columns: int

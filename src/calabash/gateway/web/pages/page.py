@@ -28,7 +28,16 @@ class PagePool(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """Request for a page: the pool's client, path and query, the visitor's permissions on the platform, and the time."""
+    """Request of a visitor for a page.
+
+    Args:
+        pool: client of the pool with the rights of the visitor.
+        path: parameters in the path of the URL.
+        query: query of the URL.
+        may: permissions of the visitor for the whole platform.
+        now_s: time in seconds since the epoch.
+        sim: name of the simulated node; "" for none.
+    """
 
     pool: PagePool
     path: Mapping[str, str]
@@ -44,7 +53,13 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFile:
-    """Download format of a page: ``write`` makes the file from the page's data in a thread; ``name`` has no ending."""
+    """Download format of a page.
+
+    Args:
+        media_type: media type of the file.
+        write: returns the content of the file for the data of the page; called in a thread.
+        name: returns the file name, without ending, for the data of the page.
+    """
 
     media_type: str
     write: Callable[[Shown], bytes]
@@ -56,8 +71,7 @@ class ConsolePage:
     """Page of the console.
 
     ``needs`` is the permission without which the page is not offered; "" offers it to all. ``files`` are the download
-    formats by
-    the value of ``format`` in the URL.
+    formats by the value of ``format`` in the URL.
     """
 
     path: str

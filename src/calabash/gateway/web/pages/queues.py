@@ -12,11 +12,15 @@ from calabash.gateway.web.words import share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """Queue at its depth in the tree.
+    """Queue as a row of the page, with its lane: a horizontal bar that shows its devices.
 
-    In percent of the lane: ``own`` is allocated within the guarantee, ``borrowed`` above it; ``guarantee_at`` and
-    ``limit_at`` are
-    positions.
+    Args:
+        queue: the queue.
+        depth: depth in the tree of queues; 0 for a root.
+        own: devices allocated within the guarantee, in percent of the lane.
+        borrowed: devices allocated above the guarantee, in percent of the lane.
+        guarantee_at: position of the guarantee in percent of the lane.
+        limit_at: position of the limit in percent of the lane.
     """
 
     queue: replies.QueueView
@@ -28,7 +32,14 @@ class QueueRow:
 
 
 def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
-    """Return the queues with parents before children and siblings by name; a queue without an existing parent is a root."""
+    """Return the rows of all queues: a parent before its children, and siblings by name.
+
+    A queue whose parent does not exist is a root.
+
+    Args:
+        queues: the queues.
+        devices: number of devices of the pool, which is the width of a lane unless a queue has more.
+    """
     names = {q.name for q in queues}
     children: dict[str, list[replies.QueueView]] = {}
     for queue in sorted(queues, key=lambda q: q.name):

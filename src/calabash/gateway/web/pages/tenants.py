@@ -17,7 +17,15 @@ from calabash.model.money import parse_money
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRow:
-    """Tenant or project with its lane; positions in percent, as on the page of queues."""
+    """Quota of a tenant or project with its lane: a horizontal bar that shows its devices.
+
+    Args:
+        quota: the quota.
+        own: devices allocated within the guarantee, in percent of the lane.
+        borrowed: devices allocated above the guarantee, in percent of the lane.
+        guarantee_at: position of the guarantee in percent of the lane.
+        spent_percent: spent share of this month's budget.
+    """
 
     quota: tenancy.QuotaView
     own: float

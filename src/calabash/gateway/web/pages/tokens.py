@@ -10,7 +10,10 @@ from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
 
 def listed(tokens: Sequence[tenancy.TokenView], visit: Visit) -> Shown:
-    """Return the data of the page: API tokens, valid ones first; sessions of the console only with ``kind`` in the URL."""
+    """Return the data of the page: tokens of one kind, valid ones first.
+
+    The kind is ``api`` unless the URL names another, such as ``session`` for sessions of the console.
+    """
     kind = visit.query.get("kind", "api")
     shown = sorted((t for t in tokens if t.kind == kind), key=lambda t: (t.state != "valid", -t.created_at))
     facets = {"user": lambda t: t.user, "note": lambda t: t.note, "id": lambda t: t.id, "state": lambda t: t.state}

@@ -48,7 +48,7 @@ def line(
     why: Mapping[str, replies.WhyReply],
     query: Mapping[str, str],
 ) -> Shown:
-    """Return the data of the waiting requests, each with its reason and what would help."""
+    """Return the data of the page of waiting requests, each with the reason why it waits and suggestions."""
     waiting = [a for a in allocations if a.state == WAITING]
     found = matching(waiting, query, FACETS)
     return {
@@ -61,7 +61,7 @@ def line(
 
 
 def queues_for(tenant: str, queues: Sequence[replies.QueueView]) -> list[str]:
-    """Return the queues in which a request of the tenant can wait: leaf queues, without those of other tenants."""
+    """Return the queues in which a request of the tenant can wait: leaf queues that are not of another tenant."""
     parents = {q.parent for q in queues}
     plain = [q.name for q in queues if q.name not in parents]
     return sorted(name for name in plain if "/" not in name or name.startswith(f"{tenant}/"))

@@ -1,1 +1,1 @@
-"""Revisions; the file name is the schema version."""
+"""Revisions of Alembic; the file name of a revision has its schema version."""

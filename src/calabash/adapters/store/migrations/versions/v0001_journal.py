@@ -1,6 +1,6 @@
-"""The journal of allocations, usage records, queues and events.
+"""Create the tables of allocations, usage records, queues and events.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

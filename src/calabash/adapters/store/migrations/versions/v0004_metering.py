@@ -1,6 +1,6 @@
-"""Usage is numbered, and says what it was of; when grants were made, by the monotonic clock.
+"""Add numbers and properties (such as the device model) to usage records, and the monotonic time of grants.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

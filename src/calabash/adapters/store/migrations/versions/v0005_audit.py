@@ -1,6 +1,6 @@
-"""The audit log.
+"""Create the table of the audit log.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tariffs, guarantees, drafts and invoices, and what keeps issued invoices as they are.
+"""Create the tables of tariffs, guarantees, drafts and invoices, and triggers that protect issued invoices.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Networks of tenants: their objects, the revision of all of them, and the certificates of load balancers.
+"""Create the tables of tenant networks: their objects, the revision of all objects, and certificates of load balancers.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

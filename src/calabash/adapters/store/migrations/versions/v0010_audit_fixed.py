@@ -1,6 +1,6 @@
-"""The database refuses to change lines of the audit log; retention removes the oldest ones.
+"""Add triggers that refuse changes of lines of the audit log. Retention can still remove the oldest lines.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Itemised use behind issued invoices; the database refuses to add lines and items to them.
+"""Add the itemised usage of invoices, and triggers that refuse further lines and items for an issued invoice.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""SQLite refuses INSERT OR REPLACE of issued invoices and of lines of the audit log.
+"""Add triggers to SQLite that refuse INSERT OR REPLACE of issued invoices and of lines of the audit log.
 
-REPLACE removes the row that it replaces without a trigger for DELETE. PostgreSQL has no such statement.
-
-Frozen: a later change of the tables is a later revision.
+This statement deletes the row that it replaces, but SQLite does not call the trigger for DELETE then. PostgreSQL has no
+such statement. Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

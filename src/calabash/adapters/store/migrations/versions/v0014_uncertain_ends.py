@@ -1,6 +1,6 @@
-"""Usage records say by how much later an allocation with an estimated end may have ended.
+"""Add to usage records the time by which an allocation with an estimated end may have ended later.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations

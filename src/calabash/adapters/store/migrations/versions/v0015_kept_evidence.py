@@ -1,9 +1,9 @@
-"""The database refuses to delete lines of the audit log, and to change or delete usage records behind issued invoices.
+"""Add triggers that refuse to delete lines of the audit log, and to change or delete usage records of issued invoices.
 
-Retention still removes both: it notes the last line of the audit log that it removes before it deletes, and it marks the
-transaction in which it removes usage records.
+Retention still removes both: it notes the last line of the audit log that it removes before it deletes, and it marks
+the transaction in which it removes usage records.
 
-Frozen: a later change of the tables is a later revision.
+Never changed after its release: later changes of the tables are later revisions.
 """
 
 from __future__ import annotations
