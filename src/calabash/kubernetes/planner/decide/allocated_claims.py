@@ -21,7 +21,7 @@ from calabash.model.errors import CalabashError
 
 
 class AllocatedClaims:
-    """Pods with allocated claims; see the module's description."""
+    """Handler of pods whose claims are allocated; see the module's description."""
 
     def __init__(self, store: PodStore, pods: Pods, decisions: Decisions) -> None:
         self._store = store
@@ -32,9 +32,9 @@ class AllocatedClaims:
     # ---- pods -----------------------------------------------------------------------------------------------------
 
     def pod_changed(self, entry: PodEntry, now_s: float) -> None:
-        """Have the pod hold its allocated devices, and plan pods again that were planned on them.
+        """Assign the pod its allocated devices, and plan other pods again that were planned on these devices.
 
-        Does nothing if its claims are not all allocated, or nothing has changed.
+        Does nothing if some of the pod's claims are not allocated, or if the pod has these devices already.
         """
         store, plan = self._store, entry.facts.plan
         if plan is None or not is_allocated(plan) or entry.stage is Stage.EVICTED or entry.facts.leaving:
@@ -54,7 +54,7 @@ class AllocatedClaims:
             self._replan(other, plan.node, now_s)
 
     def keep_deleted(self, uid: str) -> bool:
-        """Return True if a deleted pod still holds devices, because its claims are not free and no other pod uses them."""
+        """Return True if a deleted pod is to be kept in the store, because its claims are still allocated to it alone."""
         store, entry = self._store, self._store.entries.get(uid)
         held = entry is not None and (entry.stage is Stage.EVICTED or store.scheduler.holds(entry.id))
         if (
@@ -70,13 +70,13 @@ class AllocatedClaims:
         return True
 
     def take_freed(self) -> list[str]:
-        """Return the deleted pods that hold nothing any more."""
+        """Return and forget the UIDs of deleted pods that were kept, and whose claims are free now."""
         return [uid for uid in sorted(self._deleted_holders) if not self.keep_deleted(uid)]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _assign(self, entry: PodEntry, plan: PodPlan, now_s: float) -> list[PodEntry]:
-        """Have the pod hold the plan; return the pods that were planned on these devices, and hold nothing now."""
+        """Assign the devices of the plan to the pod; return the other pods that lost their planned devices by this."""
         store = self._store
         store.scheduler.finished(entry.id)
         store.newcomers.pop(entry.id, None)
