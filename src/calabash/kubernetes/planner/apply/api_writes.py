@@ -71,14 +71,15 @@ class ApiWrites:
         return self._checked_client().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
     def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
-        """Nominate the node, then write the plan and remove our gate, unless the pod was changed in between.
+        """Let a planned pod be scheduled: nominate the node, then write the plan and remove the planner's gate.
 
         Args:
-            nodes: restrict the pod to these instead of writing the plan, because another scheduler chooses its node.
-            seen: the pod as last seen; None reads it.
+            seen: the pod as last seen; None: it is read from the API server.
+            nodes: candidate nodes. If there are any, the pod's affinity is restricted to them and no plan is written,
+                because another scheduler chooses the node.
 
         Raises:
-            CalabashError: NOT_FOUND if the pod is gone, CONFLICT if it has changed.
+            CalabashError: NOT_FOUND if the pod is deleted, CONFLICT if it was changed after ``seen``.
         """
         if seen is None or seen.metadata.uid != pod.uid:
             seen = self._client.get(POD, pod.name, pod.namespace)

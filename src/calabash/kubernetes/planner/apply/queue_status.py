@@ -116,7 +116,7 @@ class QueueStatuses:
         self._written: dict[str, KubeQueueStatus] = {}
 
     def write(self, wanted: Mapping[str, KubeQueueStatus]) -> None:
-        """Write the statuses that have changed since they were last written; a failed write is repeated at the next call.
+        """Write the statuses that differ from those last written; a failed write is repeated at the next call.
 
         Args:
             wanted: the status of each queue, by name. While another planner leads, this must be empty: all statuses are

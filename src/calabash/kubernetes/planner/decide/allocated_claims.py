@@ -54,7 +54,7 @@ class AllocatedClaims:
             self._replan(other, plan.node, now_s)
 
     def keep_deleted(self, uid: str) -> bool:
-        """Return True if a deleted pod is to be kept in the store, because its claims are still allocated to it alone."""
+        """Return True if a deleted pod stays in the store, because its claims are still allocated to it alone."""
         store, entry = self._store, self._store.entries.get(uid)
         held = entry is not None and (entry.stage is Stage.EVICTED or store.scheduler.holds(entry.id))
         if (
