@@ -9,7 +9,7 @@ from calabash.kubernetes.planner.state.facts import PodFacts, SweepPod
 def swept(pod: PodFacts) -> SweepPod:
     """Return the action for a pod that its kubelet refused.
 
-    The action writes an event, and deletes the pod if its controller then creates another one on any node.
+    The action writes an event, and evicts the pod if its controller then creates another one on any node.
     """
     where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
     is_recreated = (

@@ -96,7 +96,8 @@ class Pods:
     def submit(self, entry: PodEntry) -> None:
         """Submit the pod to its queue. Does nothing while the pod is deferred.
 
-        A pod that cannot be submitted is set aside with the reason. A pod that needs no devices of its own is set RIDING.
+        A pod that cannot be submitted is set aside with the reason. A pod that needs no devices of its own becomes
+        RIDING.
         """
         store, facts = self._store, entry.facts
         if facts.leaving:

@@ -128,7 +128,7 @@ class Relocations:
     def place_replacements(self, now_s: float) -> list[tuple[PodEntry, StartBundle]]:
         """Return the replacement pods that were created, with the reserved devices that they get.
 
-        Also ends moves whose time limit is over, and tells the scheduler how many more pods may be moved.
+        Also ends moves whose time limit is over, and passes the number of further permitted moves to the scheduler.
         """
         started = list(self._started_replacements(now_s)) if self._moves else []
         for uid, move in list(self._moves.items()):

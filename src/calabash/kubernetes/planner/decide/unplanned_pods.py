@@ -13,8 +13,8 @@ The node's agent starts no container of such a pod until the plan is written; me
 waits. Waiting pods are tried again when devices may have been freed, that is, when the scheduler's state version changes.
 
 In all cases these rules hold: the limits of the pod's queue, the queues that its namespace may use, and the least
-isolation of its namespace. A pod is evicted for want of devices only if its controller may create the replacement pod on
-another node. Pods of one controller are evicted at growing intervals, because otherwise eviction and creation would
+isolation of its namespace. A pod is evicted for want of devices only if its controller may create the replacement pod
+on another node. Pods of one controller are evicted at growing intervals, because otherwise eviction and creation would
 alternate without end. A pod that may not be evicted waits.
 """
 

@@ -1,6 +1,6 @@
-"""Facts that the planner reads from API objects, and actions that it requests.
+"""Facts that the planner reads from API objects, and actions that it requests: frozen values.
 
-Frozen values, independent of API shapes.
+They do not depend on the form of the API objects, so ``decide`` and ``state`` need no Kubernetes types.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class ClaimFacts:
     """A resource claim.
 
     Args:
-        owner: UID of the pod for which the claim was created; "" if it was created for any pod that names it.
-        pod_claim: the owner's name for the claim.
-        request: what is requested of our driver; None: nothing, or it cannot be read, as ``fault`` explains.
+        owner: UID of the pod for which the claim was created from a template; "" if any pod may name the claim.
+        pod_claim: the owner pod's own name for the claim; "" without an owner.
+        request: devices that are requested of this product's driver; None if there are none or they cannot be read.
+        fault: why the request cannot be read; "" if it can.
         node: node on which the claim is allocated; "" if it is not allocated.
-        held: devices and amounts that the claim has there; None while the node has not reported these devices.
+        held: devices and amounts allocated to the claim; None if the node's agent has not reported these devices.
+        leaving: the claim is being deleted.
     """
 
     uid: str
@@ -72,12 +74,14 @@ class PodFacts:
     """A pod that requests devices.
 
     Args:
-        request: what the pod requests; None with ``fault`` if it cannot be read.
+        request: devices that the pod requests; None if the request cannot be read, or is stated by claims only.
+        fault: why the request cannot be read; "" if it can.
+        constraints: nodes that the pod's spec accepts.
         node: node to which the pod is bound; "" if it is not bound.
         bound_at_s: time of the binding in seconds since 1970, to the second; 0 if not known.
         nominated: the nominated node of the pod's status.
         plan: the plan in the pod's annotation, if it is valid and made for this pod.
-        gated: our scheduling gate is set.
+        gated: the planner's scheduling gate is set.
         held_by_other_gate: a scheduling gate of another system is set.
         refused: kube-scheduler has found no node for the pod.
         finished: the pod has ended.
@@ -90,10 +94,9 @@ class PodFacts:
         candidate_nodes: nodes to which the pod's affinity restricts it by name; empty if it does not.
         refusal: why the pod's kubelet refused it for good; "" if it did not.
         claims: the claims that the pod names, of any driver.
-        waits_for: why nothing can be decided yet, because of a claim that is missing or not allocated; "" for no
-            reason.
+        waits_for: names a claim that is missing or not allocated, without which the pod cannot be planned; "" for none.
         pins: nodes on which claims of the pod are allocated already.
-        rides: the pod needs no plan: all its claims are counted for other pods, or request no devices of ours.
+        rides: the pod needs no plan, because its claims are counted for other pods or are for other drivers.
     """
 
     uid: str
@@ -128,7 +131,7 @@ class PodFacts:
 
     @property
     def by_claims(self) -> bool:
-        """Return True if the pod names claims, or requests by one that kube-scheduler creates when it places the pod."""
+        """Return True if the pod gets its devices by claims: its own, or one that kube-scheduler creates for it."""
         return bool(self.claims) or (self.request is not None and self.request.door is NodeDoor.CLAIMS)
 
 
@@ -137,10 +140,11 @@ class NodeFacts:
     """A node.
 
     Args:
-        taints: ``key=value:Effect``.
-        offers_device_ids: the kubelet has device IDs.
-        device_ids: how many device IDs the kubelet counts, including those in use; None if not known.
-        allocation_api: value of the node's label; "" for none.
+        taints: taints in the form ``key=value:Effect``.
+        schedulable: False if the node is cordoned.
+        offers_device_ids: False if the kubelet counts no device IDs, so that it would reject a pod with devices.
+        device_ids: number of device IDs that the kubelet counts, including those in use; None if not known.
+        allocation_api: allocation API that the node's label names; "" if there is no label.
     """
 
     name: str
@@ -157,8 +161,9 @@ class SliceFacts:
     """A slice that a node's agent has granted.
 
     Args:
-        memory_mib: guaranteed memory; 0: not limited.
-        whole: no other pod may use the device.
+        device: UUID of the device.
+        memory_mib: guaranteed memory in MiB; 0: not limited.
+        whole: the pod has the whole device, and no other pod may use it.
     """
 
     pod_uid: str
@@ -173,7 +178,7 @@ class GpuNodeFacts:
 
     Args:
         schedulable: False if an administrator has cordoned the devices.
-        allocation_api: how the devices are requested where the node's label does not say.
+        allocation_api: allocation API that applies if the node's label names none.
     """
 
     name: str
@@ -185,13 +190,16 @@ class GpuNodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """A queue. Amounts are devices.
+    """A queue. Amounts are numbers of devices.
 
     Args:
-        limit: most devices in use; None: unlimited.
+        parent: name of the queue above; "" for none.
+        deserved: guaranteed number of devices.
+        limit: greatest number of devices in use; None: unlimited.
+        weight: share of this queue when borrowed devices are divided.
         tenant: tenant that owns the queue; "" for none.
         pool: pool of the nodes for the queue's pods; "": nodes of no pool.
-        eviction_grace_s: longest termination grace period of an evicted pod; None: as for the queue above.
+        eviction_grace_s: longest termination grace period of an evicted pod in seconds; None: as for the queue above.
     """
 
     name: str
@@ -209,7 +217,9 @@ class NamespaceFacts:
     """A namespace: the queue of its pods, and the other queues that they may name.
 
     Args:
-        isolation: value of the label with the least isolation level of its pods; "" for none.
+        queue: queue of pods that name none; "": the default queue.
+        allowed: other queues that pods may name; "*" stands for all.
+        isolation: least isolation level of the namespace's pods, as its label names it; "" for none.
     """
 
     name: str
@@ -220,9 +230,9 @@ class NamespaceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePod:
-    """Nominate the node, then write the plan and remove our gate.
+    """Nominate the node, then write the plan and remove the planner's scheduling gate.
 
-    With ``nodes``, restrict the pod to these nodes instead of writing the plan, which is written when the pod is bound.
+    With ``nodes``, the pod is restricted to these candidate nodes instead, and the plan is written once it is bound.
     """
 
     pod: PodName
@@ -232,7 +242,7 @@ class ReleasePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UngatePod:
-    """Remove our gate from a pod that needs no plan."""
+    """Remove the planner's scheduling gate from a pod that needs no plan."""
 
     pod: PodName
 
@@ -247,7 +257,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nominate:
-    """Write the nominated node to the pod's status: kube-scheduler tries it first, and alone."""
+    """Write the nominated node to the pod's status, so that kube-scheduler checks this node before all others."""
 
     pod: PodName
     node: str
@@ -259,8 +269,8 @@ class EvictPod:
 
     Args:
         message: explains the eviction, and names the pod that gets the devices.
-        grace_max_s: longest termination grace period; None: the pod's own.
-        owed: the devices are borrowed and are being reclaimed: a budget that refuses is overruled.
+        grace_max_s: longest termination grace period in seconds; None: the pod's own.
+        owed: the devices are borrowed and reclaimed, so a disruption budget that refuses is overruled.
     """
 
     pod: PodName
@@ -272,10 +282,10 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Report why the pod waits, or (``reason`` None) that it is planned.
+    """Write a condition and an event that explain why the pod waits; ``reason`` None says that it is planned.
 
-    With ``own_condition`` the report is written to the condition ``names.PLANNED``, because kube-scheduler writes
-    ``PodScheduled``.
+    With ``own_condition``, the condition ``names.PLANNED`` is written instead of ``PodScheduled``, because
+    kube-scheduler writes the latter for this pod itself.
     """
 
     pod: PodName
@@ -286,9 +296,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPod:
-    """Report a pod that its kubelet has refused for good.
+    """Write an event for a pod that its kubelet has refused at admission.
 
-    With ``is_recreated`` the pod is also deleted, so that its controller creates another.
+    With ``is_recreated``, the pod is also evicted, so that its controller creates another.
     """
 
     pod: PodName
