@@ -1,4 +1,4 @@
-"""Back-off of nodes: exclude nodes on which kube-scheduler refused a pod from plans for the next pods of its controller.
+"""Back-off of nodes: if kube-scheduler refuses a pod on some nodes, its controller's next pods are planned elsewhere.
 
 The planner chooses nodes by their devices and does not know their CPU, memory and volumes. In clusters whose
 kube-scheduler does not ask the planner, a refusal is the only sign that a node is unsuitable for a pod. Each further

@@ -96,7 +96,7 @@ class PodRequests:
         return True
 
     def _size(self, entry: PodEntry) -> int | None:
-        """Return the number of members for which the scheduler waits: the size of the pod's gang without riding members.
+        """Return the number of members for which the scheduler waits: the size of the gang without riding members.
 
         Returns None, and sets the pod aside, if its gang group does not exist.
         """

@@ -197,7 +197,7 @@ class PodStore:
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Return True if the pod exists and gets devices by claims, including one that kube-scheduler creates for it."""
+        """Return True if the pod exists and gets devices by claims: its own, or one that kube-scheduler creates."""
         entry = self.entries.get(uid)
         return entry is not None and entry.facts.by_claims
 
@@ -252,7 +252,7 @@ class PodStore:
         self.set_aside(entry, reason, message)
 
     def refuse_held_binding(self, entry: PodEntry, message: str) -> None:
-        """Refuse the pod's binding request if it is held for its gang; kube-scheduler gets ``message`` as the reason."""
+        """Refuse the pod's binding request if it is held for its gang; kube-scheduler gets ``message`` as reason."""
         if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
             self.permits.cancel_hold(entry.facts.uid, entry.gang)
             self.refusals.append((entry.facts.uid, message))

@@ -73,7 +73,7 @@ _TIED_TO_NODES = ("DaemonSet", "Node")
 def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
     """Return the facts of a pod; None if it requests no devices.
 
-    ``scheduler``: name of the kube-scheduler that asks this planner.
+    ``scheduler`` is the scheduler name of pods about which kube-scheduler asks this planner.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     fault = ""
@@ -118,14 +118,14 @@ def pod_facts(pod: Pod, scheduler: str = SCHEDULER) -> PodFacts | None:
 
 
 def _since(scheduled: Condition | None) -> float:
-    """Return when a pod was scheduled, in seconds since 1970; 0 if not known."""
+    """Return the time at which a pod was scheduled, in seconds since 1970; 0 if it is not known."""
     return seconds(scheduled.last_transition_time) if scheduled is not None and scheduled.status == "True" else 0.0
 
 
 def may_concern_us(pod: Pod) -> bool:
-    """Return True if a pod of another scheduler may use devices.
+    """Return True if a pod of another scheduler may use devices, so the planner must watch it.
 
-    It requests our resources, names claims, or has our request annotation.
+    Such a pod requests the extended resources of this product, names claims, or has the request annotation.
     """
     extended = pod.status.extended_resource_claim_status is not None
     if REQUEST in pod.metadata.annotations or pod.spec.resource_claims or extended:
@@ -134,12 +134,12 @@ def may_concern_us(pod: Pod) -> bool:
 
 
 def is_made_elsewhere(controller: OwnerReference | None) -> bool:
-    """Return True if the controller recreates its pods, on any node."""
+    """Return True if the controller may recreate a deleted pod on another node. A DaemonSet or a Node does not."""
     return controller is not None and controller.kind not in _TIED_TO_NODES
 
 
 def refusal_of(pod: Pod) -> str:
-    """Return why the kubelet refused a pod that was bound to its node, which ends the pod; "" if it did not."""
+    """Return why the kubelet has refused the pod at admission; "" if it has not. A refused pod has failed for good."""
     status = pod.status
     if status.phase != "Failed" or not status.reason.startswith(_REFUSED):
         return ""
@@ -159,7 +159,7 @@ def plan_in(pod: Pod) -> PodPlan | None:
 
 
 def _shared(plan: PodPlan, uid: str) -> PodPlan:
-    """Return an equal plan whose strings are interned."""
+    """Return an equal plan whose strings are interned, which saves memory because many plans have equal strings."""
     containers = tuple(
         PlannedContainer(
             name=intern(c.name),
@@ -181,7 +181,10 @@ def _read_request(text: str) -> PodRequest:
 
 
 def _request(pod: Pod) -> PodRequest | None:
-    """Return the request that admission wrote, else that of the spec; None if the pod requests no devices."""
+    """Return the request that the admission webhook wrote to the pod's annotation, or else that of the pod's spec.
+
+    Returns None if the pod requests no devices.
+    """
     text = pod.metadata.annotations.get(REQUEST)
     if text is not None:
         return _read_request(text)
@@ -196,9 +199,9 @@ def _request(pod: Pod) -> PodRequest | None:
 
 
 def constraints_of(pod: Pod, allocation_api: NodeDoor = NodeDoor.TOKENS) -> PlacementConstraints:
-    """Return which nodes the pod's spec accepts, as far as it can be expressed here; kube-scheduler checks the rest.
+    """Return the constraints on nodes in the pod's spec. Terms without an equivalent are left to kube-scheduler.
 
-    ``allocation_api``: the one that the nodes must offer.
+    ``allocation_api`` is the allocation API that the node must offer.
     """
     spec = pod.spec
     wanted = [f"{key}={value}" for key, value in sorted(spec.node_selector.items())]
@@ -292,8 +295,8 @@ def _instance(one: GpuNodeMigInstance) -> MigInstance:
 def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
     """Return the devices of a node as its agent reports them.
 
-    A device that an administrator drains is unhealthy at once, not only when its agent has read that. A device that is
-    listed twice counts once.
+    A device that an administrator drains is unhealthy at once, before the agent reports it. A device that is listed
+    twice counts once.
     """
     drained = {uuid for uuid, spec in node.spec.devices.items() if spec.drained}
     told = list({d.uuid: d for d in reversed(node.status.devices)}.values())
@@ -339,14 +342,14 @@ def gpu_node_facts(node: GpuNode) -> GpuNodeFacts:
 
 
 def all_queues(queues: Iterable[KubeQueue]) -> list[QueueFacts]:
-    """Return all queues, each with the pool of its tree."""
+    """Return all queues. The pool of each is that of its queue tree, not the one that its own label names."""
     found = [queue_facts(queue) for queue in queues]
     tree = {one.name: (one.parent, one.pool) for one in found}
     return [one if one.pool == (pool := pool_of_queue(one.name, tree)) else replace(one, pool=pool) for one in found]
 
 
 def queue_facts(queue: KubeQueue) -> QueueFacts:
-    """Return a queue, with the pool that its own label names."""
+    """Return the facts of one queue. Its pool is the one that its own label names; "" for none."""
     spec = queue.spec
     return QueueFacts(
         name=queue.metadata.name,
