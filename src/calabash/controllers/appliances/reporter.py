@@ -1,4 +1,4 @@
-"""Reports of READY of gateways and load balancers to the pool, from the states of their replicas.
+"""Reports of the condition READY of gateways and load balancers to the pool, from the states of their replicas.
 
 One process may manage all gateway hosts, as in a lab, or each host has its own. A process that manages a single host cannot
 see the other replica, so it reports only objects whose active replica is on its host.

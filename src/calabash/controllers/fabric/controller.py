@@ -1,6 +1,7 @@
-"""Fabric controller: asks the pool which tenants use each device, reconciles each plane, and reports the observed conditions.
+"""Fabric controller: reads which tenants use each device, reconciles all fabrics, and reports the observed conditions.
 
-It stores nothing: it may end at any point, and the next controller begins with the observed state.
+A *plane* is one of the fabrics of a cluster (InfiniBand, RoCE, NVLink). The controller stores no state. It may be
+killed at any point, and the next one begins with the observed state of the fabrics.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ class FabricController:
     """Control loop of all fabrics.
 
     Args:
-        every_s: seconds after which unchanged fabrics are observed again.
-        now_s: monotonic clock.
+        pool: client of the pool's API.
+        drivers: driver of each plane.
+        endpoints: the endpoints of all devices on all planes.
+        every_s: seconds after which a fabric is observed again although the uses of devices have not changed.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(

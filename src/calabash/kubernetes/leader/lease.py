@@ -1,8 +1,8 @@
 """Leader election with a Lease object.
 
-A leader renews its lease well before the term ends. If it cannot renew, it stops leading MARGIN_S seconds before the end
-of the term. Another candidate takes over when it has seen no renewal for a whole term. So no two lead at the same time.
-Each side measures the time with its own clock, because the clocks of two machines may differ.
+A leader renews its lease well before the term ends. If it cannot renew, it stops leading MARGIN_S seconds before the
+end of the term. Another candidate takes over when it has seen no renewal for a whole term. So no two lead at the same
+time. Each side measures the time with its own clock, because the clocks of two machines may differ.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class GangPermits:
         self._gangs: dict[GangName, _Gang] = {}
 
     def add_member(self, uid: str, gang: GangName, needed: int) -> None:
-        """Add a member. ``needed`` is the number of members that must start together; the greatest given value counts."""
+        """Add a member. ``needed``: number of members that must start together; the greatest given value counts."""
         found = self._gangs.setdefault(gang, _Gang())
         found.needed = max(found.needed, needed)
         found.members.add(uid)

@@ -20,7 +20,7 @@ CLAIM_KINDS = (("classes", DEVICE_CLASS), ("claims", RESOURCE_CLAIM))
 
 Emit = Callable[[Callable[[Core], object]], None]
 LeaveOut = Callable[[Kind[Any], Any], AbstractContextManager[None]]
-"""Return a context manager for the conversion of one object of a kind: if the block fails, the object is left out."""
+"""Return a context manager that skips an object, of the given kind, on which its block fails."""
 
 
 class ClaimEvents:

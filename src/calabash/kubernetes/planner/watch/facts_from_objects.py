@@ -181,10 +181,7 @@ def _read_request(text: str) -> PodRequest:
 
 
 def _request(pod: Pod) -> PodRequest | None:
-    """Return the request that the admission webhook wrote to the pod's annotation, or else that of the pod's spec.
-
-    Returns None if the pod requests no devices.
-    """
+    """Return the request in the annotation of the admission webhook, or else in the spec; None without devices."""
     text = pod.metadata.annotations.get(REQUEST)
     if text is not None:
         return _read_request(text)

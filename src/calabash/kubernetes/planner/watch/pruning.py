@@ -126,7 +126,7 @@ T = TypeVar("T")
 
 
 class GpuNodePruner:
-    """Function for ``Mirror(keep=…)`` that prunes GpuNodes to their devices and the memory that each pod has of them."""
+    """Function for ``Mirror(keep=…)`` that prunes GpuNodes to their devices and the memory that pods have of them."""
 
     def __init__(self) -> None:
         self._pool: dict[Any, Any] = {}
