@@ -73,7 +73,8 @@ def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) 
 def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
     """Raise CalabashError if the two VPCs overlap, or a route is outside of the peer's ranges.
 
-    Called only if the peer has requested the peering too or belongs to the same tenant: the messages contain its ranges.
+    The messages contain the peer's ranges. So this is called only if the peer has requested the peering too, or belongs
+    to the same tenant.
     """
     if shared := first_overlap(own.cidrs, other.cidrs):
         raise conflict_error(
