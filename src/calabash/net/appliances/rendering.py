@@ -1,4 +1,4 @@
-"""Rendering of one replica as an ``Appliance``: interfaces, routes, kernel settings, configuration files and programs."""
+"""Rendering of a replica as an ``Appliance``: interfaces, routes, kernel settings, configuration files and programs."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ def add_snat(view: View, draft: Draft, key: str, external: Address, port: Ref) -
 
 
 def _add_nfv(view: View, draft: Draft, gateway: NetworkGateway) -> None:
-    """Add the default route to an NFV gateway, and entries that let its ports forward packets of others.
+    """Add the default route to an NFV gateway, and ACLs that let its ports forward packets of other ports.
 
-    The nftables ruleset of the replicas filters these packets.
+    The ACLs permit all IPv4 packets, because the nftables ruleset of the replicas filters them.
     """
     ports = view.all(Port)
     members = [name for name in gateway.ports if name in ports]
