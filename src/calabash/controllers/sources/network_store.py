@@ -56,7 +56,11 @@ class KnownNetworks:
 def affected_owners(
     networks: Networks, put: Iterable[NetworkObject], removed_objects: Iterable[NetworkObject]
 ) -> frozenset[str]:
-    """Return the owners whose rows may depend on the changed objects: their VPCs, joined VPCs and PLATFORM."""
+    """Return the owners whose rows may depend on the changed objects.
+
+    These are the VPCs of the objects, VPCs that are joined to them by peerings or endpoints, and PLATFORM. If they are
+    more than MANY, all VPCs are returned, because it would take longer to find the joined ones.
+    """
     changed = [*put, *removed_objects]
     owners = {vpc_of(item.name) for item in changed if not isinstance(item, Uplink)}
     uplinks = {item.name for item in changed if isinstance(item, Uplink)}

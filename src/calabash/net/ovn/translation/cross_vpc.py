@@ -99,7 +99,10 @@ def accepted_endpoints(networks: NetworkObjects, vpc: str = "") -> Iterator[Acce
 
 
 def _endpoints(networks: NetworkObjects) -> Iterator[ServiceEndpoint]:
-    """Yield the endpoints of all VPCs. It is called once for each VPC, so VPCs without endpoints are skipped quickly."""
+    """Yield the endpoints of all VPCs.
+
+    This is called once for each VPC, so VPCs without endpoints are skipped quickly.
+    """
     for objects in networks.vpcs.values():
         if NetworkKind.SERVICE_ENDPOINT in objects.kinds:
             yield from objects.all(ServiceEndpoint).values()
