@@ -70,7 +70,7 @@ class Lab:
         return lab
 
     def up(self) -> None:
-        """Bring the lab up, or start what is not running. An incomplete lab is created again.
+        """Create the lab, or start those of its daemons that are not running. An incomplete lab is created again.
 
         Raises:
             CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root, UNSUPPORTED if
@@ -122,7 +122,7 @@ class Lab:
 
     @property
     def programs(self) -> programs.OvnPrograms:
-        """Programs of OVN; ``programs.command("ovn-trace")`` returns the start of a command line."""
+        """Locations of OVN's programs. ``programs.command("ovn-trace")`` begins the command line of that program."""
         if self._programs is None:
             self._programs = programs.get()
         return self._programs

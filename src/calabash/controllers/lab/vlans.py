@@ -36,7 +36,7 @@ class VlanSwitch:
     programs: OvnPrograms
 
     def up(self) -> None:
-        """Start daemons that are not running."""
+        """Create the trunk if it is missing, and start daemons of the switch that are not running."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         create_database(self.programs, self.directory / "conf.db", "vswitch")
         if namespaces.run(self.namespace, "ip", "link", "show", _TRUNK).returncode != 0:

@@ -42,7 +42,7 @@ def owner_rows(networks: Networks, owner: str, around: Surroundings) -> Rows:
 
 
 def without_dns_updates(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Return the changes to make now: all except updates of DNS, unless there are only such updates."""
+    """Return the changes to make now: all changes but updates of DNS rows, or these updates if there are no others."""
     names = [isinstance(change, Update) and change.row.table == "DNS" for change in changes]
     if all(names) or not any(names):
         return tuple(changes)

@@ -45,13 +45,13 @@ class EventQueue:
             self._changed.notify_all()
 
     def add_changed_owners(self, owners: Iterable[str]) -> None:
-        """Add owners whose rows have changed."""
+        """Add owners (VPCs, or the platform) whose rows another client has changed."""
         with self._changed:
             self._events.changed_owners.update(owners)
             self._changed.notify_all()
 
     def request_full_check(self) -> None:
-        """Request a full comparison, because the known rows may be outdated."""
+        """Request a comparison of the rows of all owners, because the rows known here may be outdated."""
         with self._changed:
             self._events.full_check = True
             self._changed.notify_all()

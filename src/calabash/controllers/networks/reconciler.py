@@ -114,7 +114,7 @@ class Reconciler:
         self.southbound.close()
 
     def apply_update(self, update: NetworkUpdate) -> None:
-        """Accept changes of the networks."""
+        """Queue a change of the networks, to be written by ``run``."""
         self._queue.add_update(update)
 
     def set_closed_backends(self, closed: ClosedBackends) -> None:

@@ -151,14 +151,14 @@ class StatusTracker:
             self.pending[owner] = PendingChange(count=count, generations=generations, since_s=time.monotonic())
 
     def write_failed(self, known: KnownNetworks, owner: str, error: CalabashError) -> None:
-        """Set the conditions of a VPC that cannot be written."""
+        """Set the conditions VALID and REALIZED of all objects of a VPC to False, because it could not be written."""
         self.pending.pop(owner, None)
         for key in known.keys_of(owner) if owner != PLATFORM else ():
             self._statuses.set(key, ConditionKind.VALID, False, str(error.reason), error.message)
             self._statuses.set(key, ConditionKind.REALIZED, False, "not_valid")
 
     def update_progress(self, known: KnownNetworks) -> None:
-        """Update conditions from the progress of hosts."""
+        """Update the conditions of objects according to the changes that northd and the hosts have carried out."""
         if not self._southbound.session.ready:
             return
         chassis = self._southbound.chassis()

@@ -43,7 +43,7 @@ class ActiveGatewayPort:
 
 @dataclass(frozen=True, slots=True)
 class _KnownOrder:
-    """Order of a port, and the change number after which a host knows this order."""
+    """Order of a port, and the number of a change after which every host that has carried it out knows this order."""
 
     order: tuple[str, ...]
     count: int
@@ -72,7 +72,10 @@ class HeldDownHosts:
         return tuple(self._since)
 
     def restore(self, resting: Iterable[str], now_s: float) -> None:
-        """Set the held-down hosts in their order, as read from the database. Known times are kept."""
+        """Set the held-down hosts, highest priority first, as another controller has written them to the database.
+
+        The hold-down time of a host that is not known here begins at ``now_s``.
+        """
         self._since = {host: self._since.get(host, now_s) for host in resting}
 
     def add_new(self, new: Iterable[str], now_s: float) -> None:

@@ -60,8 +60,10 @@ class OvnDaemons:
         """Set READY of every VPC for which it changed.
 
         Args:
-            leads: True if this controller writes. Otherwise another one reports, unless the northbound database, which elects
-                the leader, is down.
+            known: the networks.
+            gateways: names of the gateway hosts.
+            leads: True if this controller is the one that writes and reports. If the northbound database, which elects
+                this controller, is down, every controller reports.
         """
         shared = self._shared()
         if not leads and VpcReady.NORTHBOUND_DOWN not in shared:

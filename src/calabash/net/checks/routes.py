@@ -131,7 +131,7 @@ def _check_next_hops_remain(objects: VpcObjects, item: DedicatedLine, old: Dedic
 
 
 def check_route(networks: NetworkObjects, item: NetworkRoute, _old: NetworkRoute | None) -> NetworkRoute:
-    """Check a route: IP versions, next hop, and routes for the same packets.
+    """Check the IP versions and next hop of a route, and that no other route or gateway matches the same packets.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.

@@ -66,7 +66,7 @@ class ApiWrites:
         return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
 
     def nominate(self, pod: PodName, node: str) -> Pod:
-        """Write the nominated node to the pod's status."""
+        """Write the nominated node to the pod's status, and return the changed pod."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
         return self._checked_client().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
@@ -112,7 +112,7 @@ class ApiWrites:
             self._checked_client().patch(POD, pod.name, pod.namespace, body=body)
 
     def write_plan(self, pod: PodName, plan: PodPlan) -> None:
-        """Write the plan of a bound pod."""
+        """Write the plan to the annotation of a pod that is bound already."""
         meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
         self._checked_client().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
 

@@ -1,12 +1,12 @@
 """Allocated claims: replace planned devices by those that Kubernetes allocated.
 
-Theory of operation. The planner chooses a pod's node, and until the pod's claims are allocated it reserves devices
-there. Kubernetes' own allocator then chooses the devices of the node. From then on the pod holds these devices, and
-pods that were planned on them and have not begun get others, on the same node if possible. An allocation for which the
-store has no room is never refused: it is counted as unmanaged memory (``Nodes``), and so is an allocation for an
-unknown pod.
+Theory of operation. The planner chooses a pod's node, and reserves devices there until the pod's claims are allocated.
+Kubernetes' own allocator then chooses the devices of the node, possibly others than the reserved ones. From then on the
+pod holds the allocated devices. Unbound pods that were planned on them get other devices, on the same node if possible.
+The planner cannot refuse an allocation. If its devices are not free according to the store, or if its pod is unknown,
+the allocation is counted as unmanaged memory (``Nodes``).
 
-A deleted pod holds its devices until its claims are free: the allocator gives them to no other pod before.
+A deleted pod holds its devices until its claims are free, because the allocator gives them to no other pod before.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class AllocatedClaims:
         return moved
 
     def _planned_there(self, plan: PodPlan) -> list[PodEntry]:
-        """Return the unbound pods that are planned, but not allocated, on devices of the plan."""
+        """Return the unbound pods without allocated claims that are planned on devices of ``plan``."""
         devices = devices_of(plan)
         on_it = [self._store.entries[uid] for uid in sorted(self._store.on_node.get(plan.node, ()))]
         return [

@@ -109,7 +109,7 @@ class Decisions:
         return True
 
     def pod_deleted(self, uid: str) -> None:
-        """Release the pods that waited for no other pod than the deleted one."""
+        """Release the pods that were waiting only for the deleted pod to free its devices."""
         for name in list(self._store.placed):
             entry = self._store.entries[name]
             entry.after -= {uid}

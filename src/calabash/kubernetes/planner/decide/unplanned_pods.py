@@ -61,7 +61,7 @@ class UnplannedPods:
 
     Args:
         store: pods and the actions for them.
-        requests: what the pods ask for, and the eviction intervals of their controllers.
+        requests: converts pods to requests; has the eviction intervals of their controllers.
     """
 
     def __init__(self, store: PodStore, requests: PodRequests) -> None:

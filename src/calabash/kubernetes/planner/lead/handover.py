@@ -79,7 +79,7 @@ class NodeView(Protocol):
         ...
 
     def open(self, node: str) -> None:
-        """Let the node be planned."""
+        """Permit the planner to plan pods on the node."""
         ...
 
 
@@ -117,7 +117,7 @@ class Handover:
         self._released: dict[str, str] = {}  # versions of nodes whose label was, or may have been, removed
 
     def step(self) -> None:
-        """Release, take and open the nodes for which that is possible now.
+        """Release, take and open the nodes for which this is possible now; see the module's description.
 
         A failed write is tried again at the next step.
         """

@@ -128,7 +128,7 @@ class Budgets:
         self._stale.clear()
 
     def pod_deleted(self, uid: str) -> None:
-        """Delete what is kept for a deleted pod."""
+        """Delete the record that a deleted pod is protected."""
         self._protected.pop(uid, None)
 
     def protected_victims_note(self, store: PodStore, entry: PodEntry) -> str:
@@ -163,7 +163,7 @@ class Budgets:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _mark(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
-        """Tell the scheduler whether the pod may be evicted, and whether it is guarded."""
+        """Tell the scheduler whether the pod may be evicted, and whether a budget guards it while its queue does not borrow."""
         kept = self.blocking_budget(entry.facts)
         if kept:
             self._protected[entry.facts.uid] = kept

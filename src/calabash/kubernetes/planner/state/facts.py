@@ -65,7 +65,7 @@ class ClaimFacts:
 
     @property
     def is_ours(self) -> bool:
-        """Return True if the claim requests devices of our driver, or has some."""
+        """Return True if the claim requests devices of this product's driver, or has some."""
         return bool(self.request is not None or self.fault or self.node)
 
 
@@ -249,7 +249,7 @@ class UngatePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """Write the plan of a bound pod."""
+    """Write the plan to the annotation of a pod that is bound already."""
 
     pod: PodName
     plan: PodPlan

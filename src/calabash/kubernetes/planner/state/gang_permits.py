@@ -52,7 +52,7 @@ class GangPermits:
         found.members.add(uid)
 
     def remove_member(self, uid: str, gang: GangName) -> None:
-        """Remove a deleted or ended member. A bound one still counts as bound."""
+        """Remove a member that was deleted or has ended. If it was bound, it still counts as bound."""
         found = self._gangs.get(gang)
         if found is None:
             return
@@ -83,7 +83,7 @@ class GangPermits:
         return found is not None and bool(found.bound or found.ended)
 
     def holds(self, uid: str, gang: GangName) -> bool:
-        """Return True if the binding of this member is held for others."""
+        """Return True if the binding of this member is held until its gang is complete."""
         found = self._gangs.get(gang)
         return found is not None and uid in found.held
 

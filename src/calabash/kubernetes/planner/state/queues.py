@@ -1,4 +1,4 @@
-"""Queue tree of the API server, and the queue of each pod."""
+"""Queue tree from the API server's queue objects, and the choice of each pod's queue."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ class KubeQueues:
         """Return the queue of a pod.
 
         Raises:
-            CalabashError: the queue does not exist, is too deep or of another planner, or the pod's namespace may not
-                use it.
+            CalabashError: the queue does not exist, is nested too deeply, or belongs to another planner, or the pod's
+                namespace may not use it.
         """
         namespace = self.namespaces.get(pod.namespace) or NamespaceFacts(name=pod.namespace)
         own = pod.request.queue if pod.request else ""

@@ -204,13 +204,14 @@ class PodRequests:
         return bool(self.budgets.blocking_budget(entry.facts))
 
     def eviction_marks(self, entry: PodEntry, now_s: float) -> tuple[bool, bool]:
-        """Return ``evictable`` and ``guarded``."""
+        """Return whether the pod is ``evictable`` and whether it is ``guarded``."""
         return self.evictable(entry, now_s), self.guarded(entry)
 
     def priority(self, facts: PodFacts) -> int:
         """Return the pod's priority.
 
-        System priorities, which any user may name, count in system namespaces only, and are 0 elsewhere.
+        A system priority counts only in system namespaces and is replaced by 0 elsewhere, because any user may name one
+        in a pod and would otherwise be protected from eviction.
         """
         if facts.priority >= SYSTEM_PRIORITY_MIN and facts.namespace not in self._system_namespaces:
             return 0

@@ -53,8 +53,8 @@ def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
 def _add_dns(view: View, draft: Draft) -> None:
     """Add one DNS row for the ports of each subnet and one for the records of the VPC.
 
-    A new port changes only the row of its subnet, which limits the data that OVN sends to the hosts. Every switch with
-    DNS refers to all rows of the VPC. Virtual ports have names like other ports.
+    So a new port changes only the row of its subnet, and few names are rewritten. Every switch with DNS refers to all
+    rows of the VPC. Virtual ports have names like other ports.
     """
     served = [subnet for subnet in view.all(Subnet).values() if subnet.dns]
     if not served:

@@ -73,7 +73,7 @@ def add_gateway_port(
 
 
 def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: Mapping[str, str] = NO_OPTIONS) -> Ref:
-    """Add the switch port that is joined to the router port of the same link."""
+    """Add the port of ``switch`` that joins it to the router port of the link ``network``."""
     columns: dict[str, Value] = {
         "type": "router",
         "addresses": frozenset(("router",)),
