@@ -172,7 +172,7 @@ class ReplicaManager:
         self._mark("network", _digest(repr((appliance.interfaces, appliance.settings))))
 
     def _put_secrets(self, appliance: Appliance) -> str:
-        """Write certificates beside the files and return their digest."""
+        """Write the certificates of the replica beside its files; return their digests, to detect changes."""
         digests = []
         for name in appliance.secrets:
             content = self._secret(f"{vpc_of(appliance.item)}/{name}")

@@ -155,7 +155,7 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
 
 
 def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
-    """Check the peers of dedicated lines."""
+    """Check that the peer of each dedicated line responds to ping."""
     for line in networks.of_vpc(vpc).all(DedicatedLine).values():
         promise = f"line {line.name} leads to {line.peer}"
         if line.peer.version != probe.address.version:

@@ -88,7 +88,7 @@ class ProbePlaces:
 
     @contextmanager
     def open(self) -> Iterator[ProbePlaces]:
-        """Prepare the hosts; remove all probes at the end."""
+        """Prepare the hosts, and remove all probes at the end of the context."""
         try:
             for number, host in enumerate(self._hosts):
                 home = Path(self._directory.name) / str(number)

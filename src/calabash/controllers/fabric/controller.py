@@ -70,7 +70,10 @@ class FabricController:
         self._retry_s = 0.0
 
     def step(self) -> float:
-        """Carry out one step and return the seconds to the next. Does not raise errors of the pool or of a fabric."""
+        """Read the uses of devices, and reconcile all fabrics if they have changed or ``every_s`` is over.
+
+        Returns the pause before the next step in seconds. Errors of the pool or a fabric are logged, not raised.
+        """
         try:
             uses = msgspec.convert(self._pool.get(f"{PATH}/uses"), FabricUses)
         except (CalabashError, msgspec.ValidationError) as error:

@@ -46,7 +46,7 @@ class FabricIsolation(Protocol):
         ...
 
     def allocate(self, tenant: str, seen: FabricView) -> int:
-        """Return the number of the tenant's partition; create an empty one if ``seen`` has none."""
+        """Return the number of the tenant's partition; create an empty one if the observed state ``seen`` has none."""
         ...
 
     def attach(self, number: int, addresses: Collection[str]) -> None:

@@ -26,7 +26,7 @@ def partition_name(tenant: str) -> str:
 
 
 def tenant_of_partition(name: str) -> str:
-    """Return the tenant of a partition name, or "" for a foreign name."""
+    """Return the tenant that a partition name contains; "" if the name is not one of ``partition_name``."""
     encoded = name.removeprefix(PREFIX)
     if encoded == name or not _COMPLETE.fullmatch(encoded):
         return ""

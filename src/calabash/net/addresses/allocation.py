@@ -17,7 +17,9 @@ def free_number(taken: Iterable[int], most: int, what: str) -> int:
     """Return the smallest number in 1..``most`` that is not in ``taken``.
 
     Args:
-        what: the object that needs the number, for the message.
+        taken: the numbers in use.
+        most: the highest number allowed.
+        what: description of the object that needs the number, for the error message.
 
     Raises:
         CalabashError: NO_CAPACITY if all numbers are taken.

@@ -64,7 +64,12 @@ class PairMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """Translation from ``outside`` to ``inside``: of one port (DNAT), or of all packets both ways (FIP, protocol ANY)."""
+    """Translation between an outside address and the address of a port in the VPC.
+
+    With protocol TCP or UDP (DNAT), connections to port number ``outside_number`` of the outside address go to port
+    number ``inside_number`` of the inside address. With protocol ANY (FIP, a floating address), all packets are
+    translated, in both directions, and the port numbers are 0.
+    """
 
     outside: IPv4Address
     inside: IPv4Address

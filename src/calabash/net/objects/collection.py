@@ -133,7 +133,10 @@ class NetworkObjects:
         return self.of_vpc(SHARED if kind is NetworkKind.UPLINK else vpc_of(name))
 
     def replaced(self, kind: NetworkKind, name: str, item: NetworkObject | None) -> Self:
-        """Return a collection in which one object is replaced or removed, as by ``VpcObjects.replaced``. Keeps the revision."""
+        """Return a collection in which the object ``name`` is ``item``, or is removed if ``item`` is None.
+
+        The revision is not changed.
+        """
         vpc = SHARED if kind is NetworkKind.UPLINK else vpc_of(name)
         objects = self.of_vpc(vpc).replaced(kind, name, item)
         vpcs = dict(self.vpcs)

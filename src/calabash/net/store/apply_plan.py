@@ -64,7 +64,7 @@ class DesiredObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkChange:
-    """Change of one object: its state before and after, None if it does not exist."""
+    """Change of one object. ``before`` is None for a created object, and ``after`` is None for a removed one."""
 
     kind: NetworkKind
     name: str

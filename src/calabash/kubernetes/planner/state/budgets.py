@@ -163,7 +163,7 @@ class Budgets:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _mark(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
-        """Tell the scheduler whether the pod may be evicted, and whether a budget guards it while its queue does not borrow."""
+        """Tell the scheduler whether the pod may be evicted, and whether a disruption budget guards it."""
         kept = self.blocking_budget(entry.facts)
         if kept:
             self._protected[entry.facts.uid] = kept

@@ -37,9 +37,9 @@ DevicesOf = Callable[[str], Sequence[Device]]
 
 
 def pod_claims(pod: Pod) -> tuple[PodClaimFacts, ...]:
-    """Return the claims that a pod names, with the names of those created for it from templates.
+    """Return the claims that a pod names, including claims that were created for it from templates.
 
-    The claim that kube-scheduler created for extended resources of the containers is included.
+    If kube-scheduler created a claim for extended resources of the containers, this claim is included as well.
     """
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     found = [

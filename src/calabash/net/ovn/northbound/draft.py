@@ -47,7 +47,7 @@ class Draft:
             self._rows[row]["external_ids"] = {name: str(value) for name, value in ids.items()} | {key: text}
 
     def add_to_set(self, row: Ref, column: str, item: str | Ref) -> None:
-        """Add an item to a set column. The row may be added later."""
+        """Add an item to a set column of a row. The row itself may be added to the draft later."""
         self._sets.setdefault((row, column), set()).add(item)
 
     def rows(self) -> Rows:

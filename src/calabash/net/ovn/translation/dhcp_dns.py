@@ -34,7 +34,7 @@ def _add_dhcp(view: View, draft: Draft, subnet: Subnet, cidr: Network) -> Ref:
 
 
 def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
-    """Return DHCP options. Text values are quoted: OVN misreads and omits them otherwise."""
+    """Return the DHCP options of a subnet. Text values are quoted, because OVN misreads and omits them otherwise."""
     gateway = next(str(address) for address in router_addresses(subnet) if address.version == version)
     mac = platform_mac(MacUse.SUBNET, view.vpc.number, subnet.number)
     domain = f'"{view.vpc.name}.{DOMAIN}"'

@@ -74,7 +74,10 @@ def _add_nat(view: View, draft: Draft, key: str, columns: dict[str, Value], port
 
 
 def add_snat(view: View, draft: Draft, key: str, external: Address, port: Ref) -> None:
-    """Translate the source address of the whole VPC, in the IP version of ``external``, to ``external`` at ``port``."""
+    """Add NAT rows that translate every source address of the VPC to ``external``, for packets that leave by ``port``.
+
+    Only ranges of the IP version of ``external`` are translated.
+    """
     for cidr in filter_version(view.vpc.cidrs, external.version):
         columns: dict[str, Value] = {"type": "snat", "external_ip": str(external), "logical_ip": str(cidr)}
         _add_nat(view, draft, f"{key}:snat:{cidr}", columns, port)

@@ -158,7 +158,7 @@ class PortAccess:
 
 
 def add_port_access(draft: Draft, group: str, ports: Iterable[str], access: PortAccess) -> None:
-    """Add a port group of ``ports`` with entries that permit the access."""
+    """Add a port group named ``group`` that contains ``ports``, with ACLs that permit the access."""
     row = add_group(draft, group, ports)
     for number in sorted(access.numbers):
         match = f"outport == @{group} && {access.peer} && {access.protocol.value}.dst == {number}"

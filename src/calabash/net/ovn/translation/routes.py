@@ -68,7 +68,10 @@ def add_guard(view: View, draft: Draft, key: str, match: str) -> None:
 
 
 def add_range_guards(view: View, draft: Draft, port: Ref, side: str, ranges: tuple[Network, ...]) -> None:
-    """Drop packets that enter by a router port and whose ``side`` address (src or dst) is outside of ``ranges``."""
+    """Drop packets that enter through a router port with an address outside of ``ranges``.
+
+    ``side`` is "src" or "dst", the address that is compared. Packets of an IP version without a range are dropped.
+    """
     for version in (4, 6):
         family, own = f"ip{version}", filter_version(ranges, version)
         beyond = f" && {family}.{side} != {match_set(own)}" if own else ""

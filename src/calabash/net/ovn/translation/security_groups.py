@@ -137,7 +137,7 @@ def _version(rule: SecurityRule) -> int | None:
 
 
 def _peer(rule: SecurityRule) -> str:
-    """Return the match of the peer of a rule; "0" (matches nothing) for a rule without a peer."""
+    """Return the match expression for the peer of a rule; "0", which matches nothing, for a rule without a peer."""
     end = "src" if rule.direction is Direction.INGRESS else "dst"
     if rule.peer_group:
         name = naming.security_group(rule.peer_group)
@@ -149,7 +149,12 @@ def _peer(rule: SecurityRule) -> str:
 
 
 def protocol_match(protocol: TransportProtocol, ports: tuple[int, int], version: int | None) -> str:
-    """Return the match of protocol and destination ports; (0, 0) matches all ports."""
+    """Return the match expression for a protocol and a range of destination port numbers; "" for any protocol.
+
+    Args:
+        ports: first and last port number; (0, 0) matches all.
+        version: IP version, which is used for ICMP; None for both.
+    """
     if protocol is TransportProtocol.ANY:
         return ""
     if protocol is TransportProtocol.ICMP:
