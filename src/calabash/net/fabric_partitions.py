@@ -1,10 +1,14 @@
 """Partitions of RDMA and NVLink fabrics: the endpoints of each tenant's partition, and the steps that establish them.
 
-Theory of operation. A partition belongs to one tenant. The endpoints of a device are in it while this tenant, and no other, has
-slices of the device: an endpoint cannot be divided, so a device that several tenants share is in no partition. Steps are
-computed from the desired and the *observed* members, never from earlier steps, so a step may fail, be half done or be lost.
-Members that have to leave are released first; an endpoint is attached only after it was observed in no other partition. Hence
-an endpoint is never in the partitions of two tenants at once, whatever fails.
+Theory of operation. A fabric manager, such as UFM, permits traffic only between endpoints of the same partition. An
+endpoint is the address of a device on a fabric, and a *plane* is the kind of a fabric (``FabricPlane``). A partition
+belongs to one tenant. It contains the endpoints of the devices of which this tenant, and no other, has slices. An
+endpoint cannot be divided, so a device that several tenants share is in no partition.
+
+Steps are computed from the desired and the *observed* members, never from earlier steps. So a step may fail, be done in
+part, or be lost, and is then repeated. Members that have to leave are released first. An endpoint is attached only
+after it was observed in no other partition. Hence an endpoint is never in the partitions of two tenants at once,
+whatever fails.
 """
 
 from __future__ import annotations
@@ -34,7 +38,12 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricPartition:
-    """Observed partition of a tenant; ``members`` are endpoint addresses."""
+    """Observed partition of a tenant.
+
+    Args:
+        number: number of the partition, for InfiniBand the P_Key.
+        members: addresses of its endpoints.
+    """
 
     tenant: str
     number: int
@@ -42,7 +51,10 @@ class FabricPartition:
 
 
 class FabricStepKind(StrEnum):
-    """Kinds of steps, in the order in which they are carried out."""
+    """Kinds of steps, in the order in which they are carried out.
+
+    RELEASE removes endpoints from a partition, ATTACH adds endpoints, DROP deletes an empty partition.
+    """
 
     RELEASE = "release"
     ATTACH = "attach"
@@ -51,7 +63,12 @@ class FabricStepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricStep:
-    """One request to a fabric manager. ``number`` is 0 if the tenant has no partition yet."""
+    """One request to a fabric manager.
+
+    Args:
+        number: number of the partition; 0 if the tenant has no partition yet, so that one must be created.
+        addresses: endpoints to be released or attached; empty for DROP.
+    """
 
     kind: FabricStepKind
     tenant: str
@@ -109,9 +126,13 @@ def memberships(
 
 
 def fabric_steps(wanted: Mapping[str, frozenset[str]], seen: Collection[FabricPartition]) -> tuple[FabricStep, ...]:
-    """Return the steps from the observed partitions towards the desired members; empty if they are equal.
+    """Return the steps that are possible now towards the desired members; empty if these are observed already.
 
     If a tenant has two partitions, which can happen when a reply was lost, the one with the smaller number is kept.
+
+    Args:
+        wanted: desired endpoint addresses of each tenant.
+        seen: the observed partitions.
     """
     ordered = sorted(seen, key=lambda partition: partition.number)
     kept: dict[str, FabricPartition] = {}
@@ -156,10 +177,11 @@ def free_number(first: int, last: int, taken: Collection[int]) -> int:
 
 
 def may_grant(tenant: str, standing: Collection[str] | None) -> bool:
-    """Return True if a device can be granted to the tenant: it is in no other tenant's partition.
+    """Return True if a device may be granted to the tenant, because it is in no other tenant's partition.
 
     Args:
-        standing: tenants in whose partitions the device was observed; None (unknown) refuses the grant.
+        tenant: the tenant; "" for a request without one.
+        standing: tenants in whose partitions the device was observed. If they are unknown (None), the result is False.
     """
     return standing is not None and set(standing) <= {tenant or DEFAULT_TENANT}
 
@@ -176,9 +198,11 @@ def conditions(
     """Return the condition of each device on one plane.
 
     Args:
+        endpoints: endpoints of all devices, of any plane.
+        uses: the tenants that use each device.
         seen: the observed partitions; None if the fabric manager did not answer.
-        exposed: addresses that a partition not managed by Calabash has as full members.
-        problem: the error of the fabric manager.
+        exposed: addresses that are full members of a partition which Calabash does not manage.
+        problem: the error of the fabric manager; "" for none.
     """
     holders = tenants_of(uses)
     cards: defaultdict[DeviceUuid, set[str]] = defaultdict(set)

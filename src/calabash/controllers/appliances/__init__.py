@@ -1,7 +1,8 @@
-"""Appliances on a host: NFV gateways and HAProxy pairs, each in a network namespace, kept equal to the networks.
+"""Appliances on a host: replicas of NFV gateways and L7 load balancers, each in a network namespace.
 
-Their configuration is rendered in ``calabash.net.appliances``. This package creates the namespace of each replica, joins its
-interfaces to the switch of the host, writes the files, and runs Debian's nftables, keepalived, conntrackd and HAProxy as
-independent processes. These continue when this process is killed; the next one finds them by their namespaces and repairs what
-is missing. Replicas that are not wanted are removed. Of two processes for one host, the second waits for the first to end.
+The configuration of a replica is rendered in ``calabash.net.appliances``. This package creates the replica's namespace,
+connects its interfaces to the switch of the host, writes the files, and runs Debian's nftables, keepalived, conntrackd
+and HAProxy as independent processes. These continue when the controller process is killed; the next controller process
+finds them by their namespaces and repairs what is missing. Replicas that no network needs are removed. If two
+controller processes are started for one host, the second waits for the first to end.
 """

@@ -1,4 +1,4 @@
-"""Appliances of one host, kept equal to the replicas that are assigned to it."""
+"""Appliances of one host: create, change and remove replicas until they are those that are assigned to the host."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ class ApplianceSwitch(Protocol):
     """Switch of a host. Methods raise CalabashError."""
 
     def plug(self, device: str, port: str) -> bool:
-        """Make a device a logical port; idempotent. Return True if packets pass there already."""
+        """Connect a network device to the switch as logical port ``port``; return True if packets pass there already.
+
+        Does nothing if the device is connected already.
+        """
         ...
 
     def unplug(self, device: str) -> None: ...
 
     def plugged(self) -> Sequence[str]:
-        """Return the devices that are ports of the switch."""
+        """Return the names of the network devices that this product has connected to the switch."""
         ...
 
 
@@ -48,10 +51,11 @@ class ApplianceHost:
     """Host of appliances.
 
     Args:
-        name: its ``system-id``.
-        prefix: prefix of its namespaces, unique on this machine.
-        namespace: namespace of its switch; None: that of this process.
-        directory: files of the appliances, private to root. Its path is short because it contains Unix sockets.
+        name: ``system-id`` of the host in Open vSwitch.
+        prefix: prefix of the names of the replicas' network namespaces, unique on this machine.
+        namespace: network namespace of the host's switch; None: that of this process.
+        directory: directory for the files of the appliances, private to root. Its path must be short, because it
+            contains Unix sockets, whose paths are limited.
     """
 
     name: str
@@ -64,7 +68,9 @@ class Appliances:
     """Appliances of one host. ``reconcile`` is called repeatedly by one thread; programs continue to run in between.
 
     Args:
-        secrets: returns certificate and key ``VPC/NAME`` as PEM, or None.
+        switch: connects interfaces to the host's switch.
+        tools: locations of the programs that run in replicas.
+        secrets: given a certificate's name ``VPC/NAME``, returns certificate and key as PEM; None if there is none.
     """
 
     def __init__(
@@ -83,7 +89,10 @@ class Appliances:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Wait until no other process manages the host, and exclude others until the end. The directory must exist."""
+        """Wait until no other process manages the host, and keep others waiting while the context lasts.
+
+        The host's directory must exist, because it contains the lock file.
+        """
         with open(self._host.directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when closed, also by a kill
             yield
@@ -91,11 +100,14 @@ class Appliances:
     def reconcile(
         self, networks: NetworkObjects, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
     ) -> list[ReplicaState]:
-        """Create, change and remove replicas as needed; return the states. A failed replica does not affect others.
+        """Create, change and remove replicas of this host as needed; return the state of each.
+
+        If a replica cannot be completed, its state contains the error, and the other replicas are still reconciled.
 
         Args:
-            hosts: all hosts of appliances.
-            closed: ranges of the platform's own networks.
+            networks: the desired networks of all tenants.
+            hosts: names of all hosts of appliances, over which replicas are distributed.
+            closed: ranges of the platform's own networks, which tenants must not reach.
         """
         wanted, states = local_replicas(networks, self._host.name, hosts, closed)
         places = {replica.member.name: self._place_of_replica(replica.member.name) for replica in wanted}
@@ -147,7 +159,7 @@ class Appliances:
 def local_replicas(
     networks: NetworkObjects, host: str, hosts: Sequence[str], closed: Sequence[IPv4Network] = ()
 ) -> tuple[list[Replica], list[ReplicaState]]:
-    """Return the replicas assigned to a host, and failed states of objects that cannot be implemented."""
+    """Return the replicas assigned to a host, and a state with the error for each invalid gateway or load balancer."""
     wanted: list[Replica] = []
     failed: list[ReplicaState] = []
     items: list[NetworkGateway | LoadBalancer] = [*networks.all(NetworkGateway), *networks.all(LoadBalancer)]

@@ -48,11 +48,11 @@ class ApplianceSite:
     """Host that this process manages.
 
     Args:
-        host: the host.
-        switch: database of its switch.
-        tools: programs of the appliances.
-        lasting: context manager that returns True if the host exists, and keeps it until its end; the host of a lab is removed
-            with its lab.
+        host: names, namespace and directory of the host.
+        switch: address of the database of the host's Open vSwitch.
+        tools: locations of the programs that run in replicas.
+        lasting: context manager that yields True if the host exists, and prevents its removal while it lasts. A host of
+            a lab is removed together with the lab.
     """
 
     host: ApplianceHost
@@ -62,7 +62,7 @@ class ApplianceSite:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run until the process is current to stop; return the exit status.
+    """Run until the process gets SIGTERM or SIGINT; return the exit status.
 
     Errors at the start are printed as two lines on stderr; the exit status is then 1.
     """
@@ -128,7 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class FollowedNetworks:
-    """Networks that are polled. While they cannot be read, the last known state is kept."""
+    """Networks as last read from their source by ``follow``; an unreachable source changes nothing."""
 
     def __init__(self, source: NetworkSource) -> None:
         self._source = source
@@ -164,7 +164,7 @@ def _manage_host(
     reporter: ApplianceReporter,
     host_removed: threading.Event,
 ) -> None:
-    """Manage one host until it is removed, then set ``host_removed``."""
+    """Reconcile the appliances of one host repeatedly until the host is removed; then set ``host_removed``."""
     appliances = Appliances(site.host, switch=HostSwitch(site.switch), tools=site.tools, secrets=secrets)
     logged: object = None
     pause = threading.Event()

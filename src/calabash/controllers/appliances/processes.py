@@ -1,7 +1,7 @@
-"""Processes of appliances: found by their network namespace, started in it, and ended.
+"""Processes of appliances: find them by their network namespace, start them in it, and end them.
 
-There are no PID files: a namespace belongs to one replica, and a command line that contains the path of a configuration file
-identifies the program. No file has to be correct after a crash.
+PID files are not used, because they may be wrong after a crash. Instead, the network namespace of a process identifies
+its replica, and the path of a configuration file in its command line identifies the program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class InNamespace:
 
 
 def by_namespace() -> Mapping[int, list[InNamespace]]:
-    """Return all processes of this machine by the inode of their network namespace. Unreadable ones are omitted."""
+    """Return the processes of this machine, by the inode number of their network namespace.
+
+    Processes that end meanwhile or cannot be read are omitted.
+    """
     found: dict[int, list[InNamespace]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -55,7 +58,10 @@ def inode_of(namespace: Path) -> int:
 
 
 def main_process(processes: Sequence[InNamespace], file: str) -> int:
-    """Return the process ID of the main process that runs with ``file``, or 0. Its parent does not run with the file."""
+    """Return the process ID of the main process that uses a configuration file; 0 if the program does not run.
+
+    The main process is the one whose parent does not have ``file`` in its command line.
+    """
     of_file = {process.pid: process for process in processes if file in process.words}
     return min((pid for pid, process in of_file.items() if process.parent not in of_file), default=0)
 
@@ -76,7 +82,10 @@ def start(namespace: Path, command: Sequence[str], log: Path) -> subprocess.Pope
 
 
 def run(namespace: Path, command: Sequence[str]) -> tuple[int, str]:
-    """Run a program in the namespace; return its exit status and one line of output: the first error, else the first line."""
+    """Run a program in the namespace; return its exit status, -1 after a time-out, and one line of its output.
+
+    The line is the first one that contains "error" or "alert", or else the first one.
+    """
 
     def begin() -> subprocess.CompletedProcess[str]:
         return run_program(command, environment=_ENVIRONMENT, timeout_s=_RUN_S)

@@ -29,9 +29,11 @@ class ApplianceTools:
     """Programs of one location.
 
     Args:
-        tree: directory with ``usr/sbin``; None: the programs installed on this machine.
-        loader: dynamic loader and its arguments, for programs of a tree.
-        scripts: directory for start scripts, so that a program that restarts itself is found under one name.
+        tree: directory that contains ``usr/sbin`` of the extracted packages; None: the programs installed on this
+            machine are used.
+        loader: command line of the dynamic loader that starts programs of the tree with the tree's libraries.
+        scripts: directory for start scripts of the programs. A program that restarts itself, such as HAProxy, must be
+            able to run the same file again, which would not be possible with the loader's command line.
     """
 
     tree: Path | None = None
@@ -39,7 +41,10 @@ class ApplianceTools:
     scripts: Path | None = None
 
     def command(self, name: str) -> tuple[str, ...]:
-        """Return the start of the command line. Raises CalabashError (UNSUPPORTED) that names the package."""
+        """Return the words with which the command line of a program begins.
+
+        Raises CalabashError (UNSUPPORTED), with the name of the package, if the program is not installed.
+        """
         if self.tree is None:
             if (path := find_program(name)) is not None:
                 return (str(path),)
@@ -54,7 +59,7 @@ class ApplianceTools:
         )
 
     def missing(self) -> list[str]:
-        """Return the packages of missing programs."""
+        """Return the Debian packages of programs that are not installed."""
         absent = []
         for name, package in PACKAGES.items():
             try:
@@ -86,7 +91,10 @@ class ApplianceTools:
 
 
 def _private_etc(scripts: Path, tree: Path) -> Path:
-    """Return a directory that programs of the tree see as /etc: configuration of their package, and the user root."""
+    """Create, if necessary, and return a directory that is mounted at /etc for programs of the tree.
+
+    It contains the configuration of keepalived's package and the user root.
+    """
     made = scripts / "etc"
     if not made.exists():
         fresh = scripts / ".etc"

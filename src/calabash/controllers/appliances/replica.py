@@ -1,8 +1,9 @@
-"""Management of one replica on its host. Every step can be repeated, and a replica is removed completely.
+"""Management of one replica on its host: its namespace, interfaces, files and programs.
 
-A configuration file is checked by its program before it replaces the current one, so an invalid file changes nothing. The
-digest of the active configuration is written beside the file after the program was notified; after a crash in between, the
-program is notified again.
+Every step can be repeated, so a controller that was killed leaves no state that the next one cannot repair. A program
+checks a new configuration file before the file replaces the current one, so an invalid file changes nothing. After the
+program was told to load the file, a digest of the file is written beside it. If the controller is killed before, the
+next one finds no matching digest and tells the program again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class ReplicaPlace:
     """Location of a replica on its host.
 
     Args:
-        namespace: name of its network namespace.
-        host: namespace of the switch; None: that of this process.
-        directory: its private files.
+        namespace: name of the replica's network namespace.
+        host: network namespace of the host's switch; None: that of this process.
+        directory: directory of the replica's private files.
     """
 
     namespace: str
@@ -52,7 +53,10 @@ class ReplicaPlace:
         return namespaces.path_of(self.namespace)
 
     def plug(self, interface: ApplianceInterface) -> LinkEnd:
-        """Return the switch end of an interface; its name has at most 15 characters."""
+        """Return the device on the host's switch that is connected to an interface of the replica.
+
+        Its name is a digest, because names of network devices have at most 15 characters.
+        """
         digest = hashlib.sha256(f"{self.namespace}/{interface.device}".encode()).hexdigest()
         return LinkEnd(namespace=self.host, name=f"cx{digest[:12]}")
 
@@ -61,8 +65,11 @@ class ReplicaManager:
     """Manager of one replica. ``reconcile`` is called repeatedly.
 
     Args:
-        plug: makes a device the switch port of that name, and returns True if packets pass there.
-        secret: returns certificate and key ``VPC/NAME`` as PEM, or None.
+        place: namespace and directory of the replica.
+        tools: locations of the programs.
+        plug: given a network device and a logical port, connects the device to the switch as this port; returns True if
+            packets pass there.
+        secret: given a certificate's name ``VPC/NAME``, returns certificate and key as PEM; None if there is none.
     """
 
     def __init__(
@@ -82,7 +89,11 @@ class ReplicaManager:
         self._made_s = float("-inf")
 
     def reconcile(self, appliance: Appliance, running: Sequence[InNamespace]) -> None:
-        """Create what is missing and change what differs.
+        """Create the parts of the replica that are missing, and change those that differ from ``appliance``.
+
+        Args:
+            appliance: desired interfaces, files and programs.
+            running: processes in the replica's namespace.
 
         Raises:
             CalabashError, OSError: the replica cannot be completed; its running programs continue.
@@ -108,9 +119,10 @@ class ReplicaManager:
             raise unplugged
 
     def _plug_interfaces(self, appliance: Appliance) -> tuple[bool, CalabashError | None]:
-        """Return True if packets pass at all interfaces, and the error of an interface that could not be plugged.
+        """Connect all interfaces to the switch; return whether packets pass at all of them, and the last error or None.
 
-        An unreachable switch does not prevent programs from getting a new configuration.
+        An error is returned instead of raised, so that programs get a new configuration even if the switch is
+        unreachable.
         """
         passes, failure = True, None
         for interface in appliance.interfaces:
@@ -121,14 +133,17 @@ class ReplicaManager:
         return passes, failure
 
     def _is_waiting(self, fresh: bool) -> bool:
-        """Return True for the first PASS_S seconds, in which programs wait for packets to pass."""
+        """Return True in the first PASS_S seconds after the namespace was created, if this manager created it.
+
+        In this time, programs with ``waits`` are not started before packets pass at the interfaces.
+        """
         now_s = time.monotonic()
         if fresh:
             self._made_s = now_s
         return now_s - self._made_s < PASS_S
 
     def remove(self, running: Sequence[InNamespace]) -> None:
-        """Remove processes, interfaces and files. The caller removes the switch ports."""
+        """End the processes in ``running``; remove the namespace and files. The caller removes the switch ports."""
         inode, left = processes.inode_of(self.place.path), list(running)
         for _ in range(_ENDS_MAX):  # repeated, because a program that was just started would keep the namespace
             processes.end([process.pid for process in left])
@@ -157,7 +172,7 @@ class ReplicaManager:
         self._mark("network", _digest(repr((appliance.interfaces, appliance.settings))))
 
     def _put_secrets(self, appliance: Appliance) -> str:
-        """Write certificates beside the files and return their digest."""
+        """Write the certificates of the replica beside its files; return their digests, to detect changes."""
         digests = []
         for name in appliance.secrets:
             content = self._secret(f"{vpc_of(appliance.item)}/{name}")

@@ -29,7 +29,8 @@ class ReplicaState:
         item, kind: name and kind of the gateway or load balancer.
         active: True if the replica has the virtual address.
         healthy: health of each backend of a load balancer, by ``SUBNET.PORT-NUMBER``; empty if HAProxy did not respond.
-        failure: error, or "".
+        replica: name of the replica; "" if the gateway or load balancer is invalid and has none.
+        failure: error of the last reconciliation; "" for none.
     """
 
     item: str
@@ -59,9 +60,10 @@ def current_state(appliance: Appliance, namespace: Path, directory: Path, failur
 
 
 def ready_condition(states: Sequence[ReplicaState], since_s: float) -> NetworkCondition:
-    """Return READY of a gateway or load balancer from the states of its replicas.
+    """Return the condition READY of a gateway or load balancer, computed from the states of its replicas.
 
-    It is ready if a replica is active and, for a load balancer, a backend is healthy.
+    The object is ready if a replica is active and, for a load balancer, a backend is healthy. ``since_s`` is the time
+    of the condition in seconds since 1970.
     """
     failures = [f"{one.replica}: {one.failure}" for one in states if one.failure]
     active = [one for one in states if one.active]

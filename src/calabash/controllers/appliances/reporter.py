@@ -1,4 +1,4 @@
-"""Reports of READY of gateways and load balancers to the pool, from the states of their replicas.
+"""Reports of the condition READY of gateways and load balancers to the pool, from the states of their replicas.
 
 One process may manage all gateway hosts, as in a lab, or each host has its own. A process that manages a single host cannot
 see the other replica, so it reports only objects whose active replica is on its host.
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class ApplianceReporter:
-    """Collects states from several threads and reports changes.
+    """Collects the states of replicas from the threads of all managed hosts, and reports changed conditions.
 
     Args:
         report: sends reports; may raise CalabashError, after which they are sent again.
@@ -53,7 +53,10 @@ class ApplianceReporter:
             self._states[host] = states
 
     def send(self) -> None:
-        """Report changed conditions. Does nothing until all hosts have been updated. Failed reports are sent again."""
+        """Report conditions that changed since the last report. Failed reports are sent again at the next call.
+
+        Does nothing until ``update`` was called for every managed host.
+        """
         with self._lock:
             states = list(self._states.values())
         if len(states) < self._hosts:

@@ -12,7 +12,13 @@ _WAIT_S = 2.0
 
 
 class HostSwitch:
-    """Ports of the integration bridge. An unreachable database raises an error instead of blocking."""
+    """Ports of the integration bridge; implements ``ApplianceSwitch``.
+
+    The methods raise CalabashError if the switch's database is unreachable; only the first call waits for it.
+
+    Args:
+        remote: address of the switch's database.
+    """
 
     def __init__(self, remote: str) -> None:
         self._local = LocalSwitch(remote, timeout_s=_WAIT_S)

@@ -1,1 +1,1 @@
-"""Connectivity checks of a VPC: probes in its subnets try every promise of its configuration."""
+"""Connectivity checks of a VPC: ports in its subnets send packets to test whether the network works as configured."""

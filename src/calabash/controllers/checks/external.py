@@ -1,7 +1,8 @@
 """Connectivity checks beyond the subnet of a probe: gateways, NAT, services, peerings, dedicated lines and rate limits.
 
-A probe is only one end of a connection. If the other end is a port of a user that does not respond, or whose security groups
-admit nothing, the promise cannot be checked and is reported as not tried instead of failed.
+Each check tests one *promise*, a sentence about the network that should be true. A probe is only one end of the tested
+connection. If the other end is a user's port that does not respond, or whose security groups admit no traffic, the
+network cannot be judged; the result is then "not tried" (None) instead of "failed".
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ _NO_BACKEND = "no backend responds: check that they run and that their group adm
 
 
 def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> Iterator[ConnectivityResult]:
-    """Yield the results of all checks except rate limits."""
+    """Yield the results of all checks of this module except those of rate limits.
+
+    Args:
+        probe: probe in the VPC, from which the checks are made.
+        far: places a second probe in a subnet of a peered VPC.
+    """
     yield from gateways(networks, vpc, probe)
     yield from translations(networks, vpc, probe)
     yield from services(networks, vpc, probe)
@@ -60,7 +66,7 @@ def beyond(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> I
 
 
 def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
-    """Check gateways."""
+    """Check that the probe reaches the router of the uplink through each gateway with SNAT."""
     for gateway in networks.of_vpc(vpc).all(NetworkGateway).values():
         uplink = networks.find(Uplink, gateway.uplink)
         promise = f"gateway {gateway.name} leads to the outside"
@@ -71,7 +77,7 @@ def gateways(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[Conne
 
 
 def translations(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
-    """Check NAT rules, which apply to traffic from inside the VPC as well."""
+    """Check NAT rules from inside the VPC: OVN applies them to this traffic as well, NFV gateways do not."""
     own = networks.of_vpc(vpc)
     outside = {eip.name: eip.address for eip in own.all(Eip).values()}
     outside |= {gateway.name: gateway.address for gateway in own.all(NetworkGateway).values()}
@@ -149,7 +155,7 @@ def peers(networks: NetworkObjects, vpc: str, probe: Probe, far: FarProbe) -> It
 
 
 def lines(networks: NetworkObjects, vpc: str, probe: Probe) -> Iterator[ConnectivityResult]:
-    """Check the peers of dedicated lines."""
+    """Check that the peer of each dedicated line responds to ping."""
     for line in networks.of_vpc(vpc).all(DedicatedLine).values():
         promise = f"line {line.name} leads to {line.peer}"
         if line.peer.version != probe.address.version:
@@ -192,7 +198,12 @@ def _service(what: str, balancer: LoadBalancer, vip: Address, probe: Probe) -> C
 
 
 def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bool], port: str) -> ConnectivityResult:
-    """Return the result; failed only if the port responds directly at its own address."""
+    """Return the result of a NAT check. It is "failed" only if the port does respond at its own address.
+
+    Args:
+        held: the port responded through the translated address.
+        directly: returns True if the port responds at its own address.
+    """
     if held or directly():
         return ConnectivityResult(
             promise=promise, held=held, detail="" if held else f"{port} responds at its own address"
@@ -201,7 +212,7 @@ def _result_if_port_responds(promise: str, held: bool, directly: Callable[[], bo
 
 
 def _admits_all(networks: NetworkObjects, port: Port, protocol: TransportProtocol, number: int) -> bool:
-    """Return True if a security group of the port admits that traffic from everywhere."""
+    """Return True if a security group of the port admits this protocol and port number from all addresses."""
     names: Iterable[str] = port.security_groups or (f"{vpc_of(port.name)}/default",)
     groups = [group for name in names if (group := networks.find(SecurityGroup, name)) is not None]
     return any(

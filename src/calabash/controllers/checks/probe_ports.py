@@ -1,6 +1,6 @@
-"""Placement of probes: ports ``VPC/SUBNET/x-check-N`` in the pool, and their namespaces on hosts of this machine.
+"""Placement of probes: create a port ``VPC/SUBNET/x-check-N`` in the pool and a namespace for it on this machine.
 
-All of it is removed at the end, including what killed checks have left.
+At the end the ports and namespaces are removed. Those of earlier checks that were killed are removed at the beginning.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def pool_networks(pool: ApiClient) -> Networks:
 
 
 class ProbePlaces:
-    """Probes of one VPC.
+    """Creates and removes the probes of one check of a VPC.
 
     Args:
         pool: client with the rights of an administrator.
-        hosts: hosts that get probes in turn.
+        hosts: hosts on this machine over which the probes are distributed.
     """
 
     def __init__(self, pool: ApiClient, hosts: Sequence[HostPlace]) -> None:
@@ -88,7 +88,7 @@ class ProbePlaces:
 
     @contextmanager
     def open(self) -> Iterator[ProbePlaces]:
-        """Prepare the hosts; remove all probes at the end."""
+        """Prepare the hosts, and remove all probes at the end of the context."""
         try:
             for number, host in enumerate(self._hosts):
                 home = Path(self._directory.name) / str(number)
@@ -133,7 +133,15 @@ class ProbePlaces:
         self._booked.networks = lambda: networks
 
     def place(self, port: str, number: int) -> Probe:
-        """Place a probe for a port on the host of that number, and wait until it works. Raises CalabashError."""
+        """Attach a port to a new namespace and wait until packets pass; return the probe.
+
+        Args:
+            port: name of a port that ``put_ports`` or ``put_port`` created.
+            number: selects the host, modulo the number of hosts.
+
+        Raises:
+            CalabashError: UNREACHABLE if the port does not work within READY_WITHIN_S seconds.
+        """
         at = number % len(self._networks)
         network = self._networks[at]
         record = AllocationRecord(

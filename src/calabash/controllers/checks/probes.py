@@ -28,7 +28,13 @@ _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A working port on ``host`` in the namespace ``namespace``."""
+    """A port whose packets this process sends and receives.
+
+    Args:
+        facts: name, addresses and MAC of the port.
+        host: name of the host to which the port is attached, for messages.
+        namespace: network namespace that has the port's interface.
+    """
 
     facts: PortFacts
     host: str
@@ -59,9 +65,13 @@ class Probe:
             return _arrives(listener, mark, send)
 
     def is_forgery_dropped(self, other: Probe, *, mac: str = "", address: str = "") -> bool | None:
-        """Return True if frames with a forged source do not reach another probe of the subnet, although others do.
+        """Return True if a frame with a forged source does not reach another probe of the subnet.
 
-        Returns None if no frame arrives at all.
+        A frame with the correct source is sent after each forged one. If none of these arrives, the result is None.
+
+        Args:
+            mac: forged source MAC; "": the port's own.
+            address: forged source address; "": the port's own.
         """
         forged_mark, honest_mark = secrets.token_bytes(8), secrets.token_bytes(8)
         with other.listening() as listener:
@@ -140,13 +150,13 @@ class Probe:
         return sent, received_bits, lasted_s
 
     def connects(self, address: Address, number: int) -> bool:
-        """Return True if a TCP server accepts a connection."""
+        """Return True if a TCP server at this address and port number accepts a connection."""
         with self.socket(socket.SOCK_STREAM) as asking:
             asking.settimeout(TRY_S)
             return asking.connect_ex((str(address), number)) == 0
 
     def resolves(self, name: str, server: Address) -> str:
-        """Return the address of a name from a DNS server, or ""."""
+        """Return the IPv4 address that a DNS server answers for a name; "" if it has none or does not respond."""
         question = struct.pack("!HHHHHH", os.getpid() & 0xFFFF, 0x100, 1, 0, 0, 0)
         question += b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
         question += b"\0" + struct.pack("!HH", 1, 1)
@@ -172,7 +182,13 @@ class Probe:
 def _arrives(
     listener: socket.socket, mark: bytes, send: Callable[[], None], *, received: list[bytes] | None = None
 ) -> bool:
-    """Return True if the datagram arrives; it is sent repeatedly. ``received`` collects all received datagrams."""
+    """Send a datagram repeatedly until it arrives; return False if it does not arrive within TRY_S seconds.
+
+    Args:
+        mark: content of the expected datagram.
+        send: sends the datagram once.
+        received: list to which the contents of all received datagrams are added.
+    """
     deadline_s = time.monotonic() + TRY_S
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError):

@@ -10,7 +10,9 @@ class ConnectivityResult:
     """Result of one check.
 
     Args:
-        held: True or False; None if the promise could not be tried, for the reason in ``detail``.
+        promise: sentence about the network that was tested.
+        held: True if the sentence is true, False if not; None if it could not be tested, for the reason in ``detail``.
+        detail: explanation or measured value; "" for none.
     """
 
     promise: str

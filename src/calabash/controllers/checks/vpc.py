@@ -26,9 +26,12 @@ _OUTPUT = re.compile(r'output(?:_port)?\("?([^")]+)"?\)|output to "([^"]+)"')
 def check_connectivity(
     networks: Networks, vpc: str, places: ProbePlaces, trace: Sequence[str]
 ) -> Iterator[ConnectivityResult]:
-    """Run all checks and yield their results.
+    """Run all connectivity checks of a VPC and yield their results.
 
     Args:
+        networks: all networks of the pool.
+        vpc: name of the VPC.
+        places: creates the probes.
         trace: command line of ``ovn-trace``, to which a switch and a packet are appended; empty if it is not available.
 
     Raises:
@@ -106,7 +109,7 @@ def _check_subnets(
 def _check_rates(
     networks: Networks, vpc: str, places: ProbePlaces, probes: Mapping[str, Sequence[Probe]]
 ) -> Iterator[ConnectivityResult]:
-    """Check rate limits with one additional probe for each QoS policy, at most POLICIES_MAX."""
+    """Check the rate limits of QoS policies, with one additional probe for each of the first POLICIES_MAX policies."""
     free = next((some[-1] for some in probes.values()), None)
     for number, policy in enumerate(networks.vpcs[vpc].all(QosPolicy).values(), PER_SUBNET + 1):
         promise = f"a port with {policy.name} is bounded"
@@ -150,7 +153,10 @@ def _default_group_permits(networks: Networks, vpc: str) -> bool:
 def _check_isolation(
     networks: Networks, vpc: str, probes: Sequence[Probe], trace: Sequence[str]
 ) -> Iterator[ConnectivityResult]:
-    """Check with ovn-trace that packets to ports of other VPCs do not leave the VPC, except where both sides accepted it."""
+    """Check with ovn-trace that packets to ports of other VPCs do not leave the VPC.
+
+    VPCs with which there is a peering or a service endpoint are left out.
+    """
     related = {p.name.partition("/")[2] for p in networks.vpcs[vpc].all(Peering).values()}
     related |= {vpc_of(e.source) for e in networks.vpcs[vpc].all(ServiceEndpoint).values()}
     others = [
@@ -173,7 +179,10 @@ def _check_isolation(
 
 
 def _leaks_to(probe: Probe, port: Port, trace: Sequence[str], vpc: str) -> list[str]:
-    """Return the ports of other VPCs that a packet to the given port, sent to its MAC and address, reaches."""
+    """Return the ports of other VPCs that a packet of the probe reaches if it is addressed to ``port``.
+
+    Each is returned as text "PROBE to PORT"; an empty list means that the VPC is isolated from this port.
+    """
     subnet, found = probe.facts.name.rpartition("/")[0], []
     for address in port.addresses[:1]:
         ip = "ip6" if address.version == 6 else "ip4"

@@ -1,6 +1,7 @@
-"""Fabric controller: asks the pool which tenants use each device, reconciles each plane, and reports the observed conditions.
+"""Fabric controller: reads which tenants use each device, reconciles all fabrics, and reports the observed conditions.
 
-It stores nothing: it may end at any point, and the next controller begins with the observed state.
+A *plane* is one of the fabrics of a cluster (InfiniBand, RoCE, NVLink). The controller stores no state. It may be
+killed at any point, and the next one begins with the observed state of the fabrics.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ class FabricController:
     """Control loop of all fabrics.
 
     Args:
-        every_s: seconds after which unchanged fabrics are observed again.
-        now_s: monotonic clock.
+        pool: client of the pool's API.
+        drivers: driver of each plane.
+        endpoints: the endpoints of all devices on all planes.
+        every_s: seconds after which a fabric is observed again although the uses of devices have not changed.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(
@@ -66,7 +70,10 @@ class FabricController:
         self._retry_s = 0.0
 
     def step(self) -> float:
-        """Carry out one step and return the seconds to the next. Does not raise errors of the pool or of a fabric."""
+        """Read the uses of devices, and reconcile all fabrics if they have changed or ``every_s`` is over.
+
+        Returns the pause before the next step in seconds. Errors of the pool or a fabric are logged, not raised.
+        """
         try:
             uses = msgspec.convert(self._pool.get(f"{PATH}/uses"), FabricUses)
         except (CalabashError, msgspec.ValidationError) as error:

@@ -17,7 +17,7 @@ class FabricView:
 
     Args:
         partitions: partitions managed by Calabash.
-        exposed: addresses that a foreign partition connects to all others.
+        exposed: endpoint addresses that a partition of other software connects to all endpoints of the fabric.
     """
 
     partitions: tuple[FabricPartition, ...] = ()
@@ -25,10 +25,12 @@ class FabricView:
 
 
 class FabricIsolation(Protocol):
-    """Partitions of one plane. A caller allocates, attaches, verifies with ``observe``, and later releases and drops.
+    """Driver of one plane: reads and changes the partitions of a fabric through its manager.
 
-    Every order may be repeated, and raises CalabashError if it was not accepted. An accepted order proves nothing: only the
-    observed state does. Foreign partitions are never changed.
+    A caller allocates a partition, attaches endpoints and verifies this with ``observe``; later it releases the
+    endpoints and drops the partition. Every call may be repeated, and raises CalabashError if the manager refuses it. A
+    manager may accept a call without effect, so only ``observe`` shows the actual state. Partitions of other software
+    are never changed.
     """
 
     @property
@@ -36,7 +38,7 @@ class FabricIsolation(Protocol):
 
     @property
     def divides(self) -> bool:
-        """True if the plane has partitions."""
+        """True if the plane has partitions; if not, only ``observe`` may be called."""
         ...
 
     def observe(self) -> FabricView:
@@ -44,7 +46,7 @@ class FabricIsolation(Protocol):
         ...
 
     def allocate(self, tenant: str, seen: FabricView) -> int:
-        """Return the number of the tenant's partition; create an empty one if ``seen`` has none."""
+        """Return the number of the tenant's partition; create an empty one if the observed state ``seen`` has none."""
         ...
 
     def attach(self, number: int, addresses: Collection[str]) -> None:
@@ -61,7 +63,7 @@ class FabricIsolation(Protocol):
 
 
 class NullFabric:
-    """Plane without partitions: the fabric belongs to one tenant, or must not be changed."""
+    """Driver of a plane without partitions, whose fabric has a single tenant or must not be changed."""
 
     def __init__(self, plane: FabricPlane) -> None:
         self._plane = plane

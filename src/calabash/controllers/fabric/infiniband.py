@@ -1,7 +1,7 @@
 """InfiniBand driver: the partition of a tenant is a P_Key in UFM, named ``cb-TENANT``.
 
-The name is the only record of the tenant, so a controller that was killed finds all partitions again. P_Keys with other names
-are foreign and never changed.
+The tenant of a partition is stored only in this name, so a controller that was restarted finds all partitions. P_Keys
+with other names belong to other software and are never changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def partition_name(tenant: str) -> str:
 
 
 def tenant_of_partition(name: str) -> str:
-    """Return the tenant of a partition name, or "" for a foreign name."""
+    """Return the tenant that a partition name contains; "" if the name is not one of ``partition_name``."""
     encoded = name.removeprefix(PREFIX)
     if encoded == name or not _COMPLETE.fullmatch(encoded):
         return ""
@@ -36,10 +36,11 @@ def tenant_of_partition(name: str) -> str:
 
 
 class InfinibandFabric:
-    """Driver for UFM.
+    """Driver for UFM, NVIDIA's manager of InfiniBand fabrics.
 
     Args:
-        first, last: P_Keys that belong to Calabash. Other P_Keys are foreign, whatever their names.
+        ufm: client of UFM's API.
+        first, last: range of P_Keys that Calabash may use. P_Keys outside it are never changed, whatever their names.
     """
 
     def __init__(self, ufm: UfmClient, *, first: int, last: int) -> None:
@@ -56,9 +57,10 @@ class InfinibandFabric:
         return True
 
     def observe(self) -> FabricView:
-        """Return the partitions of Calabash, and exposed addresses.
+        """Return the partitions of Calabash, and the exposed addresses.
 
-        Exposed addresses are full members of the management partition, which connects them to every port of the fabric.
+        An address is exposed if it is a full member of the management partition, which contains every port of the
+        fabric.
         """
         found, exposed = [], set()
         pkeys = self._ufm.pkeys()

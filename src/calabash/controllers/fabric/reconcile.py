@@ -1,7 +1,4 @@
-"""One reconcile round of a plane: observe, order the differences, observe again.
-
-The next round begins with the observed state.
-"""
+"""One reconcile round of a plane: observe the fabric, carry out the steps to the desired state, observe again."""
 
 from __future__ import annotations
 
@@ -22,7 +19,13 @@ OBSERVATIONS_MAX = 4  # release, attach, and a repetition if a reply was lost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricRound:
-    """Result of a round. ``problem`` is "" if the plane is in the desired state."""
+    """Result of a round.
+
+    Args:
+        conditions: condition of each device on the plane.
+        orders: number of steps that were carried out or tried.
+        problem: the errors; "" if the plane is in the desired state.
+    """
 
     conditions: tuple[FabricCondition, ...]
     orders: int = 0
@@ -32,7 +35,14 @@ class FabricRound:
 def fabric_round(
     driver: FabricIsolation, endpoints: Collection[FabricEndpoint], uses: Collection[FabricUse]
 ) -> FabricRound:
-    """Reconcile a plane as far as its manager permits. Errors of the manager are returned, not raised."""
+    """Bring the partitions of a plane to the desired state.
+
+    Errors of the fabric manager are returned in the result instead of being raised.
+
+    Args:
+        endpoints: endpoints of all devices, of any plane.
+        uses: the tenants that use each device.
+    """
     if not driver.divides:
         return FabricRound(conditions=_undivided(driver, endpoints))
     wanted = memberships(endpoints, uses, driver.plane)

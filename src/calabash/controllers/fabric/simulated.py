@@ -30,7 +30,9 @@ class SimulatedFabric:
     """One simulated plane.
 
     Args:
-        file: its state.
+        plane: kind of the fabric.
+        file: file with the state of the fabric; created at the first change.
+        first, last: range of partition numbers.
         domains: NVLink domain of each address; addresses without an entry share one domain.
     """
 

@@ -1,7 +1,7 @@
 """Central part of a lab: northbound database, southbound database, and northd.
 
-Local clients use Unix sockets and need access to their directory. Hosts connect to the southbound database by TLS with
-certificates of their own, in the role ``ovn-controller``.
+Local clients use Unix sockets, so they need access to the directory. Hosts connect to the southbound database by TLS.
+Each host has its own certificate and the role ``ovn-controller``, which restricts what it may change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ _CTL_S = 30
 
 
 class LabCentral:
-    """Daemons ``nb``, ``sb`` and ``northd`` of a lab; ``namespace`` is "" in a lab without namespaces."""
+    """Daemons ``nb``, ``sb`` and ``northd`` of a lab.
+
+    Args:
+        directory: directory of the daemons' files.
+        namespace: network namespace of the daemons; "" in a lab without namespaces.
+        programs: locations of OVN's programs.
+    """
 
     def __init__(self, *, directory: Path, namespace: str, programs: OvnPrograms) -> None:
         self.directory = directory
@@ -37,12 +43,12 @@ class LabCentral:
 
     @property
     def northbound(self) -> str:
-        """Remote of the northbound database for local clients."""
+        """Address of the northbound database for local clients, in OVN's format ("unix:PATH")."""
         return f"unix:{self.directory / 'nb.sock'}"
 
     @property
     def southbound(self) -> str:
-        """Remote of the southbound database for local clients."""
+        """Address of the southbound database for local clients, in OVN's format ("unix:PATH")."""
         return f"unix:{self.directory / 'sb.sock'}"
 
     def up(self) -> None:

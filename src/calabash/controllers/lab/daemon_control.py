@@ -1,4 +1,4 @@
-"""Commands to running daemons (``dpif/show``, ``tnl/neigh/show``) by their control sockets."""
+"""Commands to running daemons of OVN and Open vSwitch, such as ``dpif/show``, through their control sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ _ANSWER_BYTES_MAX = 64 * 2**20
 
 
 def ask(control: Path, command: str, words: Sequence[str] = (), *, timeout_s: float = 30) -> str:
-    """Return the reply of a daemon.
+    """Send a command to a daemon and return its reply.
+
+    Args:
+        control: path of the daemon's control socket.
+        command: name of the command.
+        words: arguments of the command.
 
     Raises:
         CalabashError: API_DOWN if it does not respond, BAD_REQUEST with the error of the daemon.

@@ -1,4 +1,4 @@
-"""Daemons of OVN and Open vSwitch with PID files: started detached, identified by their command line, ended."""
+"""Daemons of OVN and Open vSwitch: start them detached, find them by PID file and command line, and end them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class LabDaemon:
     """One daemon of a lab. ``directory`` contains its files ``NAME.pid``, ``NAME.log`` and ``NAME.ctl``.
 
     Args:
-        namespace: namespace in which it runs; "" for that of this process.
-        command, arguments: the command line before and after the options that all daemons have.
+        name: name of the daemon, unique in ``directory``.
+        namespace: network namespace in which it runs; "" for that of this process.
+        command: words with which the command line begins: the program, or the dynamic loader and the program.
+        arguments: words that follow the options which all daemons have.
+        environment: variables that are added to the daemon's environment.
     """
 
     name: str
@@ -46,11 +49,11 @@ class LabDaemon:
 
     @property
     def pid(self) -> int:
-        """Process ID, 0 if it is not daemon_pid."""
+        """Process ID of the daemon; 0 if it is not running."""
         return daemon_pid(self.pid_file)
 
     def start(self) -> None:
-        """Start it unless it is running; return when it has read its configuration. Raises CalabashError."""
+        """Start the daemon unless it is running; return when it is ready. Raises CalabashError if it does not start."""
         if self.pid:
             return
         self.control.unlink(missing_ok=True)
@@ -86,12 +89,12 @@ class LabDaemon:
             )
 
     def stop(self) -> None:
-        """Stop it with SIGTERM and wait; kill it if it does not end."""
+        """Stop the daemon with SIGTERM and wait; kill it if it does not end within _STOP_S seconds."""
         _end(self.pid, signal.SIGTERM)
         _end(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill it and wait until it has ended."""
+        """Kill the daemon and wait until it has ended."""
         _end(self.pid, signal.SIGKILL)
 
     def _last_output(self) -> str:

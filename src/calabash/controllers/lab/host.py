@@ -1,8 +1,8 @@
 """Host of a lab: Open vSwitch with the userspace datapath and ovn-controller, in a namespace with three interfaces.
 
-``m0`` is connected to the central part, ``u0`` to the other hosts (tunnels), ``x0`` to the provider network. The last two
-belong to bridges of Open vSwitch. Tunnels use the internal port of the bridge with the tunnel address of the host; the address
-is lost when ovs-vswitchd ends, and is set again when it starts.
+``m0`` is connected to the central part, ``u0`` to the other hosts for tunnels, and ``x0`` to the provider network.
+``u0`` and ``x0`` are ports of bridges of Open vSwitch. The tunnel address of the host belongs to the internal port of
+the bridge of ``u0``. This port disappears when ovs-vswitchd ends, so the address is set again after each start.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ class LabHost:
     """A host. Its name is the name of its chassis.
 
     Args:
-        number: 2..254, unique in the lab: last byte of its addresses.
-        namespace: its network namespace; "" in a lab without namespaces.
-        southbound: remote of the southbound database in a lab without namespaces.
-        peers: numbers of the other hosts.
+        number: last byte of the host's addresses, 2 to 254, unique in the lab.
+        namespace: network namespace of the host; "" in a lab without namespaces.
+        directory: directory of the daemons' files.
+        gateway: the host is a gateway host.
+        southbound: address of the southbound database; used only in a lab without namespaces.
+        peers: numbers of the other hosts, to which there are tunnels.
+        programs: locations of OVN's programs.
     """
 
     name: str
@@ -48,7 +51,7 @@ class LabHost:
 
     @property
     def ovs_socket(self) -> str:
-        """Remote of the Open vSwitch database of this host."""
+        """Address of this host's Open vSwitch database, in OVN's format ("unix:PATH")."""
         return f"unix:{self.directory / 'db.sock'}"
 
     @property
@@ -128,7 +131,7 @@ class LabHost:
         return program_output((*self.programs.command("ovs-ofctl"), "-O", "OpenFlow15", *known))
 
     def lengthen_queues(self) -> int:
-        """Lengthen the receive queues of new ports for bursts of TCP; return the number of changed queues."""
+        """Lengthen the receive queues of new ports, so that bursts of TCP are not dropped; return their number."""
         return queues.lengthen(self.daemon("ovs-vswitchd").pid)
 
     def _arguments(self, name: str) -> tuple[str, ...]:

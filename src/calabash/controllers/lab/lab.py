@@ -1,8 +1,9 @@
-"""A whole lab: brought up, found again by another process, and taken down.
+"""A whole lab: create and start it, find it from another process, and remove it.
 
-A lab is identified by its prefix: ``PREFIX-h1`` is the namespace of host ``h1``, and ``PREFIX.lab`` in the register of labs
-links to its directory. Its description is written there before anything is created, so that leftovers of a killed ``up`` can
-be found and removed. Only one process at a time brings a lab up or down.
+A lab is identified by its prefix: ``PREFIX-h1`` is the namespace of host ``h1``, and ``PREFIX.lab`` in the register of
+labs is a symbolic link to the lab's directory. The description of the lab is written to this directory before anything
+else is created, so that the leftovers of a killed ``up`` can be found and removed. Only one process at a time may
+create or remove the lab of a prefix.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class Lab:
     """Central part, hosts, gateway hosts and world in namespaces ``PREFIX-…`` of this machine.
 
     Args:
-        prefix: a letter and up to seven letters or digits.
+        prefix: prefix of the lab's namespaces: a letter and up to seven letters or digits.
         directory: directory of this lab only; created by ``up`` and removed by ``down``.
-        hosts, gateways: names: a letter and up to seven letters or digits.
-        dummy: control plane without namespaces, root rights and packets.
+        hosts: names of the hosts that are not gateway hosts, in the same form as the prefix.
+        gateways: names of the gateway hosts.
+        dummy: run only the control plane, which needs no namespaces and no root rights, and forwards no packets.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class Lab:
 
     @classmethod
     def of_prefix(cls, prefix: str) -> Lab | None:
-        """Return the lab of this machine (for ordinary users: of this user) with that prefix, or None."""
+        """Return the lab with that prefix, or None if there is none.
+
+        Root sees the labs of the machine, another user only the user's own labs without namespaces.
+        """
         place = register() / f"{prefix}.lab"
         try:
             directory = Path(os.readlink(place))
@@ -65,7 +70,7 @@ class Lab:
         return lab
 
     def up(self) -> None:
-        """Bring the lab up, or start what is not running. An incomplete lab is created again.
+        """Create the lab, or start those of its daemons that are not running. An incomplete lab is created again.
 
         Raises:
             CalabashError: CONFLICT if prefix or directory belong to another lab, NOT_PERMITTED without root, UNSUPPORTED if
@@ -95,7 +100,8 @@ class Lab:
     def down(self) -> bool:
         """End all processes of the lab and remove everything it created; return True if there was a lab.
 
-        Processes that manage appliances there start nothing more, and are waited for.
+        The lab is marked first. Processes that manage appliances in it then start nothing more, and this method waits
+        until their current step has ended.
         """
         mark_going_down(self.record.prefix)
         with exclusive(self.record.prefix):
@@ -116,7 +122,7 @@ class Lab:
 
     @property
     def programs(self) -> programs.OvnPrograms:
-        """Programs of OVN; ``programs.command("ovn-trace")`` returns the start of a command line."""
+        """Locations of OVN's programs. ``programs.command("ovn-trace")`` begins the command line of that program."""
         if self._programs is None:
             self._programs = programs.get()
         return self._programs
@@ -167,14 +173,25 @@ class Lab:
     def station(
         self, host: str, port: str, mac: str, addresses: Sequence[str], gateways: Sequence[str] = ()
     ) -> Station:
-        """Create a station on ``host`` that is the logical port; ``addresses`` with prefix lengths: ``10.0.1.11/24``."""
+        """Create a station, a namespace whose interface is a logical port.
+
+        Args:
+            host: name of the host to which the station is attached.
+            port: name of the logical port.
+            mac: MAC of the port.
+            addresses: addresses with prefix lengths, such as ``10.0.1.11/24``.
+            gateways: next hops of default routes.
+        """
         namespace = f"{self.record.prefix}-{port.replace('/', '.')}"
         return station.attach(
             self.host(host), namespace=namespace, port=port, mac=mac, addresses=addresses, gateways=gateways
         )
 
     def customer(self, name: str, addresses: Sequence[str], *, vlan: int = 0, gateways: Sequence[str] = ()) -> Station:
-        """Create a router on the provider network, optionally on a VLAN: a site of a tenant, or another uplink."""
+        """Create a router on the provider network, which stands for a site of a tenant or for another uplink.
+
+        ``vlan`` is the VLAN of its link; 0 for untagged.
+        """
         cables = self._namespace(links.FABRIC)
         made, device = station.attach_to_namespace(
             self._namespace(name), name=name, cables=cables, addresses=addresses, gateways=gateways
@@ -225,7 +242,7 @@ class Lab:
             links.make_links(self.record.prefix, list(self.hosts.values()))
 
     def remove(self) -> None:
-        """Take the lab down. The caller holds the lock of the prefix."""
+        """End the daemons; remove the namespaces and all files. The caller holds the lock of the prefix."""
         daemons.kill_all(self.directory)
         if not self.record.dummy:
             while own := namespaces.named(
@@ -238,9 +255,9 @@ class Lab:
 
 
 def _start_lab(central: LabCentral, hosts: Sequence[LabHost], *, keys: Path) -> None:
-    """Start the lab; return when every host is a chassis.
+    """Start the daemons of a lab; return when every host has registered in the southbound database.
 
-    ``keys``: directory of the certificate authority. Raises CalabashError.
+    ``keys`` is the directory of the certificate authority. Raises CalabashError.
     """
     if central.namespace:
         authority = LabAuthority(keys)
@@ -263,7 +280,7 @@ def _start_host(host: LabHost, central: Future[None]) -> None:
 
 
 def _refuse_other(lab: Lab, known: Lab | None) -> None:
-    """Raise CalabashError (CONFLICT) if the prefix, namespaces or directory belong to something else."""
+    """Raise CalabashError (CONFLICT) if the prefix, namespaces or directory are in use for another purpose."""
     prefix = lab.record.prefix
     if known is not None and known.directory != lab.directory:
         raise CalabashError(

@@ -1,4 +1,4 @@
-"""Links of a lab: three bridges in a namespace of their own, and interfaces of the central part, the hosts and the world."""
+"""Links of a lab: three bridges in a separate namespace, joined to the central part, the hosts and the world."""
 
 from __future__ import annotations
 

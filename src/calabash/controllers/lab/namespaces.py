@@ -1,6 +1,6 @@
-"""Network namespaces of a lab by name: configured by ``ip`` in batches, entered for sockets, programs and device settings.
+"""Network namespaces of a lab: configure them with batches of ``ip`` commands, open sockets and run programs in them.
 
-A socket that is opened in a namespace stays there, whichever process holds it, and so does a program that is started in it.
+A socket stays in the namespace in which it was opened, even if a process of another namespace uses it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Made = TypeVar("Made")
 
 
 def inside(name: str, work: Callable[[], Made]) -> Made:
-    """Return the result of ``work``, called by a thread in the namespace.
+    """Call ``work`` in a thread that has entered the namespace, and return its result.
 
-    Raises CalabashError (NOT_FOUND) if it does not exist.
+    Raises CalabashError (NOT_FOUND) if the namespace does not exist.
     """
     path = namespaces.path_of(name)
     if not path.exists():
@@ -63,7 +63,10 @@ def ip(commands: Iterable[Sequence[object]], *, name: str = "") -> None:
 
 
 def without_offloads(name: str, devices: Iterable[str]) -> None:
-    """Disable checksum and segmentation offloads. Userspace ports of Open vSwitch need this, or TCP stalls."""
+    """Disable checksum and segmentation offloads of devices in a namespace.
+
+    Open vSwitch in userspace gets packets without checksums otherwise, and TCP connections stall.
+    """
 
     def work() -> None:
         for device in devices:
@@ -85,7 +88,11 @@ def set_kernel(name: str, settings: Mapping[str, str]) -> None:
 
 
 def quiet_default(name: str, *, version6: bool) -> None:
-    """Disable IPv6, or accept static IPv6 addresses only, without duplicate address detection."""
+    """Set the IPv6 defaults of a namespace, so that its interfaces send no packets of their own.
+
+    With ``version6``, static IPv6 addresses can be used, without router advertisements and duplicate address detection.
+    Otherwise IPv6 is disabled.
+    """
     wanted = {"accept_dad": "0", "accept_ra": "0"} if version6 else {"disable_ipv6": "1"}
     parts = ("all", "default")
     set_kernel(name, {f"net/ipv6/conf/{part}/{key}": value for part in parts for key, value in wanted.items()})

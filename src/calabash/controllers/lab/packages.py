@@ -1,7 +1,8 @@
 """Packages of Debian 13 (OVN, Open vSwitch, appliances) in the user's cache: fetched by APT, unpacked, not installed.
 
-APT uses separate sources and lists, so that machines of another release can fetch them, and verifies signatures with Debian's
-keys. Only what the programs load is fetched, about 16 MB.
+APT is run with separate sources and lists, so that the packages can be fetched on machines of another release as well.
+It verifies signatures with Debian's keys. Only the packages with the programs and their libraries are fetched, about 16
+MB.
 """
 
 from __future__ import annotations
@@ -95,13 +96,14 @@ _APT_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageTree:
-    """Contents of one tree.
+    """A set of packages that is unpacked into one directory, the tree.
 
     Args:
-        name: name of its directory.
-        title: its name in messages.
-        proof: a file that exists if the tree is complete.
-        otherwise: what to install instead, for hints.
+        name: name of the directory.
+        title: name of the tree in messages.
+        packages: names of the Debian packages.
+        proof: path in the tree of a file that exists if the tree is complete.
+        otherwise: text for hints that says what can be installed instead.
     """
 
     name: str
@@ -133,7 +135,7 @@ def cached(which: PackageTree = OVN) -> Path:
 
 
 def fetched(which: PackageTree = OVN) -> bool:
-    """Return True if the tree is complete; a tree is renamed to its location when it is.
+    """Return True if the tree exists at its location. It is moved there only when it is complete.
 
     Raises:
         CalabashError: NOT_PERMITTED if another user could change programs that root would run.

@@ -1,7 +1,7 @@
-"""Programs of OVN and Open vSwitch: installed on this machine if they are new enough, otherwise cached packages of Debian 13.
+"""Programs of OVN and Open vSwitch: those of this machine if they are new enough, else cached packages of Debian 13.
 
-Programs of the cached tree are started by its own dynamic loader with its own libraries: they need no chroot, mount or root,
-and run at the speed of installed ones.
+Programs of the cached tree are started by the tree's dynamic loader with the tree's libraries. So they need no chroot,
+no mounts and no root rights, and are as fast as installed programs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class OvnPrograms:
     """Programs of OVN and Open vSwitch in one tree (``/`` for installed ones).
 
     Args:
-        loader: dynamic loader and its arguments before a program; empty for installed programs.
+        tree: root directory of the tree.
+        loader: command line of the dynamic loader, to which a program is appended; empty for installed programs.
+        ovs, ovn: versions of Open vSwitch and OVN.
     """
 
     tree: Path
@@ -53,7 +55,7 @@ class OvnPrograms:
     ovn: Version
 
     def command(self, name: str) -> tuple[str, ...]:
-        """Return the start of the command line of a program. Raises CalabashError (NOT_FOUND)."""
+        """Return the words with which the command line of a program begins. Raises CalabashError (NOT_FOUND)."""
         for part in _SEARCH:
             path = self.tree / part / name
             if path.exists():
@@ -65,7 +67,7 @@ class OvnPrograms:
         )
 
     def schema(self, name: str) -> Path:
-        """Return the schema of a database: ``nb``, ``sb`` or ``vswitch``."""
+        """Return the path of the schema of a database: ``nb``, ``sb`` or ``vswitch``."""
         return self.tree / _SCHEMAS[name]
 
 

@@ -24,7 +24,14 @@ _PATH_BYTES_MAX = 107 - len("/h1234567/ovs-vswitchd.ctl")  # limit of Unix socke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRecord:
-    """Description of a lab. ``phase`` is "", "coming up", "up" or "going down"."""
+    """Description of a lab.
+
+    Args:
+        prefix: prefix of the lab's namespaces.
+        hosts, gateways: names of the hosts and of the gateway hosts.
+        dummy: the lab has only a control plane.
+        phase: "coming up" while it is created, "up", or "going down" while it is removed; "" before.
+    """
 
     prefix: str
     hosts: tuple[str, ...]
@@ -117,7 +124,7 @@ def exclusive(prefix: str) -> Iterator[None]:
 
 
 def mark_of(prefix: str) -> tuple[int, int] | None:
-    """Return a value that identifies this lab among successive labs of the prefix, or None if there is no lab."""
+    """Return a value that distinguishes the present lab of a prefix from later ones; None if there is no lab."""
     try:
         found = (register() / f"{prefix}.lab").lstat()
     except OSError:
@@ -127,9 +134,13 @@ def mark_of(prefix: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def lasting(prefix: str, mark: tuple[int, int] | None) -> Iterator[bool]:
-    """Return True if the lab with that mark is up, and keep it up until the end of the context.
+    """Yield True if the lab with that mark is up, and prevent its removal while the context lasts.
 
-    A process that takes the lab down waits for the end. Nothing may be created in a lab that is not up.
+    A process that removes the lab waits until the context ends. If the result is False, nothing may be created in the
+    lab.
+
+    Args:
+        mark: the lab's value of ``mark_of``; None for no lab.
     """
     with contextlib.ExitStack() as held:
         try:

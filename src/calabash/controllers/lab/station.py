@@ -1,4 +1,4 @@
-"""Station: a namespace with one network interface in a lab, which stands for a program in tests and trials."""
+"""Station: a namespace with one network interface in a lab, used in tests and trials instead of a user's program."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class Station:
     """A namespace with one interface. ``socket`` opens sockets in it, ``run`` runs programs in it.
 
     Args:
-        name: name in its lab.
-        card: its interface.
-        addresses: with prefix lengths: ``10.0.1.11/24``.
-        host: host of its port; None for the world.
-        port: logical port, the ``iface-id`` in Open vSwitch.
+        name: name of the station in its lab.
+        namespace: network namespace of the station.
+        card: name of its interface.
+        mac: MAC of the interface; "" if it is not known.
+        addresses: addresses with prefix lengths, such as ``10.0.1.11/24``.
+        host: host to whose switch the interface is attached; None for a station on the provider network.
+        port: logical port of OVN (``iface-id`` in Open vSwitch); "" for none.
     """
 
     name: str
@@ -62,7 +64,10 @@ class Station:
 
 
 def device_of(port: str) -> str:
-    """Return the name of the host end of a port's link: at most 15 bytes, a function of the port name."""
+    """Return the name of the network device on the host that belongs to a logical port.
+
+    It is a digest of the port's name, because names of network devices have at most 15 bytes.
+    """
     return "v" + hashlib.sha256(port.encode()).hexdigest()[:12]
 
 
@@ -108,7 +113,10 @@ def attach(
 def attach_to_namespace(
     namespace: str, *, name: str, cables: str, addresses: Sequence[str], gateways: Sequence[str] = ()
 ) -> tuple[Station, str]:
-    """Create a namespace linked to the namespace ``cables``; return it and the name of the link end there."""
+    """Create a station whose interface is linked to a device in the namespace ``cables``.
+
+    Returns the station and the name of this device, which the caller connects.
+    """
     device = device_of(name)
     namespaces.ip(
         [

@@ -45,7 +45,13 @@ log = structlog.get_logger(__name__)
 
 
 class DaemonRestarts(msgspec.Struct, kw_only=True, frozen=True):
-    """Number of restarts of a daemon, time of the last one (seconds since 1970), and the error of a failed start or ""."""
+    """Restarts of one daemon.
+
+    Args:
+        count: number of successful restarts.
+        last_s: time of the last attempt in seconds since 1970.
+        failure: error of the last attempt; "" if it succeeded.
+    """
 
     count: int = 0
     last_s: float = 0.0
@@ -54,7 +60,14 @@ class DaemonRestarts(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(slots=True)
 class _Watched:
-    """State of a daemon in the supervisor. ``due_s``: monotonic time of its next start."""
+    """State of a daemon in the supervisor; times are monotonic.
+
+    Args:
+        descriptor: process descriptor (``pidfd``); -1 while the daemon does not run.
+        begun_s: time at which the running process was first seen.
+        pause_s: pause before the next restart.
+        due_s: time of the next start.
+    """
 
     descriptor: int = -1
     begun_s: float = 0.0

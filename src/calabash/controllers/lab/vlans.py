@@ -1,7 +1,8 @@
 """VLANs of the provider network in a lab: a switch with access ports, because the kernel may not support VLAN devices.
 
-The switch is an Open vSwitch beside the links, started when the first VLAN is requested. Its trunk is connected to the bridge
-of the hosts' outer interfaces; each access port adds and removes one tag.
+The switch is an additional Open vSwitch in the namespace of the links, started when the first VLAN is requested. Its
+trunk port is connected to the bridge of the provider network. Each access port adds the tag of its VLAN to packets that
+enter, and removes it from packets that leave.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ _BRIDGE, _TRUNK, _OUTER = "br-vlan", "pv0", "pv1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VlanSwitch:
-    """Switch in the namespace of the links. ``outer`` is the bridge there to which its trunk belongs."""
+    """Switch for VLANs.
+
+    Args:
+        namespace: namespace of the lab's links.
+        directory: directory of the switch's files.
+        outer: bridge of the provider network in that namespace, to which the trunk is connected.
+        programs: locations of OVN's programs.
+    """
 
     namespace: str
     directory: Path
@@ -28,7 +36,7 @@ class VlanSwitch:
     programs: OvnPrograms
 
     def up(self) -> None:
-        """Start daemons that are not running."""
+        """Create the trunk if it is missing, and start daemons of the switch that are not running."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         create_database(self.programs, self.directory / "conf.db", "vswitch")
         if namespaces.run(self.namespace, "ip", "link", "show", _TRUNK).returncode != 0:

@@ -1,9 +1,10 @@
 """Detection of closed load balancer backends on this host, many times a second.
 
-OVN checks backends at most once a second and needs two failures, so a program that has ended would be offered connections,
-which its port refuses, for almost two seconds. The kernel of its host knows at once. A backend is closed if a socket listened
-at its port number and no longer does; it is open again when a socket listens. Backends for which no listening socket was ever
-seen are left to the checks of OVN: their programs may accept connections without a socket of the kernel.
+OVN checks backends at most once a second and needs two failures. So for almost two seconds after a program has ended,
+new connections would still be sent to its port, which refuses them. The kernel of the program's host knows its
+listening sockets at once. A backend is closed if a socket was listening at its port number and no longer is; it is open
+again when a socket listens. Backends for which no listening socket was ever seen are left to the checks of OVN, because
+their programs may accept connections without a socket of the kernel.
 """
 
 from __future__ import annotations
@@ -62,7 +63,13 @@ class LocalListeners:
             sockets.close()
 
     def watch(self, wanted: Mapping[BackendKey, Address], closed: ClosedBackends) -> None:
-        """Set the backends to check, and those that were closed when the networks were last written."""
+        """Set the backends to check.
+
+        Args:
+            wanted: address of each backend, by port name and port number.
+            closed: backends that were closed when the networks were last written. They stay closed until a socket
+                listens.
+        """
         with self._lock:
             new = wanted.keys() - self._wanted.keys()
             self._wanted = wanted
@@ -105,7 +112,10 @@ class LocalListeners:
         return frozenset(closed)
 
     def _namespaces(self) -> dict[str, str]:
-        """Return the namespace of each watched port on this host. Opens their sockets and closes all others."""
+        """Return the network namespace of each watched port on this host.
+
+        Also updates ``_sockets``: opens the socket list of new namespaces and closes those of namespaces not needed.
+        """
         wanted = {port for port, _ in self._wanted}
         namespaces_by_port = {
             port.iface_id: HostNames.namespace_of_owner(port.told[OWNER])

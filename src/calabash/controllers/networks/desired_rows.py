@@ -1,7 +1,8 @@
-"""Desired rows of one owner (a VPC, or the platform), and the order in which changes of rows are made.
+"""Desired rows of one owner, and the order in which changes of rows are made.
 
-northd processes the rows of a new port incrementally, within milliseconds. A change of a DNS row makes it recompute all
-networks, which takes more than a second for a thousand of them. DNS changes are therefore delayed.
+The *owner* of a row is a VPC, or the platform for rows that several VPCs share. northd processes the rows of a new port
+incrementally, within milliseconds. But a change of a DNS row makes northd recompute all networks, which takes more than
+a second for a thousand networks. DNS changes are therefore delayed, so that a new port works without waiting for them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class Surroundings:
     """Inputs of the translation besides the networks.
 
     Args:
+        hosts: the gateway hosts.
         protected: ranges of the platform's own networks, which tenants must not reach by an uplink.
-        closed: backends that get no new connections.
+        closed: backends whose programs have stopped listening, so that they get no new connections.
     """
 
     hosts: NetworkHosts
@@ -33,14 +35,14 @@ class Surroundings:
 
 
 def owner_rows(networks: Networks, owner: str, around: Surroundings) -> Rows:
-    """Return the desired rows of an owner, none for a deleted VPC. Raises CalabashError if they cannot be computed."""
+    """Return the desired rows of an owner; empty for a deleted VPC. Raises CalabashError if they cannot be computed."""
     if owner == PLATFORM:
         return platform_rows(networks, protected=around.protected, hosts=around.hosts)
     return vpc_rows(networks, owner, hosts=around.hosts, closed=around.closed)
 
 
 def without_dns_updates(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Return the changes to make now: all except updates of DNS, unless there are only such updates."""
+    """Return the changes to make now: all changes but updates of DNS rows, or these updates if there are no others."""
     names = [isinstance(change, Update) and change.row.table == "DNS" for change in changes]
     if all(names) or not any(names):
         return tuple(changes)

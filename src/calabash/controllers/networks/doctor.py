@@ -36,7 +36,14 @@ NAMED = 3  # names in a message; the others are counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFinding:
-    """Result of one check: ``ok``, ``warn`` or ``fail``, with a text and a hint."""
+    """Result of one check.
+
+    Args:
+        check: name of the check.
+        result: ``ok``, ``warn`` or ``fail``.
+        text: explanation for the user.
+        hint: what the user can do; "" for nothing.
+    """
 
     check: str
     result: str
@@ -45,12 +52,13 @@ class NetworkFinding:
 
 
 def examine(home: Path, pool: ApiClient, switch: str = "", *, patience_s: float = SILENT_S) -> Iterator[NetworkFinding]:
-    """Run all checks, each after the checks it depends on, and yield their results.
+    """Run all checks and yield their results. Checks that depend on a failed one are left out.
 
     Args:
-        home: home of the pool.
-        switch: database of the switch of this host; "" if the hosts are elsewhere.
-        patience_s: seconds to wait for a change to arrive and to be carried out.
+        home: home directory of the pool.
+        pool: client of the pool's API.
+        switch: address of the database of this host's switch; "" if this machine is no host of tenant networks.
+        patience_s: seconds to wait until northd and the hosts have carried out a change.
     """
     try:
         connection = read_connection(home)

@@ -11,7 +11,14 @@ from calabash.controllers.sources.network_source import NetworkUpdate
 
 @dataclass(slots=True)
 class PendingEvents:
-    """Events since the last call; ``full_check`` requests a full comparison."""
+    """Events since the last ``take_events``.
+
+    Args:
+        updates: changes of the networks.
+        changed_owners: owners (VPCs, or the platform) whose rows another client has changed.
+        full_check: compare the rows of all owners.
+        hosts_progressed: hosts have carried out changes, appeared or disappeared.
+    """
 
     updates: list[NetworkUpdate] = field(default_factory=list)
     changed_owners: set[str] = field(default_factory=set)
@@ -38,13 +45,13 @@ class EventQueue:
             self._changed.notify_all()
 
     def add_changed_owners(self, owners: Iterable[str]) -> None:
-        """Add owners whose rows have changed."""
+        """Add owners (VPCs, or the platform) whose rows another client has changed."""
         with self._changed:
             self._events.changed_owners.update(owners)
             self._changed.notify_all()
 
     def request_full_check(self) -> None:
-        """Request a full comparison, because the known rows may be outdated."""
+        """Request a comparison of the rows of all owners, because the rows known here may be outdated."""
         with self._changed:
             self._events.full_check = True
             self._changed.notify_all()
@@ -71,7 +78,7 @@ class EventQueue:
         """Wait for an event, at most ``within_s`` seconds.
 
         Args:
-            quiet: True if the caller has no work left.
+            quiet: True if the caller has no work left; ``EventQueue.quiet`` shows it to other threads.
         """
         with self._changed:
             self._quiet = quiet

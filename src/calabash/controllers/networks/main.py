@@ -32,8 +32,8 @@ log = structlog.get_logger(__name__)
 def main(words: list[str] | None = None) -> int:
     """Run the controller until it is told to stop; return the exit status.
 
-    Errors at the start are printed as two lines on stderr, ``error [reason]: ...`` and ``hint: ...``; the exit status is then
-    1.
+    An error at the start is printed as two lines on stderr, ``error [reason]: ...`` and ``hint: ...``, and the exit
+    status is 1.
     """
     parser = argparse.ArgumentParser(prog="python -I -m calabash.controllers.networks", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help=f"the pool's home, which has {NETWORK_FILE}")

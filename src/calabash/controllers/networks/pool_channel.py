@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class PoolSync:
-    """Transports changes of networks to the reconciler and reports back. Failed reports are sent again."""
+    """Passes changes of the networks to the reconciler, and its reports to the pool. Failed reports are sent again."""
 
     def __init__(self, source: NetworkSource, reconciler: Reconciler) -> None:
         self._source, self._reconciler = source, reconciler

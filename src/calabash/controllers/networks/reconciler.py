@@ -1,12 +1,16 @@
 """Reconciler: keeps OVN's northbound database equal to the rows of the networks.
 
-Theory of operation. Three kinds of events select owners of rows: changes of the networks, changes of rows by other clients,
-and a periodic full comparison. For each owner the desired rows are compared with the actual rows, and the difference is
-written, up to BATCH VPCs in one transaction. No earlier result is needed for the next step, so the process may end at any
-point. A VPC that cannot be written is tried again with exponential backoff and does not block others: a refused transaction is
-repeated for each VPC alone. A change is realized when northd and all live hosts that it affects have carried it out; their
-progress is read from the southbound database when it changes. Without changes, a new number (``nb_cfg``) is requested every
-BEAT_S seconds, by which dead hosts are detected.
+Theory of operation. The *owner* of a row is a VPC, or the platform for shared rows. Three kinds of events select the
+owners to be reconciled: changes of the networks, changes of rows by other clients, and a periodic full comparison. For
+each owner the desired rows are compared with the actual rows, and the differences are written, up to BATCH owners in
+one transaction. Nothing depends on the result of an earlier round, so the process may end at any point.
+
+A VPC that cannot be written is tried again with exponential backoff. It does not block others, because a refused
+transaction is repeated for each VPC alone.
+
+A change is *realized* when northd and all responding hosts that it affects have carried it out. OVN numbers the changes
+(``nb_cfg``), and each host reports the number of the last change that it has carried out in the southbound database. If
+there are no changes, a new number is requested every BEAT_S seconds, so that hosts which do not respond are detected.
 """
 
 from __future__ import annotations
@@ -54,16 +58,18 @@ log = structlog.get_logger(__name__)
 class Reconciler:
     """Writes the networks to OVN. ``run`` belongs to one thread; the other methods are thread-safe.
 
-    ``report`` is called with new status reports. ``watch`` is called with the backends of load balancers and their closed ones
-    when the networks change; without it no backend is closed. Both are called in the thread of ``run`` and must not block.
+    Two callbacks are called in the thread of ``run`` and must not block. ``report`` gets new status reports. ``watch``
+    gets the backends of load balancers, and those that are closed, when the networks change; it may be None, and no
+    backend is detected as closed then.
 
     Args:
-        northbound, southbound: OVSDB servers.
-        gateways: names of the gateway hosts; empty: the hosts that announce themselves.
-        protected: see ``Surroundings``.
+        northbound, southbound: addresses of the OVSDB servers.
+        credentials: files for TLS connections; None for none.
+        gateways: names of the gateway hosts; if empty, the hosts that announce themselves as gateway hosts.
+        protected: ranges of the platform's own networks, which tenants must not reach.
         full_s: seconds between full comparisons.
-        own_switch: see ``OvnDaemons``.
-        rest_s: hold-down time of gateway hosts that are new or return, in seconds.
+        rest_s: seconds for which a gateway host that is new, or was lost, must be stable before it carries traffic.
+        own_switch: name of this host and a check of its switch; see ``OvnDaemons``.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class Reconciler:
         self.southbound.close()
 
     def apply_update(self, update: NetworkUpdate) -> None:
-        """Accept changes of the networks."""
+        """Queue a change of the networks, to be written by ``run``."""
         self._queue.add_update(update)
 
     def set_closed_backends(self, closed: ClosedBackends) -> None:
@@ -125,11 +131,11 @@ class Reconciler:
 
     @property
     def revision(self) -> int:
-        """Revision of the networks that was accepted."""
+        """Revision of the networks that were last passed to ``apply_update`` and processed; -1 for none."""
         return self._known.revision
 
     def settled(self) -> bool:
-        """Return True if all known networks are written and realized."""
+        """Return True if all known networks are written and realized, and no event waits."""
         return self._queue.quiet
 
     def run(self) -> None:

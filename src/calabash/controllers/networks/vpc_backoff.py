@@ -39,7 +39,7 @@ class Backoff:
         return [vpc for vpc, failure in self.failures.items() if failure.next_s <= now_s]
 
     def next_s(self) -> float | None:
-        """Return the time of the next try, or None."""
+        """Return the time of the next try of any VPC; None if no VPC has failed."""
         return min((failure.next_s for failure in self.failures.values()), default=None)
 
     def waits(self, vpc: str, now_s: float) -> bool:

@@ -28,8 +28,10 @@ class NetworkUpdate:
     """Change of the store of networks.
 
     Args:
-        whole: True if ``items`` are all objects.
+        revision: revision of the store after the change.
+        whole: True if ``items`` are all objects of the store, not only the changed ones.
         items: new or changed objects, each with its generation.
+        removed: kind and name of removed objects.
     """
 
     revision: int
@@ -42,9 +44,10 @@ class NetworkSource(Protocol):
     """Source of networks."""
 
     def fetch_update(self, after: int, wait_s: float) -> NetworkUpdate:
-        """Return the changes after a revision (-1: everything); wait up to ``wait_s`` seconds for one.
+        """Return the changes after a revision; wait up to ``wait_s`` seconds for one. Raises CalabashError.
 
-        Raises CalabashError.
+        Args:
+            after: revision that the caller knows; -1 returns all objects.
         """
 
     def report(self, reports: Sequence[NetworkReport]) -> None:

@@ -27,7 +27,7 @@ class KnownNetworks:
         self.revision = -1
 
     def apply_update(self, update: NetworkUpdate) -> frozenset[str]:
-        """Apply a change and return the owners whose rows may be affected: VPCs, and PLATFORM."""
+        """Apply a change of the store; return the owners (VPCs, and PLATFORM) whose OVN rows may depend on it."""
         if update.revision == self.revision and not update.whole:
             return frozenset()
         before = self.networks
@@ -56,7 +56,11 @@ class KnownNetworks:
 def affected_owners(
     networks: Networks, put: Iterable[NetworkObject], removed_objects: Iterable[NetworkObject]
 ) -> frozenset[str]:
-    """Return the owners whose rows may depend on the changed objects: their VPCs, joined VPCs and PLATFORM."""
+    """Return the owners whose rows may depend on the changed objects.
+
+    These are the VPCs of the objects, VPCs that are joined to them by peerings or endpoints, and PLATFORM. If more than
+    MANY owners have changed, all VPCs are returned.
+    """
     changed = [*put, *removed_objects]
     owners = {vpc_of(item.name) for item in changed if not isinstance(item, Uplink)}
     uplinks = {item.name for item in changed if isinstance(item, Uplink)}

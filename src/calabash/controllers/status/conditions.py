@@ -30,7 +30,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class PendingChange:
-    """PendingChange rows of a VPC whose change ``count`` is not realized yet, with the generations of its objects."""
+    """Written change of a VPC that northd or a host has not carried out yet.
+
+    Args:
+        count: number (``nb_cfg``) of the change.
+        generations: generation of each object of the VPC that the change contains.
+        since_s: monotonic time at which it was written.
+        late: it was reported that the change takes longer than LATE_S.
+    """
 
     count: int
     generations: dict[Key, int] = field(default_factory=dict)
@@ -39,10 +46,12 @@ class PendingChange:
 
 
 class StatusTracker:
-    """Tracks written VPCs until they are realized, and sets conditions. Not thread-safe.
+    """Tracks written changes until they are realized, and sets the conditions of objects. Not thread-safe.
 
     Args:
-        gateways, rest_s: see ``Reconciler``.
+        statuses: receives the conditions.
+        gateways: names of the gateway hosts; if empty, the hosts that announce themselves.
+        rest_s: seconds for which a held-down gateway host must be stable before it carries traffic.
     """
 
     def __init__(
@@ -68,7 +77,7 @@ class StatusTracker:
     def update_gateways(self) -> bool:
         """Update the gateway hosts; return True if they or the held-down hosts changed.
 
-        A gateway host that disappears stays a gateway host, so that its networks are not redistributed.
+        A gateway host that disappears stays in the list, so that the networks of other gateway hosts are not moved.
         """
         now_s = time.monotonic()
         chassis = self._southbound.chassis()
@@ -94,7 +103,10 @@ class StatusTracker:
         return True
 
     def suspend(self) -> None:
-        """Stop updating while another controller leads. Its results are read from the database afterwards."""
+        """Discard the state of held-down hosts, because another controller leads.
+
+        When this controller leads again, it reads the state that the other one has written to the database.
+        """
         self._active = False
 
     def _restore(self, gateways: tuple[str, ...], now_s: float) -> None:
@@ -104,7 +116,7 @@ class StatusTracker:
             self._hold_down_new(set(gateways) - set(known), now_s)
 
     def _hold_down_new(self, new: set[str], now_s: float) -> None:
-        """Hold down new gateway hosts, if any network could move to them."""
+        """Hold down new gateway hosts, unless no network has gateway ports that could move to them."""
         if new and self._northbound.gateways():
             self._held_down.add_new(new, now_s)
 
@@ -117,7 +129,12 @@ class StatusTracker:
         ]
 
     def rows_written(self, known: KnownNetworks, owner: str, count: int, *, changed: bool) -> None:
-        """Record that the rows of an owner are equal to the desired rows."""
+        """Record that the rows of an owner are equal to the desired rows.
+
+        Args:
+            count: number (``nb_cfg``) of the change with which they were written.
+            changed: False if the rows were equal already.
+        """
         if owner == PLATFORM:
             return
         keys = known.keys_of(owner)
@@ -134,14 +151,14 @@ class StatusTracker:
             self.pending[owner] = PendingChange(count=count, generations=generations, since_s=time.monotonic())
 
     def write_failed(self, known: KnownNetworks, owner: str, error: CalabashError) -> None:
-        """Set the conditions of a VPC that cannot be written."""
+        """Set the conditions VALID and REALIZED of all objects of a VPC to False, because it could not be written."""
         self.pending.pop(owner, None)
         for key in known.keys_of(owner) if owner != PLATFORM else ():
             self._statuses.set(key, ConditionKind.VALID, False, str(error.reason), error.message)
             self._statuses.set(key, ConditionKind.REALIZED, False, "not_valid")
 
     def update_progress(self, known: KnownNetworks) -> None:
-        """Update conditions from the progress of hosts."""
+        """Update the conditions of objects according to the changes that northd and the hosts have carried out."""
         if not self._southbound.session.ready:
             return
         chassis = self._southbound.chassis()
@@ -161,7 +178,7 @@ class StatusTracker:
         self._update_backends(known)
 
     def _update_backends(self, known: KnownNetworks) -> None:
-        """Set READY of load balancers that OVN implements and checks. Appliances report the others."""
+        """Set READY of L4 load balancers whose backends OVN checks. For L7, the appliance controller reports READY."""
         seen = (known.revision, self._southbound.monitors() | dict.fromkeys(self.closed, False))
         if seen == self._last_monitors:
             return

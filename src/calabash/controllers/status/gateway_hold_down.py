@@ -1,14 +1,18 @@
-"""Hold-down of gateway hosts: hosts that were lost or are new have the lowest priority until they are stable for a set time.
+"""Hold-down of gateway hosts: hosts that were lost or are new have the lowest priority until they are stable.
 
-Theory of operation. OVN activates a gateway port on the first live host of its order. A host that returns would take over its
-traffic at once, and interrupt it again if it fails once more. A lost host is therefore moved to the end of all orders; after
-it has been stable for ``rest_s``, it regains its position and its traffic. Among the held-down hosts, the one that was held
+Theory of operation. Each gateway port has an *order* of gateway hosts by priority. OVN activates the port on the first
+host of the order that responds. So a lost host would take its traffic back as soon as it responds again, and would
+interrupt the traffic once more if it fails again. A lost host is therefore moved to the end of all orders. After it was
+stable for ``rest_s`` seconds, it regains its position and its traffic. Among the held-down hosts, the one that was held
 down last has the lowest priority. New hosts are held down in the same way.
 
-A host counts as lost if a host behind it has the port: a host takes a port only if those before it do not respond. The claim
-is accepted if it was made for HOLD_S without interruption, for the current order, which the claiming host must have carried
-out, and if the claiming host has been stable for STABLE_S: a host that has just returned has not heard of the others yet and
-takes their ports for a moment. A host that was itself lost is stable again after it has carried out a change.
+A host activates a port only if the hosts before it in the order do not respond. So if a port is active on a later host,
+this is a *claim* that the hosts before it are lost. The claim is accepted under three conditions:
+
+* The port was active there for HOLD_S seconds without interruption.
+* The claiming host knows the current order, that is, it has carried out the change that set the order.
+* The claiming host was stable for STABLE_S seconds. A host that has just started does not hear the others yet, and
+  activates their ports for a moment. A host that was lost counts as stable again after it has carried out a change.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ STABLE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveGatewayPort:
-    """A router port on gateway hosts.
+    """A router port that is active on one of several gateway hosts.
 
     Args:
-        order: its hosts by priority, highest first.
-        host: the host on which it is active without interruption since ``since_s``.
+        order: the gateway hosts of the port by priority, highest first.
+        host: the host on which the port is active.
+        since_s: time since which it is active there without interruption.
     """
 
     name: str
@@ -38,7 +43,7 @@ class ActiveGatewayPort:
 
 @dataclass(frozen=True, slots=True)
 class _KnownOrder:
-    """Order of a port, and the change number after which a host knows this order."""
+    """Order of a port, and the number of a change after which every host that has carried it out knows this order."""
 
     order: tuple[str, ...]
     count: int
@@ -67,7 +72,10 @@ class HeldDownHosts:
         return tuple(self._since)
 
     def restore(self, resting: Iterable[str], now_s: float) -> None:
-        """Set the held-down hosts in their order, as read from the database. Known times are kept."""
+        """Set the held-down hosts, highest priority first, as another controller has written them to the database.
+
+        The hold-down time of a host that is not known here begins at ``now_s``.
+        """
         self._since = {host: self._since.get(host, now_s) for host in resting}
 
     def add_new(self, new: Iterable[str], now_s: float) -> None:
@@ -79,8 +87,9 @@ class HeldDownHosts:
         """Hold down lost hosts, and release hosts that have been stable for long enough.
 
         Args:
-            alive: live hosts with the number of the last change that each has carried out.
-            asked: number of the last requested change; a host that has carried it out knows the orders of all ports.
+            ports: all gateway ports, with the host on which each is active.
+            alive: the hosts that respond, each with the number of the last change that it has carried out.
+            asked: number of the last requested change. A host that has carried it out knows the orders of all ports.
         """
         self._update_stable(alive, now_s)
         ports = list(ports)
@@ -110,7 +119,7 @@ class HeldDownHosts:
         return known if known is not None and known.order == port.order else _KnownOrder(port.order, asked)
 
     def _is_accepted_claim(self, port: ActiveGatewayPort, alive: Mapping[str, int], now_s: float) -> bool:
-        """Return True if the claim is accepted that the hosts before the active host are lost."""
+        """Return True if the port is active on a later host of its order, which is stable and knows the order."""
         return (
             port.host in port.order[1:]
             and now_s - self._stable_since.get(port.host, now_s) >= STABLE_S

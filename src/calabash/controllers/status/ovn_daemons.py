@@ -1,8 +1,8 @@
 """Detection of OVN daemons that do not respond, and the resulting condition READY of each VPC.
 
-A host is silent if its ovn-controller or ovs-vswitchd does not work, because it then carries out no change. A VPC with ports
-on a silent host is not ready. A VPC that only loses a gateway host continues on another one; it stays ready, and its condition
-names the silent host.
+A host is *silent* if it carries out no changes, because its ovn-controller or ovs-vswitchd does not work. A VPC with
+ports on a silent host is not ready. If only a gateway host of a VPC is silent, the traffic continues on another gateway
+host. The VPC then stays ready, and its condition names the silent host.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ class OvnDaemons:
         """Set READY of every VPC for which it changed.
 
         Args:
-            leads: True if this controller writes. Otherwise another one reports, unless the northbound database, which elects
-                the leader, is down.
+            known: the networks.
+            gateways: names of the gateway hosts.
+            leads: True if this controller is the one that writes and reports. If the northbound database, which elects
+                this controller, is down, every controller reports.
         """
         shared = self._shared()
         if not leads and VpcReady.NORTHBOUND_DOWN not in shared:
@@ -99,7 +101,7 @@ class OvnDaemons:
         return not shared and not bound, reason.value, "; ".join(texts)
 
     def _shared(self) -> tuple[VpcReady, ...]:
-        """Return the reasons why every VPC is affected: central parts that do not answer, the worst first."""
+        """Return the failures that affect every VPC, the most serious first: databases or northd do not respond."""
         found = []
         for reason, session in (
             (VpcReady.NORTHBOUND_DOWN, self._northbound.session),
@@ -129,7 +131,7 @@ class OvnDaemons:
         return frozenset(silent)
 
     def _lasts(self, what: str, *, failing: bool) -> bool:
-        """Return True if the part has failed for longer than ``silent_s``."""
+        """Record whether the part ``what`` fails now; return True if it has failed for longer than ``silent_s``."""
         if not failing:
             self._since.pop(what, None)
             return False

@@ -17,8 +17,8 @@ class Progress:
     """Progress of a change of one VPC.
 
     Args:
-        waits_for: northd, or live hosts that have not carried it out.
-        silent: dead hosts that it affects.
+        waits_for: names of the hosts that respond but have not carried out the change, or "northd".
+        silent: names of the affected hosts that do not respond; the change is realized without them.
     """
 
     waits_for: tuple[str, ...] = ()
@@ -30,7 +30,15 @@ class Progress:
 
 
 def hosts_of(objects: VpcObjects, port_hosts: Mapping[str, str], gateways: Iterable[str]) -> frozenset[str]:
-    """Return the hosts that a VPC affects: those with its ports, and gateway hosts if it has a gateway or a dedicated line."""
+    """Return the hosts that changes of a VPC affect.
+
+    These are the hosts with ports of the VPC, and all gateway hosts if it has a gateway or a dedicated line.
+
+    Args:
+        objects: the objects of the VPC.
+        port_hosts: host of each port, by port name.
+        gateways: names of the gateway hosts.
+    """
     found = {port_hosts[name] for name in objects.all(Port) if name in port_hosts}
     if any(objects.kinds.get(kind) for kind in (NetworkKind.GATEWAY, NetworkKind.DEDICATED_LINE)):
         found |= set(gateways)
@@ -45,7 +53,9 @@ def progress(
     Args:
         count: number (``nb_cfg``) of the change.
         southbound_count: number of the last change that northd has written to the southbound database.
-        hosts: hosts that the change affects.
+        hosts: names of the hosts that the change affects.
+        chassis: all hosts that have registered in the southbound database.
+        silent_s: seconds after which a host that has not carried out a change counts as silent.
     """
     known = {one.name: one for one in chassis if one.name in hosts}
     silent = tuple(sorted(host for host in hosts if host not in known or known[host].silent_s > silent_s))

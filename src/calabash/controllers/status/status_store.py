@@ -13,10 +13,10 @@ MESSAGE_CHARACTERS_MAX = 500
 
 
 class Statuses:
-    """Statuses by object. Not thread-safe.
+    """The present status of each object, and the set of those that changed since the last reports. Not thread-safe.
 
     Args:
-        now_s: seconds since 1970.
+        now_s: returns the time in seconds since 1970.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -41,8 +41,12 @@ class Statuses:
         """Set one condition. The time of the condition changes only if ``holds`` changes.
 
         Args:
-            observed: generation that has been carried out; None keeps the current value.
-            host: host of a port; None keeps the current value.
+            key: kind and name of the object.
+            holds: True or False; None if it is not known.
+            reason: code of the cause.
+            message: explanation for the user.
+            observed: generation of the object that has been carried out; None keeps the current value.
+            host: host to which a port is attached; None keeps the current value.
         """
         before = self.status_of(key)
         conditions = {condition.kind: condition for condition in before.conditions}

@@ -1,9 +1,10 @@
 """Leadership that follows kube-scheduler: the planner leads in the pod whose kube-scheduler leads.
 
-kube-scheduler asks the planner of its own pod, over the loopback, which no other pod can reach. So both must lead in
-the same pod. kube-scheduler's replicas agree by their own Lease; a planner stands for election only while the holder of
-that Lease is in its pod, and resigns when it is not. The planner's own election still makes sure that no two planners
-decide at a time.
+Each replica of the control plane is a pod with one kube-scheduler and one planner. kube-scheduler asks the planner of
+its own pod over the loopback interface, which no other pod can reach. So both must lead in the same pod. The
+kube-schedulers elect their leader with a Lease of their own. A planner stands for election only while the holder of
+that Lease is in its pod, and resigns otherwise. The planners' own election still ensures that no two planners decide at
+the same time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class ColocatedCandidate:
         return self._election.leads()
 
     def step(self) -> bool:
-        """Stand for election, or resign. If the Lease cannot be read, the last result counts."""
+        """Stand for election if this pod's kube-scheduler leads, otherwise resign; return True if this planner leads.
+
+        If kube-scheduler's Lease cannot be read, the result of the last successful read is used.
+        """
         try:
             lease = self._client.get(LEASE, self._lease, self._namespace)
             self._stands = lease is not None and (lease.spec.holder_identity or "").startswith(self._identity_prefix)

@@ -1,8 +1,8 @@
 """Leader election with a Lease object.
 
-A leader renews its lease well before the term ends, and stops by its own clock a margin before others may take over, so
-that no two lead at a time. Others take over when the holder has not renewed for a whole term as measured by their own
-clock: clocks of machines are never compared.
+A leader renews its lease well before the term ends. If it cannot renew, it stops leading MARGIN_S seconds before the
+end of the term. Another candidate takes over when it has seen no renewal for a whole term. So no two lead at the same
+time. Each side measures the time with its own clock, because the clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ CALL_S = 3.0  # time limit of one call; a hanging API server is asked again on a
 
 
 class Election:
-    """One candidate; a single thread calls ``step`` every ``RENEW_EVERY_S``.
+    """One candidate for a lease. A single thread calls ``step`` every ``RENEW_EVERY_S`` seconds.
 
     Args:
-        identity: unique among candidates.
+        namespace, name: namespace and name of the Lease object.
+        identity: name of the candidate in the Lease, unique among candidates.
         now_s: monotonic clock in seconds.
         term_s: term of the lease in seconds.
     """
@@ -50,14 +51,14 @@ class Election:
         self._in_touch = False
 
     def leads(self) -> bool:
-        """Return True while this candidate leads, less a margin before its term ends."""
+        """Return True while this candidate leads: from a renewal until a margin before the end of the term."""
         margin_s = min(MARGIN_S, self._term_s / 3)
         return self._renewed_at_s is not None and self._now_s() < self._renewed_at_s + self._term_s - margin_s
 
     def term(self) -> int:
-        """Return the number of the last term that began here.
+        """Return the number of the last term of this candidate; 0 before the first.
 
-        A lease that was renewed too late begins another term: another candidate may have led in between.
+        If the lease is renewed too late, another term begins, because another candidate may have led in between.
         """
         return self._term
 

@@ -1,8 +1,8 @@
 """Leadership loop: a thread that renews the lease, and counts terms.
 
-A term begins when leadership is acquired and ends when it is lost, also if the same planner acquires it again right
-after: another planner may have led in between. Every decision belongs to a term, and nothing of a term is written after
-its end.
+A term begins when this planner acquires leadership and ends when it loses leadership. If it acquires leadership again
+right after, a new term begins, because another planner may have led in between. Every decision belongs to a term, and
+after the end of the term none of its results is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LeadershipLoop:
 
     Args:
         every_s: seconds between attempts to renew or acquire the lease.
-        stepped: called after each attempt; True: the API server answered.
+        stepped: called after each attempt, with True if the API server answered.
     """
 
     def __init__(self, election: Candidate, *, every_s: float, stepped: Callable[[bool], object]) -> None:
@@ -40,7 +40,7 @@ class LeadershipLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing; no term runs any more."""
+        """Stop renewing the lease and end the current term; ``term`` returns 0 from now on."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -59,7 +59,7 @@ class LeadershipLoop:
         return self._election.term()
 
     def holder(self) -> str:
-        """Return the holder of the lease, as last seen; "" for none."""
+        """Return the identity of the lease's holder, as last seen; "" for none."""
         return self._election.holder()
 
     def _run(self) -> None:

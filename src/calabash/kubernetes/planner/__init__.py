@@ -10,6 +10,6 @@ Subpackages, from the inside out:
 * ``serve``: the scheduler extender, probes and metrics.
 * ``lead``: leader election, and the division of a cluster between planners.
 
-``service`` connects them, ``run`` is the program. Not here: what fits on a device (``sharing``, ``sched``, joined by
-``binder``), and how a pod's request is read (``dialects``).
+``service`` connects the subpackages, and ``run`` is the program. Two subjects are elsewhere: the packages ``sharing``
+and ``sched``, joined by ``binder``, decide what fits on a device; ``dialects`` reads the request of a pod.
 """

@@ -1,10 +1,10 @@
-"""The planner as a service: mirrors feed the core, its actions are carried out, and kube-scheduler is answered.
+"""The planner as a service: mirrors pass events to the core, threads carry out its actions, the extender answers.
 
-Threads: each mirror emits its changes, one thread decides, a few write, and the extender has an event loop. One lock
-guards the core. It is held for as long as one decision takes, never for a call to the API server.
+Threads: one for each mirror, one that decides, a few that write, and one with the event loop of the extender. One lock
+guards the core. It is held while a decision is made, and never during a call to the API server.
 
-One of several replicas leads. The others keep their mirrors and answer nothing; a replica that begins to lead builds a
-core from its mirrors, which hold everything that it needs.
+One of several replicas leads. The others keep their mirrors up to date and refuse requests. A replica that begins to
+lead builds a core from its mirrors, without any other state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NOT_LEADING = FilterAnswer(node=None, text="this planner does not lead")
 
 
 class Handshake(StrEnum):
-    """EXTENDER: our kube-scheduler asks about every pod. AFFINITY: the cluster's places them, on candidate nodes."""
+    """EXTENDER: kube-scheduler asks the planner about each pod. AFFINITY: it does not ask; pods get candidate nodes."""
 
     EXTENDER = "extender"
     AFFINITY = "affinity"
@@ -70,20 +70,20 @@ class PlannerSettings:
 
     Args:
         nominate_nodes_min: number of nodes from which pods are nominated, so that kube-scheduler need not check all
-            nodes; below it, one write less is faster.
-        nominate_claims_nodes_min: the same for pods that name claims; kube-scheduler reads the slices of all nodes for
-            each node that it checks for such a pod.
-        status_host: address for probes and metrics; "": all addresses.
-        status_port: their port; negative: not served.
-        identity: name of this replica; "": generated.
-        workers: concurrent writes to the API server, and as many bindings.
-        hold_s: how long the binding of a gang's first member is held for the last.
-        refused_s: how long kube-scheduler may refuse a pod that holds planned devices; see ``unused_plans``.
-        scheduler_lease: name of the Lease of a kube-scheduler that runs beside each replica; "": it runs elsewhere.
-        handshake: how pods get their nodes.
+            nodes. In smaller clusters it is faster to save this write.
+        nominate_claims_nodes_min: as ``nominate_nodes_min``, for pods that name claims. It is smaller, because for such
+            a pod kube-scheduler reads the resource slices of all nodes for each node that it checks.
+        status_host: address on which probes and metrics are served; "": all addresses.
+        status_port: port of probes and metrics; negative: not served.
+        identity: name of this replica in the lease; "": generated.
+        workers: greatest number of concurrent writes to the API server; as many bindings may be written in addition.
+        hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
+        refused_s: seconds for which kube-scheduler may refuse a planned pod; see ``unused_plans``.
+        scheduler_lease: name of the Lease of a kube-scheduler in each replica's pod; "": kube-scheduler runs elsewhere.
+        handshake: how kube-scheduler learns the planned node.
         status_every_s: seconds between updates of queue statuses.
-        shard: the planner's part of the cluster.
-        system_namespaces: namespaces, beside ``namespace``, in which system priorities count.
+        shard: the part of the cluster for which the planner decides.
+        system_namespaces: namespaces, beside ``namespace``, whose pods may have a system priority.
         moves_at_once, move_after_s, move_rest_s: see ``core.options_with_moves``.
     """
 
@@ -176,7 +176,7 @@ class PlannerService(TermCore):
             self._handover.start()
 
     def stop(self, *, resign: bool = True) -> None:
-        """Stop in reverse order. With ``resign`` the lease is given back once nothing is being written any more."""
+        """Stop all threads and servers. With ``resign``, the lease is given back after the last write has ended."""
         self._stopping.set()
         self._due.set()
         self.lead.stop()
@@ -196,7 +196,7 @@ class PlannerService(TermCore):
     # ---- what the extender asks -----------------------------------------------------------------------------------
 
     def is_healthy(self) -> bool:
-        """Return False if this planner leads and has not decided for STUCK_S: its answers would be out of date."""
+        """Return False if this planner leads and its last decision is older than STUCK_S, so its answers are stale."""
         return self._core is None or time.monotonic() - self._decided_at < STUCK_S
 
     def unsynced(self) -> list[str]:
@@ -371,9 +371,9 @@ class PlannerService(TermCore):
             self._due.set()
 
     def _report_set_aside(self) -> None:
-        """Write the conditions of pods that were set aside.
+        """Write the conditions of pods on which decisions fail.
 
-        The core has no entry of them for the executor to ask about.
+        The executor would drop these reports, because the core has no entries of the pods.
         """
         reports, self._set_aside_reports = self._set_aside_reports, []
         for report in reports:

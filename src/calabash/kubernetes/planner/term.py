@@ -1,4 +1,8 @@
-"""The core of the current term: None while another planner leads, and never one from a term that has ended."""
+"""The core of the current leadership term.
+
+A core exists only while this planner leads, and is built anew for each term: in between, another planner may have
+changed the plans.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +40,14 @@ REST_S = 5.0  # between a failed core and the next; longer than a binding takes
 
 
 class DecisionFailedError(Exception):
-    """The core failed; the cause is the exception from which this is raised."""
+    """Raised if the core fails while it decides; ``__cause__`` is the original exception."""
 
 
 @contextmanager
 def deciding(figures: Telemetry | None = None) -> Iterator[None]:
     """Convert any exception of the enclosed block to DecisionFailedError.
 
-    With ``figures`` the block's time is measured as one cycle.
+    If ``figures`` is given, the duration of the block is recorded there as that of one decision.
     """
     began_s = time.monotonic()
     try:
@@ -60,12 +64,12 @@ class TermCore:
     ``_lock`` guards the core; ``_due`` is set when there may be something to decide.
 
     Args:
-        lead: the planner's leadership and its terms.
-        hold_s: how long the binding of a gang's first member is held for the last.
-        refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
+        lead: thread that renews the planner's lease and counts its terms.
+        hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
+        refused_s: seconds for which kube-scheduler may refuse a pod before its planned devices are released.
         options: options of the scheduler.
-        shard: the planner's part of the cluster.
-        system_namespaces: namespaces in which system priorities count.
+        shard: the part of the cluster for which the planner decides.
+        system_namespaces: namespaces whose pods may have a system priority.
     """
 
     def __init__(
@@ -120,10 +124,10 @@ class TermCore:
         return self._term != 0 and self.lead.term() == self._term
 
     def _follow_term(self) -> bool:
-        """Create a core for the current term once all objects are known, and delete one whose term has ended.
+        """Delete the core if its term has ended, and create one for a new term; return True if a core was deleted.
 
-        Returns True if a core was deleted. The mirrors may know less than another planner has written, so they list
-        again first.
+        Before a core is created, the mirrors list all pods again, because they may not have received the last writes of
+        the previous leader yet.
         """
         term = self.lead.term()
         ended = self._core is not None and term != self._term
@@ -153,11 +157,11 @@ class TermCore:
         log.info("leads", nodes=nodes, pods=len(core.store.entries))
 
     def _recover(self, error: Exception) -> None:
-        """Delete the core after a failed decision, and set aside the pods on which it fails.
+        """Delete the core after a failed decision, and set aside the pods that cause the failure.
 
-        Everything that is planned can be read from the API server, so a new core may succeed where the old one failed.
-        If it fails as well, the pods without a node are searched, by bisection, for those without which it succeeds: 17
-        new cores for 100,000 pods. Writes for the old core end before the new one reads the pods.
+        A new core is built from the API server after REST_S seconds, when the writes of the old core have ended. It may
+        succeed, because the old core's state may have been wrong. If a new core fails as well, the unbound pods that
+        cause this are found by bisection. This takes about 17 trial cores for each of them among 100,000 pods.
         """
         self.figures.count(PLANNER_FAILURES)
         with self._lock:
@@ -173,7 +177,7 @@ class TermCore:
             self._not_before = time.monotonic() + REST_S
 
     def _culprits(self) -> list[Pod]:
-        """Return pods without a node, each at fault by itself, without which decisions succeed; at most _CULPRITS_MAX."""
+        """Return the unbound pods that must be left out so that decisions succeed; at most _CULPRITS_MAX."""
         aside, found = set(self.mirrors.set_aside_pods), list[Pod]()
         pods = [pod for pod in self.mirrors.unbound_pods() if pod.metadata.uid not in aside]
         while len(found) < _CULPRITS_MAX and self._fails(aside):

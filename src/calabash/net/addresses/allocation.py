@@ -1,6 +1,7 @@
 """Allocation of free numbers, addresses and MACs.
 
-Each function returns the smallest value that is not in use, so that the same objects give the same result. No state is kept.
+No state is kept: each function gets the values in use and returns a free one, as a rule the smallest. So the result
+depends only on the existing objects.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ def free_number(taken: Iterable[int], most: int, what: str) -> int:
     """Return the smallest number in 1..``most`` that is not in ``taken``.
 
     Args:
-        what: the object that needs the number, for the message.
+        taken: the numbers in use.
+        most: the highest number allowed.
+        what: description of the object that needs the number, for the error message.
 
     Raises:
         CalabashError: NO_CAPACITY if all numbers are taken.
@@ -100,7 +103,12 @@ def check_host_address(address: Address, network: Network, subject: str) -> None
 
 
 def free_mac(vpc_number: int, taken: Container[str], ports: int) -> str:
-    """Return a MAC that is not in ``taken``, for a VPC that has ``ports`` ports so far.
+    """Return a free MAC for a new port of a VPC.
+
+    Args:
+        vpc_number: number of the VPC, which is part of the MAC.
+        taken: MACs of the VPC's ports.
+        ports: number of ports in the VPC, at which the search begins.
 
     Raises:
         CalabashError: NO_CAPACITY if all MACs of the VPC are taken.

@@ -1,9 +1,10 @@
 """Addresses and MACs that are computed from allocated numbers, for ports, routers and links between routers.
 
-MACs of ports begin with ``0a``, followed by the number of the VPC (16 bits) and of the port (24 bits). MACs of the platform's
-router ports begin with ``0e``, followed by their use (8 bits, ``MacUse``) and two numbers of 16 bits; users cannot set them.
-Transit addresses, which join routers of two VPCs, are IPv4 link-local addresses and addresses of a reserved IPv6 range. No VPC
-may use either range. Numbers are unique, so no two addresses are equal.
+MACs of ports begin with ``0a``, followed by the number of the VPC (16 bits) and of the port (24 bits). MACs of the
+platform's router ports begin with ``0e``, followed by their use (8 bits, ``MacUse``) and two numbers of 16 bits; users
+cannot set such MACs. Transit addresses are the addresses of two routers on the link that joins them. They are from the
+IPv4 link-local range and from a reserved IPv6 range, which no VPC may use. The numbers of objects are unique, so no two
+computed addresses are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HEALTH_CHECK_RANGE_MIN = 16  # a range with fewer addresses has no source addres
 
 
 class MacUse(IntEnum):
-    """Use of a MAC of the platform. The comment names the two numbers in the MAC."""
+    """Use of a MAC of the platform. The comment of each member names the objects whose numbers are in the MAC."""
 
     SUBNET = 1  # a router's port in a subnet: VPC, subnet
     UPLINK = 2  # a VPC's port at its uplink: VPC, uplink
@@ -40,7 +41,7 @@ def platform_mac(use: MacUse, vpc_number: int, number: int) -> str:
 
 
 def outside_mac(uplink_number: int, address: Address) -> str:
-    """Return the MAC of a floating address that the host of its port translates."""
+    """Return the MAC of a floating address that is translated on the host of its port instead of a gateway host."""
     return _mac(0x06 << 40 | uplink_number << 32 | int(address) & 0xFFFF_FFFF)
 
 
@@ -49,7 +50,7 @@ def peering_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inter
 
     Args:
         number: number of the peering, 1..4095.
-        side: 0 for the VPC subject name sorts first, 1 for the other.
+        side: 0 for the VPC whose name sorts first, 1 for the other VPC.
     """
     return _interfaces(number, side)
 
@@ -67,7 +68,7 @@ def endpoint_interfaces(number: int, side: int) -> tuple[IPv4Interface, IPv6Inte
 def health_check_address(network: Network, routers: tuple[Address, ...]) -> Address | None:
     """Return the source address of health checks in a subnet, or None if the range is too small.
 
-    It is the last host address of the range that is not a router's; ports do not get it.
+    It is the last host address of the range that no router has. Ports never get this address.
     """
     if network.num_addresses < HEALTH_CHECK_RANGE_MIN:
         return None

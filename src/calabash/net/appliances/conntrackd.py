@@ -1,7 +1,8 @@
 """Configuration of conntrackd: replicates translated connections to the kernel of the other replica.
 
-Connections therefore survive a failover. The replicas communicate through the VPC between their ports. OVN authenticates the
-sender by port security, and the messages contain only data of this VPC.
+Connections therefore survive a failover. The messages are sent through the VPC, from the port of one replica to that of
+the other. They need no encryption: OVN's port security prevents that another port forges the sender, and the messages
+contain only data of this VPC.
 """
 
 from __future__ import annotations

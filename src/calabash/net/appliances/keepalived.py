@@ -1,8 +1,8 @@
-"""Configuration of keepalived, which elects the active replica. It works without any other component of the platform.
+"""Configuration of keepalived, which elects the active replica without any other component of the platform.
 
-The replicas exchange VRRP advertisements (RFC 9568) by unicast, every ``ADVERT_S``. A replica that returns does not preempt
-the other one, which would interrupt traffic a second time. Outside addresses and the default route move together with the
-virtual address, so a replica without the addresses does not forward packets.
+The replicas exchange VRRP advertisements (RFC 9568) by unicast, every ``ADVERT_S`` seconds. A replica that becomes
+available again stays passive, because a change back would interrupt the traffic a second time. The outside addresses
+and the default route move together with the virtual address, so a passive replica does not forward packets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gateway_configuration(replica: NfvReplica) -> str:
 def balancer_configuration(replica: BalancerReplica, alive: str) -> str:
     """Return the configuration for a replica of a load balancer.
 
-    ``alive``: path of a script that exits with 0 while HAProxy runs.
+    ``alive`` is the path of a script that exits with 0 while HAProxy runs.
     """
     return _configuration(replica.member, (), (), tracked=(), alive=alive)
 

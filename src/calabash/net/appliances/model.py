@@ -20,9 +20,11 @@ class ApplianceInterface:
     """One network interface of a replica.
 
     Args:
-        port: its OVN port, the host's ``iface-id``.
-        addresses: fixed addresses with prefix lengths, in the format of ``ip``; without addresses that move.
-        routes: ranges with the next hop, reached by this interface.
+        device: name of the interface in the replica's namespace.
+        port: logical port of OVN to which the interface is bound (``iface-id`` on the host's switch).
+        addresses: fixed addresses with prefix lengths, such as ``10.0.1.5/24``; not the addresses that move between the
+            replicas.
+        routes: pairs of a destination range and its next hop, reached through this interface.
     """
 
     device: str
@@ -39,7 +41,7 @@ class PairMember:
 
     Args:
         name: the port of the replica, ``VPC/SUBNET/x-…``, which is also the name of the replica.
-        rank: 1 or 2.
+        rank: 1 or 2; distinguishes the two replicas.
         number: number of the VPC.
         own: address of the replica in the subnet.
         peer: address of the other replica.
@@ -62,7 +64,12 @@ class PairMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """Translation from ``outside`` to ``inside``: of one port (DNAT), or of all packets both ways (FIP, protocol ANY)."""
+    """Translation between an outside address and the address of a port in the VPC.
+
+    With protocol TCP or UDP (DNAT), connections to port number ``outside_number`` of the outside address go to port
+    number ``inside_number`` of the inside address. With protocol ANY (FIP, a floating address), all packets are
+    translated, in both directions, and the port numbers are 0.
+    """
 
     outside: IPv4Address
     inside: IPv4Address
@@ -76,15 +83,18 @@ class NfvReplica:
     """Replica of an NFV gateway.
 
     Args:
-        gateway: its name, ``VPC/GATEWAY``.
-        ranges: ranges of the VPC.
-        closed: ranges of the platform, which the VPC must not reach.
-        outside_port, outside_mac: OVN port and MAC in the segment of the uplink.
+        member: position in the pair, and the addresses inside the VPC.
+        gateway: name of the gateway, ``VPC/GATEWAY``.
+        ranges: address ranges of the VPC.
+        closed: address ranges of the platform, which the VPC must not reach.
+        outside_port, outside_mac: OVN port and MAC of the replica in the network of the uplink.
         address: outside address of the gateway.
-        outside_prefix: prefix length of the uplink.
-        outside_router: next hop at the uplink.
-        addresses: EIPs.
-        snat: True translates the source of outgoing packets without a FIP to ``address``.
+        outside_prefix: prefix length of the uplink's range.
+        outside_router: provider's router, the next hop to the outside.
+        addresses: further outside addresses (EIPs) of the VPC.
+        snat: if True, the source of outgoing packets is translated to ``address`` unless the port has a floating
+            address.
+        translations: NAT rules of the VPC.
     """
 
     member: PairMember
@@ -106,10 +116,12 @@ class BalancerReplica:
     """Replica of an L7 load balancer.
 
     Args:
-        balancer: its name, ``VPC/LB``.
-        number: port on which it listens at ``member.virtual``.
-        targets: backends: ``SUBNET.PORT``, address, port number.
-        certificate: name of the secret for TLS termination; "" for plain HTTP.
+        member: position in the pair, and the addresses inside the VPC.
+        balancer: name of the load balancer, ``VPC/LB``.
+        number: TCP port number on which it listens at ``member.virtual``.
+        targets: backends, each as ``SUBNET.PORT``, address and port number.
+        check: health check of the backends.
+        certificate: name of the certificate for TLS termination; "" for plain HTTP.
     """
 
     member: PairMember
@@ -129,12 +141,15 @@ class ApplianceProgram:
 
     Args:
         name: name of the executable.
-        file: its configuration in ``Appliance.files``; processes are identified by it.
-        arguments: arguments of the start.
-        check: arguments that check the configuration; () if the program has no such check.
-        reload: signal that reloads the configuration; "" if the program has to be restarted.
-        leaves: files that the program leaves when it is killed and that would prevent its start.
-        waits: True starts it only after packets pass at the ports of the replica, because it listens for the other replica.
+        file: name of its configuration file in ``Appliance.files``. Running processes of the program are found by this
+            file in their command lines.
+        arguments: arguments with which the program runs permanently.
+        check: arguments with which the program only checks the configuration; () if it has no such mode.
+        reload: signal that makes the program reload its configuration, such as "HUP"; "" if it must be restarted.
+        leaves: files that the program leaves when it is killed. They are deleted before its next start, which they
+            would prevent.
+        waits: the program is started only after packets pass at the replica's ports. keepalived would otherwise hear
+            no advertisements and make both replicas active.
     """
 
     name: str
@@ -151,13 +166,14 @@ class Appliance:
     """Namespace contents of one replica: interfaces, settings, files and programs.
 
     Args:
+        name: name of the replica.
         kind, item: kind and name of the gateway or load balancer.
-        virtual: the address that moves; the replica that has it is active.
-        settings: kernel settings of the namespace (``net/ipv4/ip_forward``).
-        files: text by file name; readable by root only.
-        ruleset: file that ``nft`` loads, or "".
-        scripts: files that are executable.
-        secrets: certificates that are needed beside the files, as ``NAME.pem``.
+        virtual: the address that moves between the replicas; the replica that has it is active.
+        settings: kernel settings of the namespace, by path below /proc/sys such as ``net/ipv4/ip_forward``.
+        files: contents of the files by file name; readable by root only.
+        ruleset: name of the file that ``nft`` loads; "" for none.
+        scripts: names of those files that are executable.
+        secrets: names of certificates; each is written beside the files as ``NAME.pem``.
     """
 
     name: str

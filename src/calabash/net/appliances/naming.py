@@ -1,4 +1,4 @@
-"""Names and MACs of replicas that OVN rows and hosts have in common."""
+"""Names and MACs of replicas. The rows of OVN and the interfaces on the hosts must use the same ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def is_pair(item: NetworkGateway | LoadBalancer) -> bool:
 
 
 def pair_ports(item: NetworkGateway | LoadBalancer) -> tuple[str, str, str]:
-    """Return the ports of the two replicas and the virtual port. Raises CalabashError if they are not allocated."""
+    """Return the names of the ports of the two replicas, and of the virtual port whose address moves between them.
+
+    Raises CalabashError if these ports were not created yet.
+    """
     if len(item.ports) != _PAIR_PORTS:
         raise CalabashError(f"{item.name} has {len(item.ports)} managed ports, not {_PAIR_PORTS}")
     first, second, virtual = item.ports

@@ -1,7 +1,7 @@
 """nftables ruleset of an NFV gateway replica, as text for ``nft -f``: one table, replaced atomically.
 
-It forwards only packets of the gateway's own VPC: from its ranges to the outside, and packets translated by a rule from the
-outside. The ruleset contains only addresses and numbers, no text of users.
+It forwards packets from the ranges of the gateway's own VPC to the outside, and packets from the outside that a NAT
+rule translates; all others are dropped. The ruleset contains only addresses and numbers, no text of users.
 """
 
 from __future__ import annotations

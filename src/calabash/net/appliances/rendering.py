@@ -1,4 +1,4 @@
-"""Appliance of a replica: interfaces, routes, kernel settings, configuration files and programs."""
+"""Rendering of a replica as an ``Appliance``: interfaces, routes, kernel settings, configuration files and programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build_appliance(replica: Replica, directory: str) -> Appliance:
     """Return the appliance of a replica.
 
     Args:
-        directory: absolute path of its files.
+        directory: absolute path of the directory that will contain the replica's files.
 
     Raises:
         CalabashError: the path of a health check is invalid.

@@ -31,7 +31,7 @@ T = TypeVar("T", Port, Subnet, Uplink, Vpc)
 
 
 def replicas(networks: NetworkObjects, closed: Sequence[IPv4Network] = ()) -> Iterator[Replica]:
-    """Yield the replicas of all VPCs, except those of objects with errors, which ``replicas_of`` raises.
+    """Yield the replicas of all VPCs. Skips objects for which ``replicas_of`` raises an error.
 
     Args:
         closed: ranges of the platform's own networks, which VPCs must not reach.
@@ -58,15 +58,21 @@ def replicas_of(
 
 
 def assign_hosts(replicas: Sequence[Replica], hosts: Sequence[str], number: int) -> dict[str, str]:
-    """Return the host of each replica of a pair, by replica name; {} without hosts.
+    """Return the host of each replica of a pair, by replica name; {} if there are no hosts.
 
-    With two or more hosts, the replicas are on different hosts. ``number`` spreads pairs over the hosts.
+    With two or more hosts, the replicas of a pair are on different hosts.
+
+    Args:
+        number: number of the pair from ``placement_number``, by which pairs are spread over the hosts.
     """
     return {one.member.name: hosts[(number + one.member.rank) % len(hosts)] for one in replicas} if hosts else {}
 
 
 def placement_number(item: str) -> int:
-    """Return a stable number for ``assign_hosts``. It depends on the name only, so changes of other objects move no pair."""
+    """Return a number for ``assign_hosts`` that depends only on the object's name.
+
+    So a change of other objects moves no pair to other hosts.
+    """
     return zlib.crc32(item.encode())
 
 

@@ -46,7 +46,7 @@ def describe(item: NetworkObject) -> str:
 
 
 def describe_redactable(item: NetworkObject) -> str:
-    """Return the kind and name of an object for messages, marked so that it can be redacted for users of another tenant."""
+    """Return the kind and name of an object for messages; the name is redacted for users who may not see the object."""
     return describe_kind(kind_of(item), mention(Mentioned.NETWORK, item.name))
 
 
@@ -62,7 +62,7 @@ def require_object(objects: VpcObjects, object_type: type[T], name: str, subject
     """Return an object of the VPC by its name.
 
     Args:
-        subject: the object that refers to it, for the message.
+        subject: description of the object that refers to it, for the error message.
 
     Raises:
         CalabashError: NOT_FOUND.

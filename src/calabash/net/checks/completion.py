@@ -42,11 +42,13 @@ POOL_KINDS = (NetworkKind.VPC, NetworkKind.UPLINK)  # kinds of objects that are 
 def complete_object(
     networks: NetworkObjects, item: NetworkObject, old: NetworkObject | None, *, platform: bool
 ) -> NetworkObject:
-    """Return ``item`` with all empty fields complete_object.
+    """Return ``item`` with all empty fields completed.
 
     Args:
-        old: its current version, None for a new object.
-        platform: permits reserved names.
+        networks: all existing objects.
+        item: the object as requested.
+        old: current version of the object; None for a new object.
+        platform: the object is created by the platform, so it may have a reserved name.
 
     Raises:
         CalabashError: the object is invalid, or a limit is reached.

@@ -103,7 +103,8 @@ def check_segment(networks: NetworkObjects, item: Uplink | DedicatedLine) -> Non
 def vpcs_limit(uplink: Uplink) -> int:
     """Return the number of VPCs that can use an uplink.
 
-    Each VPC needs one address of the range of the uplink; the provider's router has one.
+    Each VPC needs one address of the uplink's range, and the provider's router has one. The limit is also set by
+    ``vpcs_max`` of the uplink, or VPCS_PER_UPLINK_MAX if that is 0.
     """
     first, last = host_range(uplink.cidr)
     return min(uplink.vpcs_max or VPCS_PER_UPLINK_MAX, last - first)

@@ -1,6 +1,6 @@
-"""Limits on the number of objects of each kind, in a VPC, in the pool and within one object.
+"""Limits on the number of objects of each kind in a VPC and in the pool, and on the length of lists in one object.
 
-Every object costs memory and time on every host, so larger numbers are refused.
+Every object costs memory and time on every host, so objects beyond the limits are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Objects that the platform creates in a VPC together with an object of the user, and deletes with it.
+"""Managed objects: the platform creates them in a VPC together with an object of a user, and deletes them with it.
 
-They are ordinary ports and security groups: the default group of a VPC, and the ports and the group of the two replicas of an
-L7 load balancer or an NFV gateway.
+They are ordinary ports and security groups: the default group of a VPC, and the ports and the group of the two replicas
+of an L7 load balancer or an NFV gateway.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def virtual_port(item: LoadBalancer | NetworkGateway, subnet: str) -> str:
 
 
 def managed_objects(networks: NetworkObjects, item: NetworkObject) -> tuple[NetworkObject, ...]:
-    """Return the objects to create together with a new object, in order."""
+    """Return the managed objects of a new object, in the order in which they must be created."""
     match item:
         case Vpc():
             return (default_group(item.name),)

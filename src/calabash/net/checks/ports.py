@@ -76,8 +76,10 @@ class AddressHolders:
     """Addresses in use in the subnets of a VPC: by ports, routers, health checks, endpoints and load balancers.
 
     Args:
-        requester: name of the object that needs an address, or ""; ``holder`` and ``check`` ignore its own addresses.
-        balancers: False ignores load balancers, which may share an address.
+        objects: the objects of the VPC.
+        requester: name of the object that needs an address; "" for none. ``holder`` and ``check`` do not count its own
+            addresses as taken.
+        balancers: if False, addresses of load balancers do not count as taken, because load balancers may share one.
     """
 
     def __init__(self, objects: VpcObjects, requester: str, *, balancers: bool = True) -> None:
@@ -99,7 +101,7 @@ class AddressHolders:
         return number in self._ports or number in self._others
 
     def holder(self, address: Address) -> str:
-        """Return the holder of the address as text, or "" if it is free or belongs to ``requester``."""
+        """Return a description of the object that has the address; "" if it is free or belongs to the requester."""
         number = int(address)
         port = self._ports.get(number, "")
         if port and port != self._requester:

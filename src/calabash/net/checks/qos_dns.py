@@ -17,7 +17,9 @@ PORT_NAME_LABELS = 4  # number of labels of PORT.SUBNET.VPC.internal
 
 
 def check_record(networks: NetworkObjects, item: DnsRecord, _old: DnsRecord | None) -> DnsRecord:
-    """Check a DNS record: host name, addresses, and records of the same host. Returns the host name in lower case.
+    """Check the host name and addresses of a DNS record, and that no other record of the VPC has this host name.
+
+    Returns the record with the host name in lower case.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.

@@ -1,6 +1,7 @@
-"""Checks that no two ranges that a VPC reaches overlap: its own ranges, peers, dedicated lines and its uplink.
+"""Checks that the address ranges which a VPC reaches do not overlap.
 
-If two of them overlapped, an address would have two destinations.
+These are its own ranges and those of its peers, its dedicated lines and its uplink. If two of them overlapped, the
+router could not tell for which one a packet is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def line_ranges(line: DedicatedLine) -> tuple[Network, ...]:
 
 
 def destinations(networks: NetworkObjects, vpc: str, *, without: str = "") -> Iterator[Destination]:
-    """Yield the destinations that a VPC reaches, except by the line, gateway or peering named ``without``."""
+    """Yield the destinations that a VPC reaches, without those of the line, gateway or peering named ``without``."""
     objects = networks.of_vpc(vpc)
     for line in objects.all(DedicatedLine).values():
         if line.name != without:

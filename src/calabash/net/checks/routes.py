@@ -73,7 +73,8 @@ def check_peering(networks: NetworkObjects, item: Peering, old: Peering | None) 
 def _check_peer_ranges(item: Peering, own: Vpc, other: Vpc) -> None:
     """Raise CalabashError if the two VPCs overlap, or a route is outside of the peer's ranges.
 
-    Called only if the peer has requested the peering too or belongs to the same tenant: the messages contain its ranges.
+    The messages contain the peer's ranges. So this is called only if the peer has requested the peering too, or belongs
+    to the same tenant.
     """
     if shared := first_overlap(own.cidrs, other.cidrs):
         raise conflict_error(
@@ -130,7 +131,7 @@ def _check_next_hops_remain(objects: VpcObjects, item: DedicatedLine, old: Dedic
 
 
 def check_route(networks: NetworkObjects, item: NetworkRoute, _old: NetworkRoute | None) -> NetworkRoute:
-    """Check a route: IP versions, next hop, and routes for the same packets.
+    """Check the IP versions and next hop of a route, and that no other route or gateway matches the same packets.
 
     Raises:
         CalabashError: the object is invalid or conflicts with another one.

@@ -63,7 +63,7 @@ def _segment(into: Rendering, item: Uplink | DedicatedLine, physical: str, vlan:
 
 
 def gateway_of(into: Rendering, name: str) -> NetworkGateway | None:
-    """Return the gateway of the VPC of an object's name, or None."""
+    """Return the gateway of the VPC to which the object with this name belongs; None if the VPC has none."""
     return next(iter(into.objects(name).all(NetworkGateway).values()), None)
 
 
@@ -88,7 +88,7 @@ def render_gateway(into: Rendering, item: NetworkGateway, vpc: dict[str, Any]) -
 
 
 def gateway_eip(into: Rendering, item: NetworkGateway) -> str:
-    """Return the resource name of the address of a gateway. Kube-OVN finds the address of a router by this name."""
+    """Return the name of the resource for a gateway's outside address. Kube-OVN prescribes it for kind ovn."""
     if item.kind is GatewayKind.OVN:
         return f"{into.space(item.name)}-{uplink_subnet(item.uplink)}"
     return f"{into.name(item.name)}.own"

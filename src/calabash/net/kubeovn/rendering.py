@@ -1,9 +1,10 @@
 """Rendering of a store of networks as custom resources of Kube-OVN.
 
-Every object is rendered as resources, as a part of another resource, or as an ``Unsupported`` with the reason; a partly
-supported object has both. Ports are pods in the namespace of the VPC. The annotations of these pods are in a ConfigMap
-``calabash-ports`` in that namespace (continued in ``calabash-ports-2`` and so on, because a ConfigMap is limited to 1 MiB), by
-port name.
+Every object is rendered as resources, as a part of another resource, or as an ``Unsupported`` with the reason. A partly
+supported object has resources and an ``Unsupported``. With Kube-OVN a port is the network interface of a pod, and its
+settings are annotations of this pod. The annotations for each port are therefore written to a ConfigMap
+``calabash-ports`` in the VPC's namespace, to be copied to the pods. A ConfigMap is limited to
+1 MiB, so it is continued in ``calabash-ports-2`` and so on.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class KubeOvnRendering:
     """Result of a rendering.
 
     Args:
-        resources: in an order in which they can be applied.
+        resources: the resources, in an order in which they can be applied.
         unsupported: objects, or properties of objects, that Kube-OVN does not support.
-        pods: annotations of pods, by port name.
-        parts: for objects without a resource of their own, the resource that contains them.
+        pods: annotations of the pod of each port, by port name.
+        parts: for each object without a resource of its own, a text that names the resource which contains it.
     """
 
     resources: tuple[KubeOvnResource, ...]

@@ -1,7 +1,8 @@
 """Custom resources of Kube-OVN, the rendering under construction, unsupported properties, and unique resource names.
 
-Resources of Kube-OVN are cluster-scoped, and OVN does not distinguish dashes and dots in their names. An object of a VPC is
-therefore named ``cbNUMBER-LABEL`` by the number of the VPC. Joined names would collide: ``red/a-b`` and ``red-a/b``.
+Resources of Kube-OVN are cluster-scoped, and OVN does not distinguish dashes and dots in their names. If names of VPC
+and object were joined by a dash, ``red/a-b`` and ``red-a/b`` would get the same name. The resource of an object is
+therefore named ``cbNUMBER-LABEL``, with the number of the VPC.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ class KubeOvnResource:
     """A Kubernetes resource.
 
     Args:
-        of: name of the object from which it was rendered.
-        namespace: empty for a cluster-scoped resource.
+        spec: contents of ``spec``, or of ``data`` for a ConfigMap.
+        of: name of the network object from which the resource was rendered.
+        api: value of ``apiVersion``.
+        namespace: namespace of the resource; "" if it is cluster-scoped.
     """
 
     kind: str
@@ -47,7 +50,10 @@ class KubeOvnResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Unsupported:
-    """Object, or property of an object, that Kube-OVN does not support. ``whole``: nothing of the object was rendered."""
+    """Object, or property of an object, that Kube-OVN does not support.
+
+    With ``whole``, the object was not rendered at all; otherwise only a property of it is missing.
+    """
 
     kind: NetworkKind
     name: str
@@ -60,9 +66,10 @@ class Rendering:
     """Rendering under construction.
 
     Args:
-        interfaces: network interface of the hosts by ``physical`` name of uplinks; a missing name is used as the interface.
-        pods: annotations of the pods that are ports, by port name.
-        parts: resources that contain objects without a resource of their own.
+        networks: all objects to be rendered.
+        interfaces: network interface of the hosts, by ``physical`` name of uplinks and lines. A name that is missing
+            here is itself the name of the interface.
+        resources, unsupported, pods, parts: results so far; see ``KubeOvnRendering``.
     """
 
     networks: NetworkObjects
@@ -86,15 +93,15 @@ class Rendering:
         self.parts[kind_of(item), item.name] = of
 
     def vpc(self, name: str) -> Vpc:
-        """Return the VPC of an object's name. Raises KeyError if it does not exist; a store always contains it."""
+        """Return the VPC to which the object with this name belongs. Raises KeyError if it does not exist."""
         return self.networks.of_vpc(vpc_of(name)).all(Vpc)[vpc_of(name)]
 
     def objects(self, name: str) -> VpcObjects:
-        """Return the objects of the VPC of an object's name."""
+        """Return the objects of the VPC to which the object with this name belongs."""
         return self.networks.of_vpc(vpc_of(name))
 
     def space(self, name: str) -> str:
-        """Return the name of the Vpc resource and namespace for an object's name: ``cbNUMBER``."""
+        """Return ``cbNUMBER``, the name of the Vpc resource and of the namespace to which an object belongs."""
         return f"cb{self.vpc(name).number}"
 
     def name(self, path: str) -> str:

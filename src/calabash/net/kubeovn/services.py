@@ -11,7 +11,7 @@ from calabash.net.kubeovn.resources import Rendering, by_version, join_versions
 
 
 def render_balancer(into: Rendering, item: LoadBalancer) -> None:
-    """Render a load balancer as a SwitchLBRule in the namespace of the VPC, by which Kube-OVN finds the VPC."""
+    """Render a load balancer as a SwitchLBRule. Its ``namespace`` tells Kube-OVN to which VPC it belongs."""
     objects = into.objects(item.name)
     numbers = {backend.number for backend in item.backends}
     ports = objects.all(Port)
@@ -45,7 +45,10 @@ def render_balancer(into: Rendering, item: LoadBalancer) -> None:
 
 
 def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
-    """Render a peering as part of the Vpc, with routes to the peer. Renders nothing while only one side has requested it."""
+    """Render a peering as part of the Vpc, with routes to the peer.
+
+    Adds nothing to ``vpc``, the spec of the Vpc, while only one side has requested the peering.
+    """
     own, other = item.name.split("/")
     back = into.networks.find(Peering, f"{other}/{own}")
     if back is None:
@@ -64,7 +67,7 @@ def render_peering(into: Rendering, item: Peering, vpc: dict[str, Any]) -> None:
 
 
 def render_route(into: Rendering, item: NetworkRoute, vpc: dict[str, Any]) -> None:
-    """Render a route as a static route, or with a source as a policy route, of the Vpc."""
+    """Add a route to ``vpc``, the spec of the Vpc: a policy route if the route has a source, else a static route."""
     ip = f"ip{item.prefix.version}"
     into.part(item, f"Vpc {into.space(item.name)}")
     if item.source is None:

@@ -90,7 +90,7 @@ def _rates(policy: QosPolicy) -> dict[str, str]:
 
 
 def render_qos(into: Rendering, item: QosPolicy) -> None:
-    """Record a QoS policy as part of annotations of pods, and rates that are not whole Mbit/s as unsupported."""
+    """Record that a QoS policy is part of the pods' annotations. Rates that are not whole Mbit/s are unsupported."""
     into.part(item, "annotations of pods")
     for what, rate in (("egress", item.egress_bits_per_s), ("ingress", item.ingress_bits_per_s)):
         if rate % MEGABIT:

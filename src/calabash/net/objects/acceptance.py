@@ -1,6 +1,8 @@
-"""Acceptance of objects that need two VPCs: a peering, requested by both, and an endpoint of an offered load balancer.
+"""Acceptance of objects that connect two VPCs: peerings and service endpoints.
 
-An object that is not accepted has no effect, is not visible to the other VPC, and is deleted with the object that it refers to.
+A peering is accepted once both VPCs have requested it. An endpoint is accepted if its load balancer is offered to its
+VPC. An object that is not accepted has no effect and is not visible to the other VPC. It is deleted together with the
+object to which it refers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Load balancer backends: names, the condition that summarises their health, and the text form of closed backends.
 
-A closed backend is a pair of port name and TCP or UDP number whose program has stopped listening while its port exists.
+A backend is *closed* if its program has stopped listening while the port of the network still exists. It is represented
+by the port's name and the TCP or UDP port number.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def backends_condition(healthy_by_name: Mapping[str, bool]) -> tuple[bool | None
     """Return the condition of a load balancer: whether it has a healthy backend, a reason code, and a text with counts.
 
     Args:
-        healthy_by_name: True for each healthy backend, by name. If empty, the load balancer is taken as working.
+        healthy_by_name: True for each healthy backend, by name. If it is empty, no health is known and the load
+            balancer counts as working.
     """
     if not healthy_by_name:
         return True, "active", ""

@@ -1,7 +1,8 @@
 """Immutable collections of network objects: ``VpcObjects`` of one VPC, ``NetworkObjects`` of all VPCs.
 
-A change returns a new collection that shares all unchanged parts: it copies the objects of one kind in one VPC. The collections
-only read and replace objects; ``Networks`` (``calabash.net.store.networks``) checks changes.
+A change returns a new collection. It copies only the mapping of the objects of one kind in one VPC; all other mappings
+are shared with the old collection. The collections do not check changes; ``Networks``
+(``calabash.net.store.networks``) does.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class VpcObjects:
 
     Args:
         kinds: objects by kind and by full name; a kind without objects is absent.
-        addresses: port name by address as an integer (below 2^32 IPv4, others IPv6).
-        macs: port name by MAC.
+        addresses: name of the port that has an address. The key is the address as an integer: IPv4 below 2^32, else
+            IPv6.
+        macs: name of the port that has a MAC.
     """
 
     kinds: Mapping[NetworkKind, Mapping[str, NetworkObject]] = field(default_factory=dict)
@@ -131,7 +133,10 @@ class NetworkObjects:
         return self.of_vpc(SHARED if kind is NetworkKind.UPLINK else vpc_of(name))
 
     def replaced(self, kind: NetworkKind, name: str, item: NetworkObject | None) -> Self:
-        """Return a collection in which one object is replaced or removed, as by ``VpcObjects.replaced``. Keeps the revision."""
+        """Return a collection in which the object ``name`` is ``item``, or is removed if ``item`` is None.
+
+        The revision is not changed.
+        """
         vpc = SHARED if kind is NetworkKind.UPLINK else vpc_of(name)
         objects = self.of_vpc(vpc).replaced(kind, name, item)
         vpcs = dict(self.vpcs)
@@ -149,7 +154,7 @@ def _index(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
 def _unindex(port: Port, addresses: dict[int, str], macs: dict[str, str]) -> None:
     """Remove the port from the indexes, except addresses and MACs that another port has taken over.
 
-    A follower of the store may receive changes in any order.
+    A copy of the store in another process may receive changes in any order, so another port may have been added first.
     """
     for address in port.addresses:
         if addresses.get(int(address)) == port.name:

@@ -1,7 +1,8 @@
 """Parser of YAML manifests of network objects.
 
-Accepts the subset of YAML that corresponds to JSON, and comments: no anchors, no tags, no duplicate keys. Only ``true``,
-``false``, ``null`` and decimal numbers are not text, so ``on`` stays text and a MAC is not read as a number of base 60.
+Accepts the subset of YAML that corresponds to JSON, and comments. Anchors, tags and duplicate keys are errors. Every
+plain word is text, except ``true``, ``false``, ``null`` and decimal numbers. So ``on`` is not read as a boolean, and a
+MAC is not read as a number of base 60.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _IGNORED_FIELDS = frozenset({"apiVersion", "tenant", "generation", "status"})  #
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkManifest:
-    """One object of a file. ``place`` names its document for messages."""
+    """One object of a file. ``place`` is its position in the file for messages, such as "net.yaml: document 2"."""
 
     place: str
     kind: str

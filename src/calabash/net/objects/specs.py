@@ -28,7 +28,7 @@ _ADDRESSES: dict[Any, Any] = {Address: parse_address, Network: parse_network}
 
 
 def parse_kind(word: object) -> NetworkKind:
-    """Return the kind with that word. Raises CalabashError if there is none."""
+    """Return the kind that a word such as "subnet" names. Raises CalabashError if there is no such kind."""
     try:
         return NetworkKind(str(word))
     except ValueError:

@@ -1,9 +1,11 @@
 """Apply manifests: order the objects to put and to remove, carry them out on a store, and describe the changes.
 
-Objects are put in the order in which kinds depend on each other. An object that cannot be put yet is tried again after the
-others, up to PASSES_MAX times; removals work the same way in reverse order. The store is an immutable value: if one object is
-refused, nothing has changed. Security groups are created and emptied without rules first, because rules of two groups may refer
-to each other.
+To *put* an object means to create or update it. Objects are put in the order in which their kinds depend on each other,
+and removed in the reverse order. An object that cannot be put or removed yet is tried again after the others, up to
+PASSES_MAX times. The store is an immutable value, so nothing has changed if an object is refused in the end.
+
+Rules of two security groups may refer to each other. New groups are therefore created without their rules first, and
+groups to be removed are emptied first.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ class DesiredObject:
     """Desired state of an object in a file.
 
     Args:
-        place: its document, for messages.
-        early: True for a security group that is put without its rules first.
+        place: position of the object in the file, for messages.
+        item: the object as the file describes it.
+        early: the object is a security group without its rules, which is put before all groups with rules.
     """
 
     place: str
@@ -61,7 +64,7 @@ class DesiredObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkChange:
-    """Change of one object: its state before and after, None if it does not exist."""
+    """Change of one object. ``before`` is None for a created object, and ``after`` is None for a removed one."""
 
     kind: NetworkKind
     name: str
@@ -107,7 +110,10 @@ def apply_objects(
 
 
 def changes_between(before: Networks, after: Networks, wanted: Iterable[DesiredObject]) -> list[NetworkChange]:
-    """Return the changes in the order in which they are made, including wanted objects that are unchanged."""
+    """Return the changes from ``before`` to ``after`` in the order in which they are made.
+
+    Wanted objects that are unchanged are included, so that a user sees each object of the file.
+    """
     changed, removed = after.changes_since(before)
     named = {(kind_of(item), item.name) for item in changed} | {(kind_of(one.item), one.item.name) for one in wanted}
     keys = [
@@ -168,7 +174,7 @@ def _groups_without_rules(networks: Networks, wanted: Iterable[DesiredObject]) -
 def _put(
     networks: Networks, wanted: Sequence[DesiredObject], *, platform: bool
 ) -> tuple[Networks, list[DesiredObject], CalabashError | None]:
-    """Return the store, the objects that could not be put, and the error of the first of them."""
+    """Put all objects that can be put now; return the new store, the remaining objects, and the first error or None."""
     left: list[DesiredObject] = []
     first: CalabashError | None = None
     ordered = [one for one in wanted if not getattr(one.item, "virtual_parents", ())]

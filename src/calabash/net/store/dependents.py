@@ -112,9 +112,9 @@ def managed_by(objects: VpcObjects, item: NetworkObject) -> tuple[NetworkObject,
 
 
 def orphans(networks: NetworkObjects, item: NetworkObject) -> Iterator[NetworkObject]:
-    """Yield the requests of other VPCs that refer to ``item`` and are not accepted.
+    """Yield the peerings and endpoints of other VPCs that refer to ``item`` but were not accepted.
 
-    They are deleted with ``item``, so that a later object of the same name does not accept them.
+    They are deleted with ``item``. Otherwise a later object of the same name might accept them unintentionally.
     """
     match item:
         case Vpc():

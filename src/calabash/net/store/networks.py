@@ -1,8 +1,9 @@
 """Store of all network objects as one immutable value that checks every change.
 
-``put`` creates or updates an object and allocates what it leaves empty; ``remove`` deletes one. Both return a new store and
-leave the old one unchanged; an invalid change raises CalabashError. An object that is in use cannot be removed. Stores share
-all unchanged parts, so a snapshot costs nothing.
+``put`` creates or updates an object, and allocates the numbers and addresses that the request leaves empty; ``remove``
+deletes an object. Both return a new store and leave the old one unchanged. An invalid change raises CalabashError. An
+object that other objects use cannot be removed. Old and new store share all unchanged mappings, so keeping an old store
+as a snapshot costs little.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Writes of the planner to the API server, one method for each kind of write.
 
-Every write names the pod by its UID, and the release of a pod also by its version, so that two planners, or a planner
-and its own earlier calls, never overwrite each other: the later write is refused.
+Every write carries the UID of the pod, so it never changes a later pod of the same name. The release of a pod also
+carries the pod's resource version. If another planner, or an earlier call of this one, has changed the pod in between,
+the API server refuses the release instead of overwriting that change.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ _BIND_FAULTS_MAX = 4
 
 
 class LeadsNoLonger(CalabashError):  # noqa: N818 - what is the case, not what went wrong
-    """A write was not made, because this planner does not lead any more."""
+    """Raised instead of writing if this planner is not the leader any more."""
 
     def __init__(self) -> None:
         super().__init__("this planner does not lead; another answers", reason=Reason.CONFLICT)
 
 
 class ApiWrites:
-    """Writes of the planner.
+    """Writes of the planner to the API server.
 
     Args:
-        nominates: nominate pods before they are released: kube-scheduler then tries the planned node alone first.
-        nominates_claims: the same for pods that name claims.
-        bind_s: time limit of a binding in seconds; every other write names the version that it changes, so it may come
-            late.
-        may_write: called before every write; if it returns False, LeadsNoLonger is raised instead.
+        nominates: write the planned node to ``status.nominatedNodeName`` of a pod before the pod is released.
+            kube-scheduler then checks this node first, and the other nodes only if it does not fit.
+        nominates_claims: nominate pods that name resource claims, even if ``nominates`` is False.
+        bind_s: time limit of a binding in seconds. A binding must not arrive after another planner has begun to lead.
+        may_write: called before every write; if it returns False, LeadsNoLonger is raised and nothing is written.
     """
 
     def __init__(
@@ -61,23 +62,24 @@ class ApiWrites:
         self._may_write = may_write
 
     def is_to_be_nominated(self, pod: Pod | None) -> bool:
-        """Return True if the pod's node is to be written to its status."""
+        """Return True if the planned node is to be written to the pod's status; ``pod`` is None if it is unknown."""
         return self.nominates or (self.nominates_claims and pod is not None and bool(pod.spec.resource_claims))
 
     def nominate(self, pod: PodName, node: str) -> Pod:
-        """Write the nominated node to the pod's status."""
+        """Write the nominated node to the pod's status, and return the changed pod."""
         body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}}
         return self._checked_client().patch(POD, pod.name, pod.namespace, body=body, subresource="status")
 
     def release(self, pod: PodName, plan: PodPlan, seen: Pod | None, *, nodes: Sequence[str] = ()) -> Pod:
-        """Nominate the node, then write the plan and remove our gate, unless the pod was changed in between.
+        """Let a planned pod be scheduled: nominate the node, then write the plan and remove the planner's gate.
 
         Args:
-            nodes: restrict the pod to these instead of writing the plan, because another scheduler chooses its node.
-            seen: the pod as last seen; None reads it.
+            seen: the pod as last seen; None: it is read from the API server.
+            nodes: candidate nodes. If there are any, the pod's affinity is restricted to them and no plan is written,
+                because another scheduler chooses the node.
 
         Raises:
-            CalabashError: NOT_FOUND if the pod is gone, CONFLICT if it has changed.
+            CalabashError: NOT_FOUND if the pod is deleted, CONFLICT if it was changed after ``seen``.
         """
         if seen is None or seen.metadata.uid != pod.uid:
             seen = self._client.get(POD, pod.name, pod.namespace)
@@ -99,7 +101,7 @@ class ApiWrites:
         return self._checked_client().patch(POD, pod.name, pod.namespace, body={"metadata": meta, "spec": spec})
 
     def ungate(self, pod: PodName) -> None:
-        """Remove our gate from a pod that has no plan. Raises NOT_FOUND if the pod is gone."""
+        """Remove the planner's scheduling gate from a pod that has no plan. Raises NOT_FOUND if the pod is deleted."""
         seen = self._client.get(POD, pod.name, pod.namespace)
         if seen is None or seen.metadata.uid != pod.uid:
             raise CalabashError(f"pod {pod.text} is gone", reason=Reason.NOT_FOUND)
@@ -110,16 +112,16 @@ class ApiWrites:
             self._checked_client().patch(POD, pod.name, pod.namespace, body=body)
 
     def write_plan(self, pod: PodName, plan: PodPlan) -> None:
-        """Write the plan of a bound pod."""
+        """Write the plan to the annotation of a pod that is bound already."""
         meta = {"uid": pod.uid, "annotations": {PLAN: write_plan(plan)}}
         self._checked_client().patch(POD, pod.name, pod.namespace, body={"metadata": meta})
 
     def bind(self, pod: PodName, node: str, plan: PodPlan | None = None) -> None:
-        """Write the node and the plan of a pod in one call: a bound pod has the plan of the planner that bound it.
+        """Bind a pod to its node and write its plan in the same call, so that no pod is bound without its plan.
 
-        A binding that was made although its answer was lost must not be taken for a failed one. So the call is repeated
-        for as long as no answer comes, which is no longer than the planner leads, and a few times after an answer that
-        leaves the result open.
+        The API server may make a binding although its answer is lost, and such a binding must not be taken for a failed
+        one. Without an answer the call is therefore repeated until this planner ceases to lead. After an answer that
+        leaves the result open (5xx), it is repeated a few times. ``plan`` is None for a pod without devices.
         """
         annotations = {PLAN: write_plan(plan)} if plan is not None else {}
         faults = 0
@@ -142,7 +144,7 @@ class ApiWrites:
             return
 
     def _is_bound(self, pod: PodName, node: str, annotations: Mapping[str, str]) -> bool:
-        """Return True if the pod has this node and this plan: an earlier call succeeded, and its answer was lost."""
+        """Return True if the pod has this node and this plan, because an earlier call succeeded without an answer."""
         while True:
             try:
                 now = self._client.get(POD, pod.name, pod.namespace)
@@ -155,18 +157,21 @@ class ApiWrites:
             return there and now is not None and annotations.items() <= now.metadata.annotations.items()
 
     def evict(self, pod: PodName, *, grace_max_s: int | None = None) -> tuple[EvictedAs, str]:
-        """Request the pod's eviction, with its own grace period or ``grace_max_s`` if that is shorter."""
+        """Request the pod's eviction; return the result and the API server's message.
+
+        The grace period is the pod's own, but at most ``grace_max_s`` seconds (None: no maximum).
+        """
         grace_s = self._grace_s(pod, grace_max_s)
         answer = self._checked_client().evict(pod.namespace, pod.name, pod.uid, grace_s=grace_s)
         return answer.as_, answer.message
 
     def delete(self, pod: PodName, *, grace_max_s: int | None = None) -> None:
-        """Delete the pod regardless of disruption budgets."""
+        """Delete the pod regardless of disruption budgets; ``grace_max_s`` is the longest grace period in seconds."""
         grace_s = self._grace_s(pod, grace_max_s)
         self._checked_client().delete(POD, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s)
 
     def _grace_s(self, pod: PodName, grace_max_s: int | None) -> int | None:
-        """Return the grace period to request in seconds; None: the pod's own, which may have begun already."""
+        """Return the grace period to request in seconds; None requests the pod's own grace period."""
         if grace_max_s is None:
             return None
         seen = self._client.get(POD, pod.name, pod.namespace)
@@ -181,9 +186,10 @@ class ApiWrites:
         self._event(pod, reason, message[:_TEXT_MAX], stamp(), warning=True)
 
     def report(self, report: Report) -> None:
-        """Write a condition that says why the pod waits, and one event, which is counted when it is repeated.
+        """Write a condition that says why the pod waits, and an event with the same text.
 
-        If the API server refuses the condition, the event says so.
+        A repeated report increases the count of the existing event. If the API server refuses the condition, the text
+        of the event says so.
         """
         pod, waits = report.pod, report.reason is not None
         reason = camel(report.reason) if report.reason is not None else "Planned"

@@ -10,9 +10,10 @@ Theory of operation. Every answer of the API server ends an attempt in one of fi
 | 5xx for the pods of one namespace | repeat with growing pauses, then give up as after a refusal |
 | 429, 503, no answer, or 5xx for several namespaces | repeat without limit; all writes pause (Retry-After) |
 
-A pause concerns one pod, and namespaces take turns (``write_queue``), so a pod whose writes fail delays no other. A
-write that is no longer wanted when its turn comes is not made. Reports have a thread and a queue of their own, and only
-the last of each pod is written.
+Apart from the last case, a pause holds back the writes of one pod only, and namespaces are served in turn
+(``write_queue``). So a pod whose writes fail delays no other pod. Before each attempt the core is asked whether the
+action is still wanted; if not, it is dropped. Reports have a thread and a queue of their own, and only the last report
+of each pod is written.
 """
 
 from __future__ import annotations
@@ -54,28 +55,28 @@ _PATIENCE = frozenset((0, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVA
 
 
 class Outcomes(Protocol):
-    """Decides which writes are wanted, and gets their results. Safe for threads."""
+    """Receiver of the results of writes; it also decides which actions are still wanted. Safe for threads."""
 
     def last_seen(self, pod: PodName) -> Pod | None:
         """Return the pod as last seen; None if it is unknown."""
         ...
 
     def is_wanted(self, action: Action) -> bool:
-        """Return True if the action is still to be carried out."""
+        """Return True if the action still matches the pod's state, so it is to be carried out."""
         ...
 
     def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None: ...
 
     def pod_deleted(self, pod: PodName) -> None:
-        """Handle that the API server knows no such pod any more."""
+        """Handle a write that failed because the API server has no pod with this name and UID."""
         ...
 
     def eviction_refused(self, uid: str, message: str) -> None:
-        """Handle that a disruption budget, or the API server, refused the pod's eviction."""
+        """Handle that the pod was not evicted, because a disruption budget or the API server refused it."""
         ...
 
     def write_refused(self, action: Action, message: str) -> None:
-        """Handle that the API server refuses the write while the pod is as it is."""
+        """Handle that the API server refused the write, and would refuse it again until the pod is changed."""
         ...
 
 
@@ -83,7 +84,7 @@ class Executor:
     """Threads that carry out actions; see the module's description.
 
     Args:
-        workers: number of threads; each has at most one call open. One namespace has at most half of them.
+        workers: number of threads; each has at most one open call. Writes for one namespace use at most half of them.
     """
 
     def __init__(self, writes: ApiWrites, outcomes: Outcomes, *, workers: int = 16) -> None:
@@ -102,7 +103,7 @@ class Executor:
             thread.start()
 
     def stop(self) -> None:
-        """Stop after the writes in progress; the others are dropped."""
+        """Stop once the writes in progress are done. Writes that have not begun are dropped."""
         self._stopping.set()
         self._actions.wake()
         self._reports.wake()
@@ -123,9 +124,10 @@ class Executor:
         self._reports.resume()
 
     def writes_for(self, node: str) -> bool:
-        """Return True if a plan for the node may be being written.
+        """Return True if a plan for the node may be in the course of being written.
 
-        A write that begins later is first checked for whether it is still wanted.
+        A planner asks this before it hands the node over. Writes that begin later need no check here, because
+        each is first checked for whether it is still wanted.
         """
         with self._counting:
             return self._written_to[node] > 0
@@ -174,7 +176,7 @@ class Executor:
             self._actions.retry(write, pause_s)
 
     def _pause_s(self, waiting: _ThreadQueue[Any], write: AttemptedWrite[Any], error: CalabashError) -> float | None:
-        """Return how long this write waits for its next attempt, in seconds; None: it is given up."""
+        """Count a failed attempt; return the pause before the next one in seconds, or None if the write is given up."""
         status = status_of(error)
         if error.reason is Reason.NOT_FOUND or is_final(error):
             waiting.answered()
@@ -223,7 +225,11 @@ class Executor:
                     self._writes.evict(pod)
 
     def _evict(self, action: EvictPod) -> None:
-        """Evict a pod. If its devices are borrowed and being reclaimed, it is deleted regardless of its budgets."""
+        """Evict a pod.
+
+        If a disruption budget refuses, and the pod's devices are borrowed and reclaimed (``action.owed``), the pod is
+        deleted instead, because deletion is not subject to budgets.
+        """
         pod = action.pod
         try:
             as_, message = self._writes.evict(pod, grace_max_s=action.grace_max_s)
@@ -268,7 +274,7 @@ A = TypeVar("A", bound=PodWrite)
 
 
 class _ThreadQueue(Generic[A]):
-    """A backlog that threads wait for, and the patience that the API server asks for."""
+    """A ``WriteQueue`` on which threads can block, and which pauses while the API server is overloaded."""
 
     def __init__(self, share_max: int, stopping: threading.Event) -> None:
         self._queue = WriteQueue[A](share_max)
@@ -287,7 +293,7 @@ class _ThreadQueue(Generic[A]):
             self._changed.notify()
 
     def take(self) -> AttemptedWrite[A] | None:
-        """Wait for a write to make; None at the end."""
+        """Block until a write may be made and return it; None once the executor stops."""
         with self._changed:
             while not self._stopping.is_set():
                 now_s = time.monotonic()
@@ -308,31 +314,34 @@ class _ThreadQueue(Generic[A]):
             self._changed.notify()
 
     def wake(self) -> None:
-        """Have all threads look again."""
+        """Wake all threads that wait in ``take``, so that they see that the executor stops."""
         with self._changed:
             self._changed.notify_all()
 
     def resume(self) -> None:
-        """The API server answers again: end the pause."""
+        """End the pause of all writes, because the API server answers again."""
         with self._changed:
             self._overloads = 0
             self._queue.pause(0.0)
             self._changed.notify_all()
 
     def answered(self) -> None:
-        """The API server has answered a write."""
+        """Reset the counts of overloads and faults, because the API server has answered a write."""
         with self._changed:
             self._overloads = 0
             self._faulty.clear()
 
     def failed(self, namespace: str) -> bool:
-        """Note a fault of the API server; True if it is not a matter of one namespace alone."""
+        """Record a failed write; return True if writes in several namespaces have failed since the last answer."""
         with self._changed:
             self._faulty.add(namespace)
             return len(self._faulty) > 1
 
     def overloaded(self, retry_after_s: float) -> None:
-        """Pause all writes; one pause for all calls that were open at the same time."""
+        """Pause all writes for at least ``retry_after_s`` seconds. Does nothing during a pause.
+
+        Hence several calls that were open at the same time and fail together cause one pause.
+        """
         with self._changed:
             now_s = time.monotonic()
             if self._queue.is_paused(now_s):
@@ -343,5 +352,5 @@ class _ThreadQueue(Generic[A]):
 
 
 def _pause(times: int) -> float:
-    """Return the pause after so many failures, with jitter."""
+    """Return the pause in seconds after ``times`` earlier failures: it doubles each time, and has random jitter."""
     return min(_PAUSE_FIRST_S * 2.0 ** min(times, 30), _PAUSE_MAX_S) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

@@ -68,7 +68,8 @@ class QueueStatusThread:
     """Thread that writes the status of all queues while this planner leads.
 
     Args:
-        mirrors: has the core while this planner leads.
+        lock: guards the core.
+        mirrors: ``mirrors.core`` is the core, or None while another planner leads.
         every_s: seconds between writes.
     """
 
@@ -115,9 +116,11 @@ class QueueStatuses:
         self._written: dict[str, KubeQueueStatus] = {}
 
     def write(self, wanted: Mapping[str, KubeQueueStatus]) -> None:
-        """Write the changed ones of these statuses; failed writes are repeated at the next call.
+        """Write the statuses that differ from those last written; a failed write is repeated at the next call.
 
-        Pass none while another planner leads.
+        Args:
+            wanted: the status of each queue, by name. While another planner leads, this must be empty: all statuses are
+                then written again when this planner leads next.
         """
         for name in [n for n in self._written if n not in wanted]:
             del self._written[name]
@@ -143,9 +146,9 @@ class QueueStatuses:
 
 
 def _all_fields(status: KubeQueueStatus) -> dict[str, Any]:
-    """Return all fields, including zeros, because an empty column says nothing.
+    """Return all fields of a status, including zeros, so that ``kubectl get`` shows 0 instead of an empty column.
 
-    An empty message is left out: older CRDs have none.
+    An empty message is left out, because older versions of the CRD have no such field.
     """
     fields = {field.encode_name: getattr(status, field.name) for field in msgspec.structs.fields(status)}
     if not status.message:

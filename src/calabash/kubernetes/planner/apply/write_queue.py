@@ -1,10 +1,10 @@
 """Queue of writes: the order in which they are made, and their pauses.
 
 Theory of operation. The writes of one pod are made one at a time, in the order in which they were requested. A later
-write of the same kind replaces the earlier one, so a pod never has more writes waiting than there are kinds. Namespaces
-take turns, however many pods each has, and no namespace has more than ``share_max`` writes in progress: slow calls for
-one namespace leave threads for the others. A failed write waits for its next attempt, and with it the later writes of
-its pod; an overloaded API server makes all of them wait (``pause``).
+write of the same kind replaces one that still waits, so a pod never has more writes waiting than there are kinds.
+Namespaces are served in turn, however many pods each has. No namespace has more than ``share_max`` writes in progress,
+so that slow calls for one namespace leave threads for the others. While a failed write waits for its next attempt, the
+later writes of its pod wait too. If the API server is overloaded, all writes wait (``pause``).
 
 Time is an argument; the caller holds a lock.
 """
@@ -36,8 +36,8 @@ class AttemptedWrite(Generic[A]):
     """A write and its failed attempts.
 
     Args:
-        conflicts: attempts that found the pod changed by others.
-        faults: attempts that the API server answered with an error of its own.
+        conflicts: number of attempts that the API server refused because the pod had been changed (409).
+        faults: number of attempts that the API server answered with an internal error (5xx).
     """
 
     action: A
@@ -57,7 +57,7 @@ class WriteQueue(Generic[A]):
     """Queue of writes; see the module's description.
 
     Args:
-        share_max: writes of one namespace that may be in progress at a time.
+        share_max: number of writes for one namespace that may be in progress at the same time.
     """
 
     def __init__(self, share_max: int) -> None:
@@ -89,7 +89,10 @@ class WriteQueue(Generic[A]):
             self._schedule(uid, pod)
 
     def take(self, now_s: float) -> AttemptedWrite[A] | None:
-        """Return the write to make now; None for none. Call ``done`` or ``retry`` with it afterwards."""
+        """Remove and return the next write that may be made now; None if there is none.
+
+        The caller makes the write and then calls ``done`` or ``retry`` with it.
+        """
         while self._later and self._later[0][0] <= now_s:
             _, _, uid = heapq.heappop(self._later)
             self._make_ready(uid)
@@ -122,7 +125,10 @@ class WriteQueue(Generic[A]):
             del self._pods[uid]
 
     def retry(self, write: AttemptedWrite[A], at_s: float) -> None:
-        """Make a write again, not before ``at_s``, unless a later one of its kind has been added meanwhile."""
+        """Add a failed write again, to be made at ``at_s`` or later.
+
+        If another write of the same kind was added for the pod meanwhile, only that one is made, at ``at_s`` or later.
+        """
         uid, pod = self._ended(write)
         if type(write.action) not in pod.waiting:
             pod.waiting = {type(write.action): write, **pod.waiting}
@@ -138,7 +144,10 @@ class WriteQueue(Generic[A]):
         return now_s < self._paused_until_s
 
     def next_s(self, now_s: float) -> float:
-        """Return when a write that waits may begin; infinity if that takes another call."""
+        """Return the time at which ``take`` may next return a write.
+
+        Infinity means that ``take`` returns None until ``put``, ``done`` or ``retry`` is called.
+        """
         if self.is_paused(now_s):
             return self._paused_until_s
         return self._later[0][0] if self._later else math.inf

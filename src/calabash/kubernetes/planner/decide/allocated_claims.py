@@ -1,12 +1,12 @@
 """Allocated claims: replace planned devices by those that Kubernetes allocated.
 
-Theory of operation. The planner chooses a pod's node, and until the pod's claims are allocated it reserves devices
-there. Kubernetes' own allocator then chooses the devices of the node. From then on the pod holds these devices, and
-pods that were planned on them and have not begun get others, on the same node if possible. An allocation for which the
-store has no room is never refused: it is counted as unmanaged memory (``Nodes``), and so is an allocation for an
-unknown pod.
+Theory of operation. The planner chooses a pod's node, and reserves devices there until the pod's claims are allocated.
+Kubernetes' own allocator then chooses the devices of the node, possibly others than the reserved ones. From then on the
+pod holds the allocated devices. Unbound pods that were planned on them get other devices, on the same node if possible.
+The planner cannot refuse an allocation. If its devices are not free according to the store, or if its pod is unknown,
+the allocation is counted as unmanaged memory (``Nodes``).
 
-A deleted pod holds its devices until its claims are free: the allocator gives them to no other pod before.
+A deleted pod holds its devices until its claims are free, because the allocator gives them to no other pod before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calabash.model.errors import CalabashError
 
 
 class AllocatedClaims:
-    """Pods with allocated claims; see the module's description."""
+    """Handler of pods whose claims are allocated; see the module's description."""
 
     def __init__(self, store: PodStore, pods: Pods, decisions: Decisions) -> None:
         self._store = store
@@ -32,9 +32,9 @@ class AllocatedClaims:
     # ---- pods -----------------------------------------------------------------------------------------------------
 
     def pod_changed(self, entry: PodEntry, now_s: float) -> None:
-        """Have the pod hold its allocated devices, and plan pods again that were planned on them.
+        """Assign the pod its allocated devices, and plan other pods again that were planned on these devices.
 
-        Does nothing if its claims are not all allocated, or nothing has changed.
+        Does nothing if some of the pod's claims are not allocated, or if the pod has these devices already.
         """
         store, plan = self._store, entry.facts.plan
         if plan is None or not is_allocated(plan) or entry.stage is Stage.EVICTED or entry.facts.leaving:
@@ -54,7 +54,7 @@ class AllocatedClaims:
             self._replan(other, plan.node, now_s)
 
     def keep_deleted(self, uid: str) -> bool:
-        """Return True if a deleted pod still holds devices, because its claims are not free and no other pod uses them."""
+        """Return True if a deleted pod stays in the store, because its claims are still allocated to it alone."""
         store, entry = self._store, self._store.entries.get(uid)
         held = entry is not None and (entry.stage is Stage.EVICTED or store.scheduler.holds(entry.id))
         if (
@@ -70,13 +70,13 @@ class AllocatedClaims:
         return True
 
     def take_freed(self) -> list[str]:
-        """Return the deleted pods that hold nothing any more."""
+        """Return and forget the UIDs of deleted pods that were kept, and whose claims are free now."""
         return [uid for uid in sorted(self._deleted_holders) if not self.keep_deleted(uid)]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _assign(self, entry: PodEntry, plan: PodPlan, now_s: float) -> list[PodEntry]:
-        """Have the pod hold the plan; return the pods that were planned on these devices, and hold nothing now."""
+        """Assign the devices of the plan to the pod; return the other pods that lost their planned devices by this."""
         store = self._store
         store.scheduler.finished(entry.id)
         store.newcomers.pop(entry.id, None)
@@ -95,7 +95,7 @@ class AllocatedClaims:
         return moved
 
     def _planned_there(self, plan: PodPlan) -> list[PodEntry]:
-        """Return the unbound pods that are planned, but not allocated, on devices of the plan."""
+        """Return the unbound pods without allocated claims that are planned on devices of ``plan``."""
         devices = devices_of(plan)
         on_it = [self._store.entries[uid] for uid in sorted(self._store.on_node.get(plan.node, ()))]
         return [

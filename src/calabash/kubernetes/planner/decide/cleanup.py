@@ -1,4 +1,4 @@
-"""Cleanup of pods that their kubelet refused for good: they will never run."""
+"""Cleanup of pods that their kubelet has refused at admission. Such a pod has failed and never runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from calabash.kubernetes.planner.state.facts import PodFacts, SweepPod
 
 
 def swept(pod: PodFacts) -> SweepPod:
-    """Return the action for a refused pod: report it, and delete it if its controller creates another elsewhere."""
+    """Return the action for a pod that its kubelet refused.
+
+    The action writes an event, and evicts the pod if its controller then creates another one on any node.
+    """
     where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
     is_recreated = (
         pod.is_recreated and not pod.recreated_on_same_node

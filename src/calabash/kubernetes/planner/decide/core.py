@@ -1,8 +1,8 @@
 """The planner's decisions without input or output: events in, actions out.
 
-The caller holds a lock, passes events, calls ``decide`` and carries out ``take_actions``. Time is an argument. The core
-keeps nothing that cannot be read from the API server: ``start`` builds its state from pods, their plans and the nodes,
-so a restarted planner and one that takes over are the same case.
+The caller holds a lock, passes events, calls ``decide``, and carries out the actions that ``take_actions`` returns.
+Time is an argument. All state of the core can be rebuilt from the API server: ``start`` builds it from pods, their
+plans and the nodes. So nothing is persisted, and a planner that takes over begins like one that was restarted.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def options_with_moves(*, at_once: int, after_s: float, rest_s: float) -> Option
     """Return the scheduler's options for the planner.
 
     Args:
-        at_once: pods that may be moved at a time; 0: no pod is moved.
-        after_s: how long a pod must wait before others are moved for it.
-        rest_s: how long a replacement pod is not moved again.
+        at_once: greatest number of moves in progress (pods evicted to make room for others); 0: no pod is moved.
+        after_s: seconds that a pod must have waited before other pods are moved for it.
+        rest_s: seconds after a move during which the replacement pod is not moved again.
     """
     return replace(OPTIONS, defragment_moves_max=at_once, defragment_wait_s=after_s, defragment_rest_s=rest_s)
 
@@ -59,10 +59,12 @@ class Core:
 
     Args:
         new_id: returns a new ID for a plan.
-        hold_s: how long the binding of a gang's first member is held for the last.
-        refused_s: how long kube-scheduler may refuse a pod that holds planned devices.
-        shard: the planner's part of the cluster.
-        system_namespaces: namespaces in which system priorities count.
+        options: options of the scheduler, from ``options_with_moves``.
+        policy: placement policy, or its name.
+        hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
+        refused_s: seconds for which kube-scheduler may refuse a pod before its planned devices are released.
+        shard: the part of the cluster for which the planner decides.
+        system_namespaces: namespaces whose pods may have a system priority; elsewhere such a priority counts as 0.
         limit: time limit of one scheduler cycle; None: unlimited.
     """
 
@@ -99,7 +101,7 @@ class Core:
         self._refused: set[str] = set()
 
     def start(self, now_s: float) -> None:
-        """Take over the state of the cluster, after all objects were passed as events."""
+        """Build the state of all pods and nodes. Call it once, after all existing objects were passed as events."""
         store = self.store
         store.scheduler = ClusterScheduler(
             self.nodes.cluster_nodes(), [DEFAULT], options=self._options, policy=self._policy, limit=self._limit
@@ -151,7 +153,10 @@ class Core:
                 self.unplanned_pods.pod_changed(entry, now_s)
 
     def pod_deleted(self, uid: str) -> None:
-        """Delete a pod that is gone or has ended. It keeps the devices of its claims until these are free."""
+        """Delete a pod that does not exist any more or has ended.
+
+        While its claims are still allocated to it, the pod stays in the store and its devices are counted as in use.
+        """
         if self.allocated_claims.keep_deleted(uid):
             self.relocations.pod_deleted(uid)
             return
@@ -200,7 +205,7 @@ class Core:
         self.nodes.node_deleted(name)
 
     def devices_changed(self, facts: GpuNodeFacts, now_s: float) -> None:
-        """Insert or update the devices of a node, as its agent reports them."""
+        """Insert or update the devices that a node's agent reports."""
         self.nodes.devices_changed(facts, now_s)
 
     def devices_deleted(self, name: str) -> None:
@@ -221,14 +226,17 @@ class Core:
             self._retry = True
 
     def budget_changed(self, facts: BudgetFacts, *, there: bool = True) -> None:
-        """Insert or update a disruption budget, or delete it (``there`` False)."""
+        """Insert or update a disruption budget, or delete it if ``there`` is False."""
         if there:
             self.pods.requests.budgets.put(facts)
         else:
             self.pods.requests.budgets.remove(facts.namespace, facts.name)
 
     def group_changed(self, name: GroupName, needed: int | None) -> None:
-        """Insert or update the size of a gang group object; None deletes it."""
+        """Insert, update or delete a gang group object.
+
+        ``needed`` is the number of its pods that must start together; None deletes the group.
+        """
         if needed is None:
             self.pods.requests.groups.pop(name, None)
         else:
@@ -238,7 +246,7 @@ class Core:
     # ---- decisions ------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
-        """Decide everything that can be decided now. Does nothing before ``start``."""
+        """Run one round of decisions and add the resulting actions. Does nothing before ``start``."""
         if not self.store.started:
             return
         kinds = self.store.scheduler.kinds.version

@@ -1,10 +1,15 @@
 """Turn decisions of the scheduler into actions: plans, evictions, moves and reports.
 
-Theory of operation. A start whose devices are free is released at once; one whose devices are still in use waits until
-the pods that have them are gone. A victim that has not begun loses its plan here; a bound victim is evicted through the
-API server, which checks disruption budgets. A moved pod is evicted as well, while its new place is reserved
-(``relocations``). If a budget refuses an eviction, the decision is taken back as a whole: the victim holds its devices
-again and is not chosen for a while, and the pod that was to have them waits.
+Theory of operation. The scheduler decides that a pod starts, stops, moves or waits.
+
+* Start: if the planned devices are free, the pod is released at once. If evicted pods still use them, the pod waits
+  until these pods have terminated.
+* Stop: a victim that is not bound loses its plan. A bound victim is evicted through the API server, which checks
+  disruption budgets.
+* Move: the pod is evicted, and its new placement is reserved for the replacement pod (``relocations``).
+
+If a budget refuses an eviction, the whole decision is cancelled: the victim holds its devices again and is not chosen
+for PROTECTED_S seconds, and the pod for which it was chosen waits.
 """
 
 from __future__ import annotations
@@ -47,7 +52,10 @@ class Decisions:
         self._protected: set[str] = set()
 
     def decide(self, now_s: float) -> None:
-        """Place replacement pods, run the scheduler on newcomers or on everything, and apply its decisions."""
+        """Place replacement pods, run the scheduler, and apply its decisions.
+
+        A full cycle over all pods runs when it is due; otherwise the scheduler decides about newly submitted pods only.
+        """
         store = self._store
         self._unprotect(now_s)
         scheduler = store.scheduler
@@ -76,7 +84,10 @@ class Decisions:
         self._release_broken_gangs()
 
     def apply_start(self, entry: PodEntry, start: StartBundle) -> None:
-        """Set the plan of a pod that has devices, and release the pod unless evicted pods hold these devices."""
+        """Set the plan of a pod to which the scheduler assigned devices, and release the pod.
+
+        If evicted pods still hold some of the devices, only the node is nominated; the pod is released when they end.
+        """
         store = self._store
         plan = plan_of(entry, start, store.new_id())
         store.set_plan(entry, plan)
@@ -87,7 +98,10 @@ class Decisions:
             self.release(entry)
 
     def apply_replan(self, entry: PodEntry, start: StartBundle) -> bool:
-        """Set another plan, which is written together with the binding. Returns True if the pod may be bound at once."""
+        """Replace the plan of a released pod; the new plan is written together with the binding.
+
+        Returns True if the pod may be bound at once, False if evicted pods still hold some of the devices.
+        """
         plan = plan_of(entry, start, self._store.new_id())
         self._store.set_plan(entry, plan)
         entry.stale_refused = False
@@ -97,7 +111,7 @@ class Decisions:
         return True
 
     def pod_deleted(self, uid: str) -> None:
-        """Release the pods that waited for no other pod than the deleted one."""
+        """Release the pods that were waiting only for the deleted pod to free its devices."""
         for name in list(self._store.placed):
             entry = self._store.entries[name]
             entry.after -= {uid}
@@ -108,7 +122,7 @@ class Decisions:
                 self.release(entry)
 
     def plan_written(self, uid: str, plan_id: str, *, ok: bool) -> None:
-        """Note the result of writing a plan. A failed write is repeated while the plan is still the pod's."""
+        """Record the result of writing a plan. A failed write is repeated unless the pod has another plan by now."""
         entry = self._store.entries.get(uid)
         if entry is None:
             return
@@ -125,7 +139,10 @@ class Decisions:
             )
 
     def write_refused(self, action: Action, message: str, now_s: float) -> None:
-        """Withdraw the plan of a pod for which the API server refuses a write, until the pod changes."""
+        """Handle a write that the API server refused: cancel a refused eviction, else withdraw the pod's plan.
+
+        The pod is planned again when it changes, or after a delay.
+        """
         store = self._store
         entry = store.entries.get(action.pod.uid)
         if isinstance(action, EvictPod):
@@ -138,7 +155,7 @@ class Decisions:
             self.withdraw_refused(entry, "the pod without its gate", message, now_s)
 
     def binding_refused(self, uid: str, plan_id: str, message: str, now_s: float) -> None:
-        """Withdraw the plan of a pod whose binding the API server refuses, until the pod changes."""
+        """Withdraw the plan of a pod whose binding the API server refused; the pod is planned again later."""
         entry = self._store.entries.get(uid)
         if entry is not None and entry.stage is Stage.RELEASED and entry.plan is not None and entry.plan.id == plan_id:
             self.withdraw_refused(entry, "its binding", message, now_s)
@@ -146,7 +163,9 @@ class Decisions:
     def withdraw_refused(self, entry: PodEntry, what: str, message: str, now_s: float) -> None:
         """Withdraw the plan of a pod for which the API server refuses a write, and defer the pod.
 
-        ``what`` names what was to be written.
+        Args:
+            what: object of the refused write, for the explanation, such as "its plan".
+            message: the API server's message.
         """
         store = self._store
         store.deferrals.defer(
@@ -156,9 +175,10 @@ class Decisions:
         store.withdraw_plan(entry, Reason.WRITE_REFUSED, text)
 
     def eviction_refused(self, uid: str, message: str, now_s: float) -> None:
-        """Take back an eviction that a budget refuses.
+        """Cancel an eviction that a disruption budget refused.
 
-        The victim holds its devices again, and pods that waited for them wait in the queue.
+        The victim holds its devices again and is protected for PROTECTED_S seconds. The pods that were planned on its
+        devices lose their plans and wait in their queues again.
         """
         store = self._store
         victim = store.entries.get(uid)
@@ -177,7 +197,7 @@ class Decisions:
         self._pods.adopt(victim, victim.plan, now_s)
 
     def release(self, entry: PodEntry) -> None:
-        """Have the pod's plan written and its gate removed."""
+        """Set the stage RELEASING and add the action that writes the plan and removes the pod's gate."""
         assert entry.plan is not None
         entry.stage = Stage.RELEASING
         entry.releases += (entry.plan.id,)
@@ -190,7 +210,7 @@ class Decisions:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _candidate_nodes(self, entry: PodEntry, plan: PodPlan) -> tuple[str, ...]:
-        """Return the candidate nodes of a pod whose scheduler does not ask the planner; empty for any other."""
+        """Return the candidate nodes of a pod whose scheduler does not ask the planner; empty for other pods."""
         return () if entry.facts.uses_our_scheduler else alternatives(self._store, entry, plan.node)
 
     def _waits_for_others(self, entry: PodEntry, plan: PodPlan) -> bool:
@@ -217,7 +237,7 @@ class Decisions:
         return True
 
     def _apply_move(self, entry: PodEntry, move: MoveBundle, now_s: float) -> None:
-        """Reserve the new place of a moved pod for its replacement, and evict the pod."""
+        """Evict a pod that the scheduler moves, and reserve its new placement for the replacement pod."""
         kept = self._relocations.reserve(entry, now_s)
         if entry.stage is Stage.EVICTED:
             return  # moved twice in one cycle
@@ -229,9 +249,10 @@ class Decisions:
         self._evict(entry, Reason.MOVED, f"moved from {entry.node} {where}, to make room for {self._mention(move.by)}")
 
     def _evict(self, entry: PodEntry, reason: Reason, message: str, *, owed: bool = False) -> None:
-        """Request the eviction of a pod, and of the pods that use its claims.
+        """Request the eviction of a pod and of the other pods that use its claims.
 
-        Its devices are free only when all are gone.
+        All must be evicted, because the devices of a claim are free only when no pod uses it. ``owed``: the devices are
+        borrowed and reclaimed, so a disruption budget that refuses is overruled.
         """
         entry.stage = Stage.EVICTED
         grace_s = self._pods.requests.eviction_grace_s(entry)
@@ -243,7 +264,7 @@ class Decisions:
         return pod_mention(entry.pod if entry is not None else None)
 
     def _apply_stop(self, entry: PodEntry, stop: Stop) -> None:
-        """Evict a bound victim; a victim that has not begun loses its plan and waits again."""
+        """Evict a victim that is bound or has allocated claims; any other victim loses its plan and waits again."""
         store = self._store
         by = self._mention(stop.by)
         if entry.stage in SETTLED or store.claims.has_allocated(entry.facts.uid):
@@ -258,7 +279,10 @@ class Decisions:
             store.set_reason(entry, stop.reason, f"its planned devices went to {by} before it started")
 
     def _release_broken_gangs(self) -> None:
-        """Withdraw the plans of gangs that lost a member's plan and found no other."""
+        """Withdraw all plans of gangs that lost a member's plan and are now short of planned members.
+
+        Without this the other members would hold devices although the gang cannot start.
+        """
         store = self._store
         for gang in list(store.broken_gangs):
             members = [store.entries[uid] for uid in sorted(store.permits.members(gang))]
@@ -280,7 +304,7 @@ class Decisions:
         store.broken_gangs.clear()
 
     def _unprotect(self, now_s: float) -> None:
-        """Make victims whose protection after a refused eviction is over evictable again."""
+        """Make pods evictable again whose protection after a refused eviction has ended."""
         store = self._store
         for uid in list(self._protected):
             entry = store.entries.get(uid)
@@ -304,7 +328,7 @@ def _evict_sharers(store: PodStore, entry: PodEntry, reason: Reason, message: st
 
 
 def _unready(store: PodStore) -> str:
-    """Return a sentence that names nodes whose kubelets offer no device IDs; "" for none."""
+    """Return a sentence about the nodes whose kubelets offer no device IDs: their number and one name; "" for none."""
     names = store.unready
     if not names:
         return ""
@@ -312,7 +336,7 @@ def _unready(store: PodStore) -> str:
 
 
 def still_wanted(entry: PodEntry, action: Action) -> bool:
-    """Return True if an action is still to be carried out when its turn comes."""
+    """Return True if a queued action still matches the pod's present plan, node and reason."""
     match action:
         case ReleasePod():
             return entry.plan is not None and entry.plan.id == action.plan.id and not entry.facts.node
@@ -326,7 +350,7 @@ def still_wanted(entry: PodEntry, action: Action) -> bool:
 
 
 def plan_of(entry: PodEntry, start: StartBundle, plan_id: str) -> PodPlan:
-    """Return the plan for a start, as it is written to the annotation."""
+    """Return the plan for a pod that the scheduler starts, in the form that is written to the pod's annotation."""
     assert entry.bundle is not None
     return PodPlan(
         id=plan_id,
@@ -352,18 +376,20 @@ def _shown_explanation(store: PodStore, entry: PodEntry, explanation: Explanatio
 
 
 def _kept_text(victim: PodName, reader: str, message: str) -> str:
-    """Return why a victim is not evicted.
+    """Return the explanation of a refused eviction for users of the namespace ``reader``.
 
-    The API server's message names the victim's budget, so only its namespace's users read it.
+    The API server's message names the victim's disruption budget. Users of other namespaces get a text without it.
     """
     why = message if victim.namespace == reader else budget_mention(victim.namespace, "")
     return f"{pod_mention(victim)} may not be evicted now: {why}"
 
 
 def text_of(explanation: Explanation, *, chose_models: bool) -> str:
-    """Return an explanation in one line: what is short, in numbers, and what would help.
+    """Return an explanation in one line: which amounts are missing, and which change of the request would help.
 
-    Where the pod chose no models, those that cannot serve it are left out already, and another model is no help.
+    Args:
+        chose_models: the pod names device models. If it does not, every suitable model was considered already, so the
+            suggestion to choose another model is left out.
     """
     causes = "; ".join(f"{cause.nodes}: {cause.text}" for cause in explanation.causes[:3])
     helps = [change for change in explanation.changes if chose_models or not change.startswith(OTHER_MODEL)]

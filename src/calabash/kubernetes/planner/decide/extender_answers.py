@@ -1,15 +1,16 @@
-"""Answers to kube-scheduler: on which node a pod may go, whom it may preempt, and when it is bound.
+"""Answers to kube-scheduler: on which node a pod may run, where it may preempt pods, and when it is bound.
 
-Theory of operation. kube-scheduler knows CPU, affinity, taints and volumes; the pod store knows devices. A pod may go
-to its planned node only. If kube-scheduler no longer offers the planned node, the plan is made again within the offer,
-before the answer: the new devices are held from then on, and the same question gets the same answer. kube-scheduler
-offers the nominated node alone first. An offer of an old nomination alone is refused once, so that a changed plan is
-not changed back although the other nodes were not offered yet.
+Theory of operation. kube-scheduler checks CPU, affinity, taints and volumes, and offers the nodes that pass; the pod
+store knows the devices. A pod may run on its planned node only. If kube-scheduler does not offer the planned node, the
+pod is planned again on one of the offered nodes before the answer is sent. The new devices are reserved from then on,
+so a repeated question gets the same answer. kube-scheduler offers the nominated node alone first. If that nomination is
+older than the plan, the offer is refused once: otherwise the plan would be changed back to the old node although the
+planned node was not offered yet.
 
-kube-scheduler does not count the kubelets' device IDs (``scheduler_config``). So a planned node whose kubelet offers
-none now, as while its agent is replaced, is refused here; the plan stays, and is withdrawn if that lasts
-(``unused_plans``). A binding that is held for its gang when that happens stays held until the kubelet offers device IDs
-again or the hold ends.
+kube-scheduler does not count the kubelets' device IDs (``scheduler_config``). A kubelet may offer none for a while, for
+example while the node's agent is replaced. A planned node is then refused here. The plan stays, and ``unused_plans``
+withdraws it if this state lasts. A binding that is already held for its gang stays held until the kubelet offers device
+IDs again or the time limit of the hold ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ UNKNOWN = "the planner does not know this pod yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterAnswer:
-    """The node to which the pod may go; None: no offered node, as ``text`` explains, or (``anywhere``) all of them."""
+    """Answer to the question on which of the offered nodes a pod may run.
+
+    Args:
+        node: the only node on which the pod may run; None: no offered node, unless ``anywhere`` is set.
+        text: explanation for the user if no node is permitted.
+        anywhere: all offered nodes are permitted, because the pod needs no plan.
+    """
 
     node: str | None
     text: str = ""
@@ -41,7 +48,8 @@ class FilterAnswer:
 class BindVerdict(StrEnum):
     """Answer to the request to bind a pod.
 
-    GO: bind it now. HOLD: its gang is not complete. DONE: it is bound there already. REFUSE: not there, or not now.
+    GO: bind the pod now. HOLD: wait, because its gang is not complete. DONE: the pod is bound to this node already.
+    REFUSE: the pod may not be bound to this node, or not now.
     """
 
     GO = "go"
@@ -52,9 +60,12 @@ class BindVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindAnswer:
-    """The verdict, and the plan that must stand in the annotation with the binding; ``written``.
+    """Answer to the request to bind a pod.
 
-    It stands there already.
+    Args:
+        text: explanation, unless the verdict is GO or DONE.
+        plan: plan that must be in the pod's annotation when the pod is bound; None for a pod that needs no plan.
+        written: the annotation has this plan already.
     """
 
     verdict: BindVerdict
@@ -74,7 +85,10 @@ class ExtenderAnswers:
     # ---- filter and preempt ---------------------------------------------------------------------------------------
 
     def planned_node(self, uid: str) -> str | None:
-        """Return the node to which the pod may go now; None for none. Needs no lock: it reads one entry and its node."""
+        """Return the node on which the pod may run now; None if it has no plan, or its plan cannot be used now.
+
+        May be called without the core's lock, because it reads only one entry and the state of its node.
+        """
         entry = self._store.entries.get(uid)
         if entry is None or entry.plan is None or entry.stage in (Stage.PLACED, Stage.EVICTED):
             return None
@@ -84,10 +98,10 @@ class ExtenderAnswers:
         return entry.plan.node
 
     def filter(self, uid: str, offered: Sequence[str], nominated: str, now_s: float) -> FilterAnswer:
-        """Return to which of the offered nodes the pod may go.
+        """Return on which of the offered nodes the pod may run.
 
-        kube-scheduler allocates the pod's claims between this answer and the request to bind; if it does not, it asks
-        again.
+        Between this answer and the request to bind, kube-scheduler may allocate the pod's claims on the node. The node
+        is therefore recorded in ``store.allocating`` until the next question about the pod.
         """
         answer = self._filtered(uid, offered, nominated, now_s)
         self._store.allocating.pop(uid, None)
@@ -106,9 +120,9 @@ class ExtenderAnswers:
     # ---- bind -----------------------------------------------------------------------------------------------------
 
     def bind(self, uid: str, node: str, now_s: float) -> BindAnswer:
-        """Return whether the pod may be bound to the node now.
+        """Return the verdict on binding the pod to the node now.
 
-        Called again for a held pod that ``released_holds`` has named.
+        After the verdict HOLD, the caller asks again once ``released_holds`` returns the pod.
         """
         self._store.allocating.pop(uid, None)
         entry = self._store.entries.get(uid)
@@ -147,19 +161,19 @@ class ExtenderAnswers:
         return list(self._released)
 
     def release_ready_holds(self) -> list[str]:
-        """Return the pods whose held bindings may be written now; some were held for want of device IDs on a node."""
+        """Return the pods whose held bindings may be written now, because their nodes offer device IDs again, too."""
         self._released.update(self._store.permits.ready_members())
         return self.released_holds()
 
     def cancel_hold(self, uid: str) -> None:
-        """Stop holding a binding for which kube-scheduler waits no longer."""
+        """Stop holding a binding, because kube-scheduler has closed the request."""
         entry = self._store.entries.get(uid)
         self._released.discard(uid)
         if entry is not None and entry.gang is not None and entry.stage is not Stage.BINDING:
             self._store.permits.cancel_hold(uid, entry.gang)
 
     def binding_written(self, uid: str, plan_id: str, *, ok: bool) -> None:
-        """Note whether the binding was written or refused by the API server.
+        """Record whether the binding was written (``ok``) or refused by the API server.
 
         Does nothing unless the pod is being bound.
         """
@@ -175,9 +189,9 @@ class ExtenderAnswers:
                 self._store.permits.set_unbound(uid, entry.gang)
 
     def take_expired(self, now_s: float) -> list[tuple[str, str]]:
-        """Return the pods whose held binding does not come, each with the reason.
+        """Return and forget the held bindings that are to be refused now, each as the pod's UID and the explanation.
 
-        Their gang was not complete in time, or it lost a plan.
+        A held binding is refused if its gang was not complete within the time limit, or if its gang lost a plan.
         """
         refused, self._store.refusals = self._store.refusals, []
         over: dict[GangName, list[str]] = {}

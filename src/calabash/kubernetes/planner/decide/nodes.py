@@ -1,8 +1,8 @@
 """Events of nodes: a node takes part in scheduling once both its Node and its GpuNode exist.
 
-A node's agent may give whole devices to pods that the planner does not know (``node_plugin.devices.whole_devices``).
-The agent respects the plans of pods that are bound to its node; a pod that was planned at the same moment, and has not
-begun, is planned again.
+A node's agent may assign whole devices to pods that the planner does not know
+(``node_plugin.devices.whole_devices``). The agent leaves out devices that are planned for pods bound to its node. It
+cannot know the plans of pods that are not bound yet; such a pod loses its plan and is planned again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from calabash.model.device import Health, NodeName
 class Nodes:
     """Handlers of node events.
 
-    A slice whose pod the store does not count is unmanaged memory of the device. So pods that can be counted are
-    adopted first: otherwise they would find their own memory in use.
+    The memory of a slice is counted as unmanaged memory of the device, unless the scheduler counts it for the slice's
+    pod. Pods whose plans are known are therefore adopted before unmanaged memory is computed: otherwise a pod's own
+    memory would be counted as unmanaged, and the pod would not fit any more.
     """
 
     def __init__(self, store: PodStore, pods: Pods, relocations: Relocations) -> None:
@@ -59,28 +60,28 @@ class Nodes:
         self._remove(name)
 
     def cluster_nodes(self) -> list[ClusterNode]:
-        """Return all nodes that take part, with nothing on them.
+        """Return all nodes that have a Node and devices, without any memory in use.
 
-        Call ``recount`` for each once its pods hold their devices.
+        Call ``recount`` for each node after its pods were adopted; this adds the unmanaged memory.
         """
         return [found for name in self._nodes if (found := self._cluster_node(name, empty=True)) is not None]
 
     def recount(self, name: str, now_s: float) -> None:
-        """Update a node because the pods that are counted on it have changed."""
+        """Compute the unmanaged memory of a node again, because the pods that are counted on it have changed."""
         told = self._devices.get(name)
         if told is not None and (told.slices or name in self._with_claims):
             self._update(name, now_s)
 
     def claim_allocated_on(self, name: str) -> None:
-        """Note that a claim is or was allocated on the node."""
+        """Record that a claim is or was allocated on the node, so that ``recount`` does not skip the node."""
         self._with_claims.add(name)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _cluster_node(self, name: str, *, empty: bool = False) -> ClusterNode | None:
-        """Return the node as the scheduler takes it; None while its Node or its devices are missing.
+        """Return the node in the scheduler's form; None if its Node or its devices are unknown.
 
-        ``empty``: without unmanaged memory.
+        Also updates ``store.unready``. With ``empty``, no unmanaged memory is counted.
         """
         node, devices = self._nodes.get(name), self._devices.get(name)
         if node is not None:
@@ -106,8 +107,8 @@ class Nodes:
     def _all_in_use(self, node: NodeFacts) -> bool:
         """Return True if the kubelet counts no more device IDs than the pods bound to the node have.
 
-        An agent that offers no devices leaves the kubelet just these IDs, and the kubelet would fail a pod that came to
-        the node now.
+        While an agent offers no devices, the kubelet counts only the IDs in use, and would reject a pod that is bound
+        to the node now.
         """
         if node.device_ids is None:
             return False
@@ -115,7 +116,7 @@ class Nodes:
         return node.device_ids <= sum(map(_tokens, bound))
 
     def _with_unmanaged_memory(self, found: NodeDevice, node: GpuNodeFacts) -> NodeDevice:
-        """Return the device with the memory of slices and claims that are counted for no pod."""
+        """Return the device with added unmanaged memory: that of slices and claims which are counted for no pod."""
         store = self._store
         unknown = 0
         for part in node.slices:
@@ -140,7 +141,11 @@ class Nodes:
         return unknown
 
     def _update(self, name: str, now_s: float) -> None:
-        """Give the scheduler the node as it is now, and have its pods hold their devices again where they lost them."""
+        """Pass the present state of the node to the scheduler.
+
+        Bound pods that the scheduler does not count are adopted with their plans. Plans of unbound pods are withdrawn
+        if their devices are unhealthy, or were given to pods that the planner does not know.
+        """
         store = self._store
         if not store.started:
             return
@@ -169,14 +174,14 @@ class Nodes:
                 self._drop_plans_on_unhealthy_devices(now)
 
     def _displaced(self, name: str) -> set[str]:
-        """Return the unplanned pods that have not begun with the plan that they had on this node."""
+        """Return the UIDs of unplanned pods that have no slice on this node; their old plans are not adopted."""
         late = self._store.unplanned
         return late.keys() - {part.pod_uid for part in self._devices[name].slices} if late else set()
 
     def _drop_plans_on_unhealthy_devices(self, node: ClusterNode) -> None:
-        """Withdraw plans that have not begun on devices which take nothing new.
+        """Withdraw plans of unbound pods on devices that are unhealthy or cordoned in the GpuNode.
 
-        On a node that is cordoned in Kubernetes, kube-scheduler refuses the pods instead.
+        If the Node itself is cordoned in Kubernetes, kube-scheduler refuses the pods, so nothing is done here.
         """
         cordoned = not self._devices[node.name].schedulable
         unusable = {d.device.uuid for d in node.devices if cordoned or d.device.health is not Health.HEALTHY}
@@ -188,9 +193,9 @@ class Nodes:
                 self._pods.drop_placement(entry)
 
     def _drop_plans_on_taken_devices(self, name: str) -> None:
-        """Withdraw plans that have not begun on devices which unknown pods have whole.
+        """Withdraw plans on devices that the node's agent gave whole to pods unknown to the planner.
 
-        A bound pod is planned again on its node.
+        An unbound pod is planned on any node. A bound pod that has no slice yet is planned again on its node.
         """
         slices, store = self._devices[name].slices, self._store
         taken = {
@@ -219,7 +224,10 @@ class Nodes:
 
 
 def _tokens(entry: PodEntry) -> int:
-    """Return how many device IDs a pod has once all its containers have started. Init containers pass theirs on."""
+    """Return how many device IDs a pod has once all its containers have started.
+
+    Init containers are not counted, because the kubelet reuses their IDs for the main containers.
+    """
     plan, request = entry.plan or entry.facts.plan, entry.facts.request
     early = {c.container for c in request.containers if c.kind is ContainerKind.INIT} if request is not None else set()
     return sum(len(c.slices) for c in plan.containers if c.name not in early) if plan is not None else 0

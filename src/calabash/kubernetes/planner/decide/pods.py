@@ -1,10 +1,10 @@
 """Events of pods: creation, change, binding, deletion, and the takeover of existing plans after a restart.
 
-Theory of operation. The API server says what has happened, the pod store what was promised. A pod without a node waits
-in its queue as soon as only our gate, or none, holds it. A bound pod holds what its plan says, whichever planner wrote
-it; where there is no plan, the node's agent granted the devices, and the node's slices show them. A plan that is found
-in an annotation after a restart is kept if there is room for it. Members of a gang keep their plans together or not at
-all: half a gang with devices would hold them idle.
+Theory of operation. The API server has the actual state of pods; the pod store has the devices that were planned for
+them. A pod without a node waits in its queue unless a scheduling gate of another system holds it. A bound pod holds the
+devices of its plan, whichever planner wrote the plan. A bound pod without a plan got its devices from the node's agent,
+which reports them as slices. A plan that is found in an annotation after a restart is kept if its devices are free.
+Members of a gang keep their plans together or not at all: an incomplete gang would hold devices without using them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Pods:
             self._changed(entry, before, now_s)
 
     def pod_deleted(self, uid: str) -> None:
-        """Delete a pod that is gone or has ended; its devices are free. Does nothing if the pod is unknown."""
+        """Delete a pod that does not exist any more or has ended, and free its devices. Ignores an unknown pod."""
         store = self._store
         entry = store.entries.get(uid)
         if entry is None:
@@ -63,7 +63,7 @@ class Pods:
         store.remove(entry)
 
     def add_entry(self, entry: PodEntry, now_s: float) -> None:
-        """Decide the stage of a new pod: a bound one gets what its plan says, any other is submitted."""
+        """Set the stage of a new pod: a bound pod gets the devices of its plan; any other pod is submitted."""
         facts = entry.facts
         if facts.node:
             entry.stage = Stage.BOUND
@@ -94,9 +94,10 @@ class Pods:
     # ---- placement ---------------------------------------------------------------------------------------------------
 
     def submit(self, entry: PodEntry) -> None:
-        """Submit the pod to its queue.
+        """Submit the pod to its queue. Does nothing while the pod is deferred.
 
-        Sets it aside, with the reason, if that is impossible; does nothing while it is deferred.
+        A pod that cannot be submitted is set aside with the reason. A pod that needs no devices of its own becomes
+        RIDING.
         """
         store, facts = self._store, entry.facts
         if facts.leaving:
@@ -119,9 +120,9 @@ class Pods:
         store.set_waiting(entry)
 
     def adopt(self, entry: PodEntry, plan: PodPlan | None, now_s: float) -> bool:
-        """Have the pod hold the devices of a plan, since its binding.
+        """Assign the devices of an existing plan to the pod, counted from the time of its binding.
 
-        Returns False if they are not free or do not match the pod.
+        Returns False, and changes nothing, if there is no plan, its devices are not free, or it does not match the pod.
         """
         store = self._store
         bundle = entry.bundle
@@ -142,9 +143,9 @@ class Pods:
         return True
 
     def drop_placement(self, entry: PodEntry) -> None:
-        """Take the pod's devices away, because its node or a device is gone.
+        """Free the pod's devices, because the node or a device cannot be used any more.
 
-        A bound pod stays bound; any other waits again.
+        A bound pod stays bound without counted devices; any other pod waits in its queue again.
         """
         store = self._store
         if entry.stage in SETTLED:
@@ -154,7 +155,7 @@ class Pods:
             store.set_waiting(entry)
 
     def retry_set_aside(self) -> None:
-        """Submit pods that were set aside again, because something changed that they may wait for."""
+        """Submit all pods again that were set aside, because a queue, node or group they may need has changed."""
         for uid in list(self._store.aside):
             entry = self._store.entries[uid]
             if entry.facts.node == "":
@@ -163,7 +164,7 @@ class Pods:
                 self._retry_bound(entry)
 
     def _retry_bound(self, entry: PodEntry) -> None:
-        """Make a bound pod that could not be decided an unplanned pod, if it can be decided now."""
+        """Move a bound pod that was set aside to the queue of unplanned pods, if its request is valid now."""
         store, uid = self._store, entry.facts.uid
         if entry.facts.leaving or entry.stage not in (Stage.ASIDE, Stage.BOUND):
             store.aside.pop(uid, None)
@@ -180,7 +181,7 @@ class Pods:
             self.submit(self._store.entries[uid])
 
     def retry_backed_off(self, now_s: float) -> None:
-        """Submit waiting pods again for which excluded nodes may be tried now."""
+        """Submit waiting pods again whose controller's excluded nodes may be tried again (``node_backoff``)."""
         owners = set(self.requests.node_backoff.take_expired(now_s))
         for entry in list(self._store.entries.values()) if owners else ():
             if entry.facts.owner in owners and entry.stage is Stage.WAITING and not entry.facts.uses_our_scheduler:
@@ -221,7 +222,7 @@ class Pods:
                 )  # a failed attempt removed the nomination
 
     def _became_bound(self, entry: PodEntry, now_s: float) -> None:
-        """Set the stage BOUND. A pod that was not bound as planned is counted by the plan in its annotation."""
+        """Set the stage BOUND. If the pod was not bound as planned, the plan in its annotation replaces the store's."""
         store, facts = self._store, entry.facts
         mine = entry.plan
         agreed = mine is not None and mine.node == facts.node and (facts.plan is None or facts.plan.id == mine.id)
@@ -238,7 +239,7 @@ class Pods:
             store.permits.set_bound(facts.uid, entry.gang)
 
     def _resume(self, members: list[PodEntry], now_s: float) -> None:
-        """Take over plans of one pod or gang from before a restart, or withdraw them all if the gang is incomplete."""
+        """Take over the plans of one pod or gang after a restart, or withdraw all of them if the gang is incomplete."""
         store = self._store
         adopted = [e for e in members if e.bundle is not None and self.adopt(e, e.facts.plan, now_s)]
         gang = members[0].gang
@@ -260,7 +261,7 @@ class Pods:
 
 
 def _asks(facts: PodFacts) -> tuple[object, ...]:
-    """Return everything that decides where a waiting pod may start."""
+    """Return the facts that affect a waiting pod's placement; if they change, the pod is submitted again."""
     return (facts.request, facts.constraints, facts.priority, facts.pins, facts.waits_for, facts.rides)
 
 
@@ -270,9 +271,9 @@ def pods_on_node(store: PodStore, node: str) -> list[PodEntry]:
 
 
 def displace(store: PodStore, entry: PodEntry) -> None:
-    """Remove the plan of a bound pod that has not begun, because its devices were given to others.
+    """Remove the plan of a bound pod whose devices were given to other pods before it started.
 
-    It becomes an unplanned pod.
+    The pod is added to the queue of unplanned pods.
     """
     uid = entry.facts.uid
     if uid in store.unplanned or entry.bundle is None:
@@ -284,13 +285,16 @@ def displace(store: PodStore, entry: PodEntry) -> None:
 
 
 def resubmit_waiting(store: PodStore, pods: Pods) -> None:
-    """Submit all waiting pods again, because a new kind of device is known, which may serve them."""
+    """Submit all waiting pods again, because a device kind was added that may suit them."""
     for entry in [e for e in store.entries.values() if e.stage is Stage.WAITING]:
         _submit_again(store, pods, entry)
 
 
 def resubmit_resized_gangs(store: PodStore, pods: Pods) -> None:
-    """Submit waiting members of gangs again whose number of riding members has changed."""
+    """Submit waiting members again of those gangs in which the number of riding members has changed.
+
+    Riding members request no devices, so the scheduler does not wait for them.
+    """
     resized, pods.requests.resized_gangs = pods.requests.resized_gangs, set()
     for gang in resized:
         for uid in sorted(store.permits.members(gang)):

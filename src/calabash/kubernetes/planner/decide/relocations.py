@@ -1,13 +1,13 @@
-"""Relocations: move a pod by evicting it, with its new place reserved for the replacement pod.
+"""Relocations: move a pod by evicting it, while its new placement is reserved for the replacement pod.
 
-Theory of operation. A pod cannot be moved, but its controller creates another when it is evicted. The new place is
-reserved for this replacement pod: a pod of the same controller with the same request, which comes while the moved one
-terminates or after it. No other pod gets the place meanwhile, and the pod for which room was made gets the devices that
-were freed. The reservation ends REPLACEMENT_TIMEOUT_S after the moved pod is gone, and at the latest
-TERMINATION_TIMEOUT_S after the move.
+Theory of operation. Kubernetes cannot move a pod, but the pod's controller creates another when the pod is evicted. The
+new placement is reserved for this replacement pod: a pod of the same controller with the same request that appears
+while the moved pod terminates or later. No other pod gets the reserved devices meanwhile. The pod for which the move
+was made gets the devices that the moved pod frees. The reservation ends REPLACEMENT_TIMEOUT_S after the moved pod is
+deleted, and at the latest TERMINATION_TIMEOUT_S after the move.
 
-None of this is persisted. A planner that takes over finds the moved pod still running, or terminating, or its
-replacement waiting like any other pod: each is a case that it handles.
+Relocations are not persisted. After a takeover the moved pod runs on, or terminates, and a replacement pod waits in its
+queue like any other pod.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ TERMINATION_TIMEOUT_S = 600.0
 
 @dataclass(slots=True)
 class Relocation:
-    """A move in progress: until the pod is gone and its reservation is used or cancelled.
+    """A move in progress. It ends when the moved pod is deleted and its reservation is used or cancelled.
 
     Args:
-        kept: the reservation; None: it was used or cancelled.
-        ends_s: when the reservation is cancelled.
-        leaving: the moved pod is terminating or gone.
+        pod: the moved pod.
+        owner: namespace and UID of its controller.
+        bundle: request that a replacement pod must have.
+        constraints: placement constraints that a replacement pod must have.
+        kept: the reservation; None if it was used or cancelled.
+        ends_s: time at which the reservation is cancelled.
+        leaving: the moved pod is terminating or deleted.
+        gone: the moved pod is deleted.
     """
 
     pod: PodName
@@ -52,7 +57,7 @@ class Relocations:
     """All moves in progress.
 
     Args:
-        at_once: how many there may be at a time.
+        at_once: greatest number of moves in progress.
     """
 
     def __init__(self, store: PodStore, requests: PodRequests, *, at_once: int) -> None:
@@ -63,7 +68,7 @@ class Relocations:
         self._has_new_leaving = False
 
     def __contains__(self, uid: str) -> bool:
-        """Return True if the pod is being moved, or its reservation is still open."""
+        """Return True if a move of the pod is in progress."""
         return uid in self._moves
 
     def __len__(self) -> int:
@@ -76,7 +81,7 @@ class Relocations:
     # ---- moves ----------------------------------------------------------------------------------------------------
 
     def reserve(self, entry: PodEntry, now_s: float) -> MoveReservation | None:
-        """Reserve the place to which the scheduler has moved the pod; None if another pod has it already."""
+        """Reserve the placement to which the scheduler has moved the pod; return None if another pod has it already."""
         scheduler, bundle = self._store.scheduler, entry.bundle
         known = scheduler.known.get(entry.id)
         kept = reserve_place(scheduler, entry.id)
@@ -92,13 +97,13 @@ class Relocations:
         return kept
 
     def eviction_refused(self, uid: str) -> None:
-        """Cancel the move of a pod that is not evicted."""
+        """Cancel the move of a pod whose eviction was refused."""
         move = self._moves.pop(uid, None)
         if move is not None:
             self._cancel_reservation(move)
 
     def pod_changed(self, entry: PodEntry) -> None:
-        """Update a bound pod: note that a moved one terminates, and whether the pod may be moved."""
+        """Record that a moved pod has begun to terminate, and update whether a bound pod may be moved."""
         facts = entry.facts
         move = self._moves.get(facts.uid)
         if move is not None and facts.leaving and not move.leaving:
@@ -106,7 +111,7 @@ class Relocations:
         self._requests.mark_movable(entry)
 
     def pod_deleted(self, uid: str) -> None:
-        """Note that a moved pod is gone."""
+        """Record that a moved pod is deleted."""
         move = self._moves.get(uid)
         if move is not None:
             move.leaving = move.gone = self._has_new_leaving = True
@@ -121,9 +126,9 @@ class Relocations:
     # ---- relocations ----------------------------------------------------------------------------------------------------
 
     def place_replacements(self, now_s: float) -> list[tuple[PodEntry, StartBundle]]:
-        """Return the replacement pods that have come, with their devices.
+        """Return the replacement pods that were created, with the reserved devices that they get.
 
-        End overdue moves, and tell the scheduler how many more pods may be moved.
+        Also ends moves whose time limit is over, and passes the number of further permitted moves to the scheduler.
         """
         started = list(self._started_replacements(now_s)) if self._moves else []
         for uid, move in list(self._moves.items()):
@@ -139,9 +144,9 @@ class Relocations:
         return started
 
     def _started_replacements(self, now_s: float) -> Iterator[tuple[PodEntry, StartBundle]]:
-        """Yield waiting pods that take over a reservation.
+        """Yield waiting pods that match an open reservation, with the reserved devices.
 
-        All pods are searched after a moved pod began to terminate, else newcomers only.
+        Searches all pods after a moved pod has begun to terminate, otherwise only newly submitted pods.
         """
         store = self._store
         waiting = list(store.entries if self._has_new_leaving else store.newcomers)

@@ -12,10 +12,10 @@ A pod normally receives its plan before it is bound. Four cases reach this modul
 The node's agent starts no container of such a pod until the plan is written; meanwhile the pod's condition explains why it
 waits. Waiting pods are tried again when devices may have been freed, that is, when the scheduler's state version changes.
 
-The limits of the pod's queue, the queues that its namespace may use and the least isolation of its namespace hold in all
-cases. A pod is evicted for want of devices only if its controller creates the replacement pod on any node, and pods of one
-controller only at growing intervals: otherwise eviction and creation would alternate without end. A pod that may not be
-evicted waits.
+In all cases these rules hold: the limits of the pod's queue, the queues that its namespace may use, and the least
+isolation of its namespace. A pod is evicted for want of devices only if its controller may create the replacement pod
+on another node. Pods of one controller are evicted at growing intervals, because otherwise eviction and creation would
+alternate without end. A pod that may not be evicted waits.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UnplannedPods:
 
     Args:
         store: pods and the actions for them.
-        requests: what the pods ask for, and the eviction intervals of their controllers.
+        requests: converts pods to requests; has the eviction intervals of their controllers.
     """
 
     def __init__(self, store: PodStore, requests: PodRequests) -> None:
@@ -96,7 +96,7 @@ class UnplannedPods:
         self._displaced_at_s.pop(uid, None)
 
     def retry(self, now_s: float) -> None:
-        """Evict pods whose time is over, and try to plan the others.
+        """Evict pods that have waited longer than their time limit, and try to plan the others.
 
         Tries no more than RETRIES_PER_CYCLE pods, the least recently tried first. Tries none if no pod was added and the
         scheduler's state has not changed since the last call.
@@ -183,7 +183,7 @@ class UnplannedPods:
                 self._evict(entry, text, now_s)
 
     def _may_evict(self, entry: PodEntry, now_s: float) -> bool:
-        """Return True if the pod's controller creates another on any node, and has not just lost one for want of devices."""
+        """Return True if the pod's controller may recreate it on another node, and its eviction interval is over."""
         facts = entry.facts
         may_evict = self._requests.node_backoff.may_evict
         return facts.is_recreated and not facts.recreated_on_same_node and may_evict(facts.owner or facts.uid, now_s)

@@ -6,12 +6,12 @@ devices for as long as it waits. So a plan is withdrawn when kube-scheduler has 
 when the pod was not bound within ``unbound_s``, whatever the cause. The pod is then deferred (``deferrals``) and
 planned again later. A gang without a bound member loses the plans of all its members with that of one.
 
-Three cases need care:
+Three cases differ:
 
-* A refusal may be older than the plan: kube-scheduler does not repeat it. A pod for which kube-scheduler has since
-  found nodes therefore gets more time, ``ASKED_FACTOR`` times ``refused_s``.
-* A pod whose binding is held for its gang is not refused, whatever its condition says.
-* Devices that are allocated to the pod's claims are not the planner's to give to others: such a plan stays.
+* The condition with the refusal may be older than the plan, because kube-scheduler does not write it again. A pod for
+  which kube-scheduler has since found nodes therefore gets more time: ``ASKED_FACTOR`` times ``refused_s``.
+* A pod whose binding is held for its gang does not count as refused, whatever its condition says.
+* If the planned devices are allocated to the pod's claims, the plan stays, because the planner cannot free them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class _Watched:
 
 
 class UnusedPlans:
-    """Watch over plans of unbound pods; see the module's description.
+    """Withdraws plans of unbound pods after time limits; see the module's description.
 
     Args:
-        refused_s: how long kube-scheduler may refuse a pod that holds planned devices; also the first delay before the
-            pod's next plan.
-        unbound_s: how long a pod may hold planned devices without being bound.
-        delay_max_s: the longest delay before the next plan.
+        refused_s: seconds for which kube-scheduler may refuse a pod before its plan is withdrawn; also the first delay
+            before the pod is planned again.
+        unbound_s: seconds for which a pod may hold planned devices without being bound.
+        delay_max_s: longest delay in seconds before the pod is planned again.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class UnusedPlans:
         self._watched: dict[str, _Watched] = {}
 
     def withdraw(self, now_s: float) -> None:
-        """Withdraw the plans whose time is over."""
+        """Withdraw the plans whose time limit is over, and defer their pods."""
         store = self._store
         self._watched = {uid: one for uid, one in self._watched.items() if uid in store.unbound}
         for uid in list(store.unbound):

@@ -1,8 +1,10 @@
-"""Leadership without overlap: a planner leads only while no planner of another lease leads over any of its nodes.
+"""Leadership without overlap: no node is ever planned by two planners.
 
-The name of a lease says for which nodes it is. Each candidate writes its own lease before it reads those of others, so
-of two that begin at once at least one sees the other. A candidate that sees an overlapping lease resigns and tries
-again. One that leads already does not check again; a candidate that comes later does.
+A cluster may be divided between planners. Each part has its own lease, and the name of the lease identifies the nodes
+of the part. Parts may overlap by mistake, for example while an administrator changes the division. Therefore a
+candidate first writes its own lease and then reads those of the other parts. If two candidates begin at the same time,
+at least one sees the other. A candidate that sees the lease of an overlapping part resigns and tries again. A planner
+that leads does not check again, because every later candidate checks.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ log = structlog.get_logger(__name__)
 
 
 class PlannerLeases:
-    """Leases of planners, and which of them may be held.
+    """Leases of planners, with the information which of them may be held.
 
-    Expiry is measured with the local clock: clocks of machines are never compared.
+    Expiry is measured with the local clock only, because the clocks of two machines may differ.
 
     Args:
         now_s: monotonic clock in seconds.
@@ -43,7 +45,7 @@ class PlannerLeases:
         return found is not None and self._may_be_held(found)
 
     def other_holders(self, shard: Shard) -> dict[str, Shard]:
-        """Return the leases that other planners may hold, with their parts of the cluster.
+        """Return the leases that planners of other parts of the cluster may hold: the part by name of the lease.
 
         Raises CalabashError if they cannot be listed.
         """
@@ -68,7 +70,12 @@ class PlannerLeases:
 
 
 class ExclusiveCandidate:
-    """Candidate that resigns while an overlapping lease is held; see the module's description."""
+    """Candidate that resigns while another planner leads an overlapping part; see the module's description.
+
+    Args:
+        election: candidate for the lease of this planner's part.
+        shard: the part of the cluster for which this planner decides.
+    """
 
     def __init__(self, election: Candidate, leases: PlannerLeases, shard: Shard) -> None:
         self._election = election
@@ -81,7 +88,10 @@ class ExclusiveCandidate:
         return self._election.leads() and self._checked_term == self._election.term()
 
     def step(self) -> bool:
-        """Stand for election, and check once per term that no other planner has any of the nodes."""
+        """Renew or acquire the lease; return True if this candidate leads.
+
+        At the beginning of each term it checks that no planner of another part may plan any of its nodes.
+        """
         if self._election.step() and self._checked_term != self._election.term():
             self._check_others()
         return self.leads()

@@ -1,17 +1,21 @@
-"""Handover of nodes between planners of parts of a cluster.
+"""Handover of nodes between the planners of a divided cluster.
 
-Theory of operation. The label of a Node names the pool in which an administrator wants it; planners hear of it at
-different moments. So the GpuNode has a label of its own, which names the lease of its planner. Only planners write this
-label, each time against the version that was read. A planner plans a node only while it has seen both labels say so.
+Theory of operation. A cluster can be divided into pools of nodes, each with a planner of its own. An administrator
+assigns a Node to a pool by a label. The planners see a change of this label at different times, so it alone could not
+prevent that two of them plan the same node. Therefore the GpuNode has a second label, ``PLANNED_BY``, with the lease of
+its planner. Only planners write it, and each write names the version that was read, so that the later of two
+concurrent writes fails. A planner plans a node only while the Node is in its pool and the GpuNode has its label.
 
-* Release: a node has left the pool. Its pods that have not begun are planned elsewhere; when no binding and no plan for
-  it is being written any more, the label is removed.
-* Take: a node of the pool has no planner, or one whose lease is not held. The label is written. If the node was another
-  planner's, a second label names that lease, and the lease is checked once more: a planner that began to lead in
-  between writes its lease before it lists GpuNodes, so one of the two sees the other. Then the second label is removed.
-* Open: the node is planned once all pods bound to it have been listed after the label was ours.
+* Release: the Node has left the pool. Unbound pods that were planned on it are planned elsewhere. Once no binding and
+  no plan for the node is being written any more, ``PLANNED_BY`` is removed.
+* Take: a node of the pool has no planner, or a planner whose lease is not held. ``PLANNED_BY`` is written. If the node
+  had another planner, the label ``TAKEN_FROM`` names that planner's lease, and the lease is checked once more: that
+  planner may have begun to lead in between. It writes its lease before it lists GpuNodes, so one of the two planners
+  sees the other. If its lease is still not held, ``TAKEN_FROM`` is removed; otherwise the node is given back.
+* Open: the node is planned as soon as all pods bound to it have been listed after ``PLANNED_BY`` was written.
 
-A planner that begins a term lists its GpuNodes before it lists pods; nodes that are its own by then are open.
+At the beginning of a term, a planner lists its GpuNodes before it lists pods. The nodes that have its label by then are
+open at once.
 """
 
 from __future__ import annotations
@@ -41,35 +45,41 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A GpuNode with our label: its version, and the lease from which it was taken; "" once that is settled."""
+    """A GpuNode whose label ``PLANNED_BY`` names this planner's lease.
+
+    Args:
+        version: resource version of the GpuNode.
+        taken_from: lease of the planner from which the node was taken; "" if there was none or the takeover is
+            confirmed.
+    """
 
     version: str
     taken_from: str = ""
 
 
 class NodeView(Protocol):
-    """View of a planner on its nodes. Safe for threads."""
+    """The nodes that a planner has, releases or may take, as last seen. Safe for threads."""
 
     def in_pool(self) -> set[str]:
-        """Return the nodes that are in the pool, as last seen."""
+        """Return the nodes that an administrator has assigned to this planner's pool, as last seen."""
         ...
 
     def labelled(self) -> dict[str, Labelled]:
-        """Return the GpuNodes that have our label, as last seen."""
+        """Return the GpuNodes that have this planner's label, as last seen, by node name."""
         ...
 
     def free(self) -> dict[str, str]:
-        """Return the GpuNodes without a planner's label, as last seen, with their versions."""
+        """Return the resource versions of GpuNodes without a planner's label, as last seen, by node name."""
         ...
 
     def opened(self) -> set[str]: ...
 
     def list_pods(self, nodes: set[str]) -> set[str]:
-        """Have the pods on these nodes listed; return all nodes of this and earlier calls whose pods are listed by now."""
+        """Begin to list the pods on these nodes. Returns the nodes of all calls so far whose pods are listed by now."""
         ...
 
     def open(self, node: str) -> None:
-        """Let the node be planned."""
+        """Permit the planner to plan pods on the node."""
         ...
 
 
@@ -77,9 +87,11 @@ class Handover:
     """Handover of this planner's nodes; see the module's description. One thread calls ``step``.
 
     Args:
-        busy: returns True while a binding to a node, or a plan for it, is being written.
+        shard: the part of the cluster for which this planner decides.
+        seen: the nodes as this planner sees them.
+        busy: given a node name, returns True while a binding to the node, or a plan for it, is being written.
         may_write: returns True while this planner leads; called before every write.
-        lives: returns True if a planner may hold a lease. Raises CalabashError.
+        lives: given the name of a lease, returns True if a planner may hold it. Raises CalabashError.
         now_s: monotonic clock in seconds.
     """
 
@@ -105,7 +117,7 @@ class Handover:
         self._released: dict[str, str] = {}  # versions of nodes whose label was, or may have been, removed
 
     def step(self) -> None:
-        """Release, take and open the nodes for which that is possible now.
+        """Release, take and open the nodes for which this is possible now; see the module's description.
 
         A failed write is tried again at the next step.
         """
@@ -138,9 +150,9 @@ class Handover:
                 log.warning("a node was not handed over", node=node, error=error.message)
 
     def _release(self, node: str, seen: Labelled) -> None:
-        """Remove the label, or return a taken node to its former planner.
+        """Remove the planner's label, or give a node back to the planner from which it was taken if that one leads.
 
-        The write is repeated until another version of the node, or its deletion, is seen.
+        ``step`` repeats the write until another version of the GpuNode, or its deletion, is seen.
         """
         back = seen.taken_from if seen.taken_from and self._is_held(seen.taken_from) else None
         self._released[node] = seen.version
@@ -176,7 +188,7 @@ class Handover:
         log.info("takes over a node of a planner that is gone", node=node, before=holder)
 
     def _confirm_takeover(self, node: str, seen: Labelled) -> None:
-        """Return a taken node if its former planner leads again; else remove the second label."""
+        """Give a taken node back if its former planner leads again; otherwise remove the label ``TAKEN_FROM``."""
         back = self._is_held(seen.taken_from)
         self._write(node, seen.version, seen.taken_from if back else self._mine)
 

@@ -1,7 +1,8 @@
 """HTTP server for kube-scheduler: the extender verbs filter, preempt and bind.
 
-Filter and preempt are answered from memory. A bind waits for its gang's permit without a thread; it is then released,
-refused, or dropped when kube-scheduler hangs up. Plan and binding are written by a thread of a small pool.
+Filter and preempt are answered from memory. A bind request of a gang's member is held until the gang is complete. It
+occupies no thread meanwhile. It ends when the binding is permitted or refused, or when kube-scheduler closes the
+connection. A thread of a small pool then writes the plan and the binding.
 """
 
 from __future__ import annotations
@@ -56,16 +57,23 @@ class _BindingArgs(msgspec.Struct, frozen=True):
 
 
 class Planning(Protocol):
-    """Answers for kube-scheduler. Safe for threads; each call is short."""
+    """Source of the answers for kube-scheduler. Safe for threads. Only ``write_binding`` calls the API server."""
 
     def leads(self) -> bool: ...
 
     def planned_node(self, uid: str) -> str | None:
-        """Return the node to which the pod may go now; None for none. Does not block."""
+        """Return the node on which the pod may run now; None if it has no usable plan. Does not block."""
         ...
 
     def filter(self, uid: str, offered: list[str], nominated: str, pod: bytes) -> FilterAnswer | None:
-        """Return the answer for a pod; None if it requests no devices and may go anywhere."""
+        """Return the permitted node for a pod; None if it requests no devices and may run on any offered node.
+
+        Args:
+            uid: UID of the pod.
+            offered: names of the nodes that kube-scheduler offers.
+            nominated: the pod's nominated node; "" for none.
+            pod: the pod as JSON, in case the planner has not seen it yet.
+        """
         ...
 
     def preempt(self, uid: str, offered: list[str]) -> list[str]: ...
@@ -73,7 +81,7 @@ class Planning(Protocol):
     def bind(self, pod: PodName, node: str) -> BindAnswer: ...
 
     def write_binding(self, pod: PodName, node: str, answer: BindAnswer) -> None:
-        """Write the binding. Raises CalabashError if the API server refuses."""
+        """Write the binding and the plan of ``answer``. Raises CalabashError if the API server refuses."""
         ...
 
     def cancel_hold(self, uid: str) -> None: ...
@@ -83,8 +91,9 @@ class Extender:
     """Handles requests of ``SmallServer``.
 
     Args:
-        hold_s: how long a bind is held at most, in seconds.
-        writers: bindings that are written at a time.
+        planning: source of the answers.
+        hold_s: longest time in seconds for which a bind request is held for its gang.
+        writers: number of bindings that are written at the same time.
     """
 
     def __init__(self, planning: Planning, *, hold_s: float, writers: int = 16) -> None:
@@ -100,7 +109,7 @@ class Extender:
         }
 
     def close(self) -> None:
-        """Wait for the bindings in progress; the others are dropped."""
+        """Wait for the bindings in progress, and drop those that have not begun."""
         self._threads.shutdown(cancel_futures=True)
         self._filter_thread.shutdown(cancel_futures=True)
 
@@ -121,12 +130,12 @@ class Extender:
         return reply
 
     def release_held(self, uids: list[str]) -> None:
-        """Continue held bindings whose gang is complete. Call it in the server's loop."""
+        """Continue the held bindings of these pods, because their gang is complete. Call it in the server's loop."""
         for uid in uids:
             self._answer(uid, "")
 
     def refuse_held(self, refused: list[tuple[str, str]]) -> None:
-        """Refuse held bindings, each with its text. Call it in the server's loop."""
+        """Refuse held bindings, given as UID and explanation of each. Call it in the server's loop."""
         for uid, text in refused:
             self._answer(uid, text)
 
@@ -196,7 +205,7 @@ class Extender:
     def _bind_and_write(self, pod: PodName, node: str) -> BindAnswer:
         """Return the verdict, after writing the binding if it is GO.
 
-        Runs in a thread, which continues if kube-scheduler hangs up.
+        Runs in a thread, which completes the write even if kube-scheduler closes the connection.
         """
         answer = self._planning.bind(pod, node)
         if answer.verdict is BindVerdict.GO:

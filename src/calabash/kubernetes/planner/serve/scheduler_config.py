@@ -1,15 +1,21 @@
 """Configuration of the unmodified kube-scheduler for pods that the planner plans.
 
-There are several entries for one extender: the time-out of filter is short, that of bind long, because a gang is held
-there. No entry is ignorable: where the planner does not answer, our pods wait.
+The configuration has several entries for one extender, because each entry has one time-out. The time-out of filter is
+short; that of bind is long, because bind requests are held until a gang is complete. No entry is ignorable: while the
+planner does not answer, pods that request devices wait.
 
-kube-scheduler must not check the resources by which pods request devices; an entry without verbs names them. They are
-not in the other entries, because an entry with resources is asked only about pods with these resources. Memory and
-cores are no node's capacity. The kubelet does count ``calabash.dev/gpus``, but a pod that kube-scheduler itself refused
-for too few of them would wait for minutes after they have come back (a node has none while its agent is replaced):
-NodeResourcesFit then tries the pod again only if all its resources fit on the node, including those that it otherwise
-ignores, memory and cores. So the planner refuses the node (``extender_answers``); a pod that an extender has refused is
-tried again at any change of a node or of the pod.
+kube-scheduler must not check the resources by which pods request devices, because the planner does. An entry without
+verbs names these resources as ignored. The other entries do not name them: an extender entry with resources is asked
+only about pods that request these resources.
+
+* Device memory and cores are not part of any node's capacity, so no node would fit.
+* The kubelet does count ``calabash.dev/gpus``, and a node has none while its agent is replaced. If kube-scheduler
+  itself refused a pod for this, the pod would wait for minutes after the resource is back: NodeResourcesFit tries the
+  pod again only if all its resources fit on the node, and here it includes memory and cores, although it ignores them
+  elsewhere.
+
+So the planner refuses such a node (``extender_answers``). A pod that an extender has refused is tried again at any
+change of a node or of the pod.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ def scheduler_configuration(url: str, *, name: str = SCHEDULER, **more: Any) -> 
     Args:
         url: URL of the planner's extender, "http://127.0.0.1:7070".
         name: name of the scheduler profile.
-        more: further fields, ``leaderElection`` for example.
+        more: further top-level fields of the configuration, such as ``leaderElection``.
     """
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

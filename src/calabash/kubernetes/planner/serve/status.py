@@ -1,7 +1,7 @@
 """Probes and metrics of the planner: ``/livez``, ``/readyz`` and ``/metrics``, on a port of their own.
 
-The port for kube-scheduler is on the loopback only, because its caller may bind pods. This port may be reached from
-anywhere in the cluster: it answers GET without a body, and shows nothing of any tenant.
+The extender's port is on the loopback interface only, because its callers can bind pods. The port of this server may be
+reached from anywhere in the cluster: it answers only GET requests without a body, and shows no data of any tenant.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class PlannerState(Protocol):
     def leads(self) -> bool: ...
 
     def is_healthy(self) -> bool:
-        """Return False if the planner leads and has not decided for long."""
+        """Return False if the planner leads but its last decision is too old (``service.STUCK_S``)."""
         ...
 
     def unsynced(self) -> list[str]:
-        """Return the kinds of which no list is complete yet."""
+        """Return the kinds of objects of which no complete list has been read from the API server yet."""
         ...
 
     def skipped_counts(self) -> Mapping[str, int]: ...
@@ -56,7 +56,8 @@ class PlannerStatus:
     """Handles requests of a ``SmallServer``.
 
     Args:
-        any_leader: asks the API server if any planner leads the same nodes. Raises CalabashError.
+        any_leader: asks the API server if any replica leads this planner's part of the cluster. Raises CalabashError.
+        now_s: monotonic clock in seconds.
     """
 
     def __init__(

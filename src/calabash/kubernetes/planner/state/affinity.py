@@ -1,10 +1,9 @@
-"""Node affinity for the handshake ``affinity``.
+"""Node affinity for the handshake ``affinity``: restrict a pod to a few candidate nodes, the planned node first.
 
-Restrict an ungated pod to a few candidate nodes, the planned one first.
-
-This handshake serves clusters whose kube-scheduler does not ask the planner. Kubernetes lets the affinity of a gated
-pod only be narrowed: where the pod has required terms, each is narrowed to the candidate nodes; else one term is
-written for each node. A planner that takes over reads the candidate nodes from the pod.
+This handshake serves clusters whose kube-scheduler does not ask the planner. Kubernetes permits only to narrow the
+affinity of a gated pod. So if the pod has required node selector terms, each of them is narrowed to the candidate
+nodes. Otherwise one term is written for each candidate node. The candidate nodes are stored only in the pod, from which
+a planner that takes over reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NAME = "metadata.name"
 
 
 def restricted_affinity(pod: Pod, nodes: Sequence[str]) -> dict[str, Any]:
-    """Return the ``affinity`` that restricts a pod to the nodes, as a merge patch."""
+    """Return the value of ``spec.affinity``, for a merge patch, that restricts a pod to the nodes."""
     terms = _terms(pod)
     if terms:
         here = SelectorRequirement(key=HOSTNAME, operator="In", values=tuple(nodes))
@@ -40,7 +39,7 @@ def restricted_affinity(pod: Pod, nodes: Sequence[str]) -> dict[str, Any]:
 
 
 def candidate_nodes_of(pod: Pod) -> tuple[str, ...]:
-    """Return the nodes to which the pod's affinity restricts it by name; empty if it does not."""
+    """Return the nodes to which the pod's affinity restricts it by name; empty if it names no nodes."""
     found: dict[str, None] = {}
     for term in _terms(pod):
         lists = [
@@ -55,9 +54,10 @@ def candidate_nodes_of(pod: Pod) -> tuple[str, ...]:
 
 
 def alternatives(store: PodStore, entry: PodEntry, node: str) -> tuple[str, ...]:
-    """Return the planned node and up to NODES_MAX - 1 others that have room for the pod.
+    """Return the planned node and up to NODES_MAX - 1 other nodes that have free devices for the pod.
 
-    kube-scheduler may have no room on the planned node. Nodes that this function returned seldom are preferred.
+    The others are alternatives in case the planned node has too little CPU or memory for kube-scheduler. Nodes that
+    this function has returned less often are preferred, so that pods are spread.
     """
     names = [str(name) for name in store.scheduler.nodes if name != node]
     some = random.sample(names, min(len(names), 16 * NODES_MAX))  # needs no seed: any will do

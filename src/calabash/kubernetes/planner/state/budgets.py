@@ -1,9 +1,10 @@
 """Disruption budgets: pods that a budget protects are evicted last, and only for devices that their queue borrows.
 
-A budget protects a pod within its queue's guarantee. The scheduler does not choose such a pod as a victim: it chooses
-others, or the pod that needs devices waits and its condition explains why. Borrowed devices of a protected pod are
-reclaimed if nothing else frees enough; the executor then overrules the budget. In all other cases the API server
-enforces budgets that change between a decision and its eviction; see ``Decisions.eviction_refused``.
+A pod is protected if a disruption budget forbids to evict it now. While the pod's queue uses no more than its
+guarantee, the scheduler does not choose a protected pod as a victim: it chooses other pods, or the pod that needs
+devices waits and its condition explains why. If the queue borrows, the devices of a protected pod are reclaimed when
+nothing else frees enough; the executor then overrules the budget. A budget may also change after the decision. The API
+server then refuses the eviction; see ``Decisions.eviction_refused``.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ class LabelTerm:
 class BudgetFacts:
     """A disruption budget.
 
-    ``terms`` None selects no pod, an empty tuple selects all; ``allowed`` is the number of pods that may be evicted
-    now.
+    Args:
+        terms: label requirements of the pods that the budget covers. An empty tuple covers all pods of the namespace,
+            None covers no pod.
+        allowed: number of covered pods that may be evicted now.
     """
 
     namespace: str
@@ -68,7 +71,8 @@ class Budgets:
     def put(self, budget: BudgetFacts) -> None:
         """Insert or update a budget.
 
-        Pods are marked again by ``mark_changed`` only if its selector or whether it allows evictions has changed.
+        The next ``mark_changed`` updates the pods of its namespace, if the selector has changed, or if ``allowed`` has
+        become zero or positive.
         """
         there = self._by_namespace.setdefault(budget.namespace, {})
         before = there.get(budget.name)
@@ -85,9 +89,9 @@ class Budgets:
             self._by_namespace.pop(namespace, None)
 
     def blocking_budget(self, pod: PodFacts) -> str:
-        """Return the budget that forbids to evict the pod now, as a mention for messages; "" if none does.
+        """Return the budget that forbids to evict the pod now, in the form used in messages; "" if none does.
 
-        The API server evicts no pod that several budgets cover.
+        If several budgets cover the pod, the API server never evicts it. The result then names no single budget.
         """
         there = self._by_namespace.get(pod.namespace)
         if not there:
@@ -102,12 +106,20 @@ class Budgets:
     # ---- the store -------------------------------------------------------------------------------------------------
 
     def pod_changed(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
-        """Update the marks of a bound pod that has changed."""
+        """Tell the scheduler whether a changed, bound pod may be evicted.
+
+        Args:
+            marks: returns for a pod whether it is evictable, and whether a budget guards it.
+        """
         if self._by_namespace or entry.facts.uid in self._protected:
             self._mark(store, entry, marks)
 
     def mark_changed(self, store: PodStore, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
-        """Update the marks of all bound pods in namespaces whose budgets have changed."""
+        """Tell the scheduler which bound pods may be evicted, in namespaces whose budgets have changed.
+
+        Args:
+            marks: returns for a pod whether it is evictable, and whether a budget guards it.
+        """
         if not self._stale:
             return
         for entry in store.entries.values():
@@ -116,13 +128,13 @@ class Budgets:
         self._stale.clear()
 
     def pod_deleted(self, uid: str) -> None:
-        """Delete what is kept for a deleted pod."""
+        """Delete the record that a deleted pod is protected."""
         self._protected.pop(uid, None)
 
     def protected_victims_note(self, store: PodStore, entry: PodEntry) -> str:
-        """Return a sentence that counts the pods which could be evicted for a waiting pod if their budgets allowed it.
+        """Return a sentence that counts the protected pods which could otherwise be evicted for a waiting pod.
 
-        "" for none.
+        Returns "" if there are none.
         """
         bundle = entry.bundle
         if bundle is None or not self._protected:
@@ -151,7 +163,7 @@ class Budgets:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _mark(self, store: PodStore, entry: PodEntry, marks: Callable[[PodEntry], tuple[bool, bool]]) -> None:
-        """Tell the scheduler whether the pod may be evicted, and whether it is guarded."""
+        """Tell the scheduler whether the pod may be evicted, and whether a disruption budget guards it."""
         kept = self.blocking_budget(entry.facts)
         if kept:
             self._protected[entry.facts.uid] = kept

@@ -11,9 +11,10 @@ from calabash.kubernetes.pod_request import ContainerKind, PodRequest
 
 @lru_cache(maxsize=256)
 def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the phases of a pod, as indexes of its containers.
+    """Return the phases of a pod: for each phase, the indexes of the containers that run at the same time.
 
-    Each init container with the sidecars before it, then all main containers with all sidecars.
+    Each init container runs in a phase of its own, with the sidecars before it. In the last phase all main containers
+    run with all sidecars.
     """
     phases: list[tuple[int, ...]] = []
     sidecars: list[int] = []
@@ -35,8 +36,8 @@ def bundle_of(asked: PodRequest, *, tenant: str, queue: str, priority: int, gang
     """Return the bundle of a pod.
 
     Args:
-        asked: the pod's own request.
-        tenant, queue, priority, gang_size: replace the values of the request.
+        asked: the request as the pod states it.
+        tenant, queue, priority, gang_size: values that replace those of the request.
 
     Raises:
         CalabashError: the containers disagree in selector, queue or gang.

@@ -1,12 +1,12 @@
-"""Resource claims and their users: what a pod that requests devices by claims asks for. Pure.
+"""Resource claims and their users: derive a pod's request and plan from the claims that it names. Pure.
 
-Theory of operation. A claim is one allocation, however many pods use it, so it is counted once: for its *holder*, the
-first pod that uses it. The holder waits in its queue with the sum of all claims that it holds. A pod that only uses
-claims of other holders requests nothing; it waits until they are allocated, and kube-scheduler keeps it on their node.
-When a holder is deleted and its claim is not, the next user becomes the holder.
+Theory of operation. Several pods may use one claim, but its devices must be counted once. They are counted for the
+*holder* of the claim, the first pod that uses it. The holder requests the sum of all claims that it holds. A pod that
+only uses claims of other holders requests nothing (stage RIDING). It waits until these claims are allocated, and
+kube-scheduler then places it on their node. If a holder is deleted but not its claim, the next user becomes the holder.
 
-The request is read from the claims until they are allocated. From then on the allocation counts: a pod whose claims are
-all allocated has these devices as its plan, whatever was planned before.
+Until the claims are allocated, the pod's request is read from them. Once all claims of a pod are allocated, the
+allocated devices are its plan and replace any plan that the planner made before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A claim for our driver, with the pod's name for it."""
+    """A claim that a pod uses for devices of this product's driver; ``name`` is the pod's own name for it."""
 
     name: str
     claim: ClaimFacts
@@ -81,7 +81,7 @@ class Claims:
         return before
 
     def pod_deleted(self, uid: str) -> None:
-        """Remove a deleted pod from the users of its claims. The next user becomes the holder of those that it held."""
+        """Remove a deleted pod from its claims. For each claim that it held, the next user becomes the holder."""
         self.pods.pop(uid, None)
         for key in self._uses.pop(uid, ()):
             users = self._users[key]
@@ -92,7 +92,7 @@ class Claims:
                 del self._users[key]
 
     def users(self, key: ClaimKey) -> list[PodFacts]:
-        """Return the pods that name the claim, in order of arrival, and then the pod for which it was created."""
+        """Return the pods that use the claim, in the order in which they were seen, its owner pod last."""
         claim = self._claims.get(key)
         owner = [claim.owner] if claim is not None else []
         found = (self.pods.get(uid) for uid in dict.fromkeys([*self._users.get(key, ()), *owner]))
@@ -103,7 +103,8 @@ class Claims:
     def resolve(self, facts: PodFacts) -> PodFacts | None:
         """Return the pod's facts with the request, plan and waiting reason that follow from its claims.
 
-        Returns None if the pod uses no devices of ours, or if another scheduler places it and it has nothing yet.
+        Returns None if the pod uses no devices of this product, or if another scheduler places the pod and has not
+        allocated its claims yet.
         """
         self.pods[facts.uid] = facts
         used, missing = self._used(facts)
@@ -125,9 +126,9 @@ class Claims:
         return [self._claims[key] for key in keys if self._holders.get(key) == uid and key in self._claims]
 
     def sharers(self, uid: str) -> list[str]:
-        """Return the UIDs of other pods that use claims held by this one.
+        """Return the UIDs of other pods that use claims held by this pod.
 
-        The devices are free when all of them are gone.
+        The devices of these claims become free only when all of the pods are deleted.
         """
         found = (pod.uid for claim in self.held_by(uid) for pod in self.users(claim.key))
         return [other for other in dict.fromkeys(found) if other != uid]
@@ -146,10 +147,7 @@ class Claims:
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _used(self, facts: PodFacts) -> tuple[list[_Used], str]:
-        """Return the claims of the pod that request our devices, and a text that names those which do not exist.
-
-        "" for none.
-        """
+        """Return the pod's claims for this product's devices, and a text that names the missing claims; "" for none."""
         used: list[_Used] = []
         missing: list[str] = []
         for one in facts.claims:
@@ -178,7 +176,10 @@ class Claims:
         return claim
 
     def _with_devices(self, facts: PodFacts, used: list[_Used]) -> PodFacts:
-        """Return the facts with what the held claims request, or have; a pod that holds none rides."""
+        """Return the facts with the request, and if allocated the plan, of the claims that the pod holds.
+
+        ``rides`` is set if the pod holds no claim, and ``waits_for`` while a claim of another holder is not allocated.
+        """
         own = [one for one in used if self._holders.get(one.claim.key) == facts.uid]
         shared = [one for one in used if one not in own]
         fault = next((f"claim {one.claim.name}: {one.claim.fault}" for one in own if one.claim.fault), "")
@@ -203,7 +204,7 @@ class Claims:
 
 
 def _joined(facts: PodFacts, parts: list[_Used]) -> PodRequest:
-    """Return the sum of what the pod's held claims request, with the pod's own terms (queue, gang, run time)."""
+    """Return one request for all claims that the pod holds, with the pod's own tenant, queue, gang and run time."""
     said = facts.request
     terms = said.containers[0].request if said is not None else GpuRequest()
     requests = [one.claim.request for one in parts if one.claim.request is not None]
@@ -230,7 +231,10 @@ def _joined(facts: PodFacts, parts: list[_Used]) -> PodRequest:
 
 
 def _allocated(facts: PodFacts, parts: list[_Used]) -> PodPlan | None:
-    """Return the plan that the allocated claims amount to; None unless all are allocated on one node and reported."""
+    """Return the devices of the allocated claims as a plan.
+
+    Returns None unless all claims are allocated on the same node and the node's agent has reported their devices.
+    """
     nodes = {one.claim.node for one in parts}
     containers = tuple(
         msgspec.structs.replace(one.claim.held, name=one.name) for one in parts if one.claim.held is not None
@@ -242,5 +246,5 @@ def _allocated(facts: PodFacts, parts: list[_Used]) -> PodPlan | None:
 
 
 def _id(containers: tuple[PlannedContainer, ...]) -> str:
-    """Return an ID that is equal for equal devices."""
+    """Return a plan ID that is computed from the devices, so that equal allocations have equal IDs."""
     return BY_CLAIM + blake2b(msgspec.json.encode(containers), digest_size=8).hexdigest()

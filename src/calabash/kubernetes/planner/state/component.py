@@ -1,3 +1,3 @@
-"""Name under which the planner writes objects: field manager and source of events."""
+"""Name under which the planner writes objects: as field manager, and as source of events."""
 
 COMPONENT = "calabash-planner"

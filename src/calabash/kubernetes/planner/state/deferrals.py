@@ -1,9 +1,9 @@
 """Deferrals of pods whose last plan could not be used.
 
-Theory of operation. A plan that the API server refuses to store, or that kube-scheduler does not use, is withdrawn, and
-its pod is in no queue for a while: its devices go to other pods. Each further deferral is twice as long, up to a limit.
-It ends early if another result can be expected: the pod was changed, or kube-scheduler found nodes for it that have
-everything but devices. A bound pod begins anew.
+Theory of operation. A plan is withdrawn if the API server refuses to store it, or if kube-scheduler does not use it.
+The pod is then deferred: it is in no queue for a while, so that its devices can go to other pods. Each further deferral
+of the pod is twice as long, up to a limit. A deferral ends early if the next plan is likely to succeed: the pod was
+changed, or kube-scheduler found nodes that lack nothing but devices. Once the pod is bound, its count is reset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHANGE_MAX_S = 60.0
 
 
 class EarlyEnd(StrEnum):
-    """Event that ends a deferral early."""
+    """Event that ends a deferral early. CHANGED: the pod was changed. ASKED: kube-scheduler offered nodes for it."""
 
     NEVER = "never"
     CHANGED = "changed"
@@ -43,12 +43,12 @@ class Deferrals:
         self._waiting: dict[str, None] = {}
 
     def defer(self, uid: str, now_s: float, *, first_s: float, max_s: float, early: EarlyEnd) -> float:
-        """Defer a pod; return the longest time of this deferral in seconds.
+        """Defer a pod; return the time of this deferral in seconds, if nothing ends it early.
 
         Args:
-            first_s: the first deferral of a pod, in seconds.
-            max_s: the longest.
-            early: event that ends the deferral early.
+            first_s: time of a pod's first deferral in seconds.
+            max_s: longest time of a deferral in seconds.
+            early: event that ends this deferral early.
         """
         found = self._by_uid.setdefault(uid, _Deferral())
         delay_s = min(first_s * FACTOR ** min(found.times, 30), max_s)
@@ -64,14 +64,15 @@ class Deferrals:
         return uid in self._waiting
 
     def ended_by_kube_scheduler(self, uid: str) -> bool:
-        """Return True if a question of kube-scheduler ended the pod's last deferral."""
+        """Return True if the pod's last deferral ended early because kube-scheduler offered nodes for the pod."""
         found = self._by_uid.get(uid)
         return found is not None and found.asked
 
     def pod_changed(self, uid: str) -> None:
-        """End the deferral of a changed pod early.
+        """Shorten the deferral of a changed pod, if it may end early for this.
 
-        It lasts at least CHANGE_S, doubled for each earlier deferral up to CHANGE_MAX_S.
+        It still lasts CHANGE_S seconds, doubled for each earlier deferral up to CHANGE_MAX_S, so that a pod which
+        changes continuously is not planned continuously.
         """
         found = self._by_uid.get(uid)
         if found is not None and found.early is EarlyEnd.CHANGED:
@@ -79,13 +80,13 @@ class Deferrals:
             found.until_s = min(found.until_s, found.since_s + soonest_s)
 
     def kube_scheduler_asked(self, uid: str) -> None:
-        """End the deferral of a pod for which kube-scheduler asked with nodes on offer."""
+        """End the deferral of a pod for which kube-scheduler has offered nodes, if it may end early for this."""
         found = self._by_uid.get(uid)
         if found is not None and uid in self._waiting and found.early is EarlyEnd.ASKED:
             found.until_s, found.asked = -math.inf, True
 
     def take_due(self, now_s: float) -> Iterator[str]:
-        """End the deferrals that are over, and yield their pods."""
+        """Yield the UIDs of pods whose deferral is over, and remove their deferrals."""
         for uid in [uid for uid in self._waiting if self._by_uid[uid].until_s <= now_s]:
             del self._waiting[uid]
             yield uid

@@ -1,13 +1,15 @@
 """Permits for bindings of gangs: members of a gang are bound together or not at all.
 
-Theory of operation. kube-scheduler requests the binding of each pod in a call of its own and waits for the answer;
-meanwhile it reserves the pod's place on the node. So the calls of a gang are held until as many members as it needs are
-held or bound, and are then answered together. Members that were bound and have ended count as bound: they need not come
-back. A gang whose members do not all come in time is refused as a whole, so that two gangs do not wait for each other
-without end; the order of their plans then decides which goes first.
+Theory of operation. kube-scheduler requests the binding of each pod in a separate call and waits for the answer.
+Meanwhile it reserves CPU and memory for the pod on the node. The calls of a gang's members are held until enough
+members are held or bound, and are then answered together. Members that were bound and have ended still count as bound,
+because a gang need not start them again. If too few members arrive within a time limit, all held calls of the gang are
+refused. Otherwise two gangs could wait for each other without end. Which gang is bound first is then decided by the
+order of their plans.
 
-A held member whose node cannot take it now (its kubelet offers no device IDs while the node's agent is replaced) is not
-counted: its binding and those of its gang stay held until the node can take it or the time is over.
+A node may be unable to start pods for a while, because its kubelet offers no device IDs while the node's agent is
+replaced. A held member that is planned on such a node is not counted, so its gang stays held until the node is ready
+again or the time limit is over.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class GangPermits:
     """Members, held bindings and bound members of gangs. Pure.
 
     Args:
-        hold_s: how long the first member of a gang waits for the last.
-        on_unready_nodes: given UIDs of members, returns those whose nodes cannot take them now.
+        hold_s: seconds for which the first held member of a gang waits for the last one.
+        on_unready_nodes: given UIDs of pods, returns those whose planned nodes cannot start them now.
     """
 
     def __init__(
@@ -44,13 +46,13 @@ class GangPermits:
         self._gangs: dict[GangName, _Gang] = {}
 
     def add_member(self, uid: str, gang: GangName, needed: int) -> None:
-        """Add a member. ``needed``: members that must start together; it only grows."""
+        """Add a member. ``needed``: number of members that must start together; the greatest given value counts."""
         found = self._gangs.setdefault(gang, _Gang())
         found.needed = max(found.needed, needed)
         found.members.add(uid)
 
     def remove_member(self, uid: str, gang: GangName) -> None:
-        """Remove a deleted or ended member. A bound one still counts as bound."""
+        """Remove a member that was deleted or has ended. If it was bound, it still counts as bound."""
         found = self._gangs.get(gang)
         if found is None:
             return
@@ -81,7 +83,7 @@ class GangPermits:
         return found is not None and bool(found.bound or found.ended)
 
     def holds(self, uid: str, gang: GangName) -> bool:
-        """Return True if the binding of this member is held for others."""
+        """Return True if the binding of this member is held until its gang is complete."""
         found = self._gangs.get(gang)
         return found is not None and uid in found.held
 
@@ -91,7 +93,7 @@ class GangPermits:
         return set(found.members) if found else set()
 
     def progress(self, gang: GangName) -> tuple[int, int]:
-        """Return how many members are bound, or held and could be bound, and how many are needed."""
+        """Return the number of members that are bound, or held on a node that is ready, and the number needed."""
         found = self._gangs.get(gang, _Gang())
         return self._count(found), found.needed
 
@@ -115,7 +117,7 @@ class GangPermits:
             found.held.pop(uid, None)
 
     def take_expired(self, now_s: float) -> list[str]:
-        """Stop holding, and return, the members whose gang was not complete within ``hold_s``."""
+        """Stop holding the members whose gang was not complete within ``hold_s``, and return their UIDs."""
         refused: list[str] = []
         for gang in self._gangs.values():
             if gang.held and min(gang.held.values()) + self._hold_s <= now_s:

@@ -1,10 +1,9 @@
-"""Back-off of nodes on which kube-scheduler refused pods of a controller.
+"""Back-off of nodes: if kube-scheduler refuses a pod on some nodes, its controller's next pods are planned elsewhere.
 
-The controller's next pods are planned elsewhere.
-
-The planner knows devices; kube-scheduler knows CPU, volumes and the rest. Where kube-scheduler does not ask the
-planner, its refusal is the only sign that a node is unsuitable. Each further refusal doubles the waiting time, so that
-a controller whose pods fit nowhere does not create them without pause.
+The planner chooses nodes by their devices and does not know their CPU, memory and volumes. In clusters whose
+kube-scheduler does not ask the planner, a refusal is the only sign that a node is unsuitable for a pod. Each further
+refusal doubles the time before the next pod of the controller is evicted. Otherwise a controller whose pods fit on no
+node would create and lose pods without pause.
 """
 
 from __future__ import annotations
@@ -36,15 +35,19 @@ class NodeBackoff:
         self._by_owner: dict[str, _Refusals] = {}
 
     def patience_s(self, owner: str) -> float:
-        """Return how long a pod of the controller must have been refused before it is evicted.
+        """Return how many seconds a pod of the controller must have been refused before it is evicted.
 
-        PATIENCE_S, doubled for each earlier refusal.
+        This is PATIENCE_S, doubled for each earlier refusal, and at most PATIENCE_MAX_S.
         """
         found = self._by_owner.get(owner)
         return PATIENCE_S if found is None else min(PATIENCE_S * 2.0**found.times, PATIENCE_MAX_S)
 
     def add_refusal(self, owner: str, nodes: Iterable[str], now_s: float) -> None:
-        """Exclude nodes for pods of the controller, for BACKOFF_S after the next refusal could count."""
+        """Exclude nodes for pods of the controller, and lengthen ``patience_s``.
+
+        The nodes are excluded for ``patience_s`` and BACKOFF_S more, so that they are still excluded when the next pod
+        of the controller may be evicted.
+        """
         if len(self._by_owner) >= _OWNERS_MAX:
             self._by_owner.clear()
         found = self._by_owner.setdefault(owner, _Refusals())
@@ -55,9 +58,9 @@ class NodeBackoff:
         found.times = min(found.times + 1, 10)
 
     def add_eviction(self, owner: str, now_s: float) -> None:
-        """Note an eviction for want of devices.
+        """Record an eviction for want of devices.
 
-        The controller's next may follow after a pause, which doubles each time.
+        The next such eviction of a pod of this controller is permitted after a pause that doubles each time.
         """
         pause_s = self.patience_s(owner)
         self.add_refusal(owner, (), now_s)
@@ -69,12 +72,12 @@ class NodeBackoff:
         return found is None or found.evicted_until_s <= now_s
 
     def selector(self, owner: str) -> tuple[str, ...]:
-        """Return the node selector that excludes the controller's nodes; empty for none."""
+        """Return the node selector that leaves out the nodes excluded for the controller; empty if there are none."""
         found = self._by_owner.get(owner)
         return (f"{HOSTNAME} notin ({','.join(found.nodes)})",) if found is not None and found.nodes else ()
 
     def take_expired(self, now_s: float) -> list[str]:
-        """Remove and return the controllers whose nodes may be tried again."""
+        """Return the controllers whose excluded nodes may be tried again, and delete their state."""
         over = [owner for owner, found in self._by_owner.items() if found.until_s <= now_s]
         for owner in over:
             del self._by_owner[owner]

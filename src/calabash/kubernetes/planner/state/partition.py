@@ -1,7 +1,7 @@
 """Nodes of a planner's part of the cluster: pool membership, labels, and which nodes are open.
 
-All sets change under the planner's lock, in the step in which the core gets the event: once a node is not open here,
-nothing more is decided for it.
+A node is *open* if this planner may plan pods on it; ``lead.handover`` describes when. The sets change under the
+planner's lock, together with the event that the core gets. So nothing is decided for a node that is not open any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class PartitionNodes:
     """Nodes of the planner's part of the cluster; implements ``handover.NodeView``.
 
     Args:
-        emit_devices: gives the core the devices of a node; returns False if they are unknown.
+        shard: the part of the cluster for which the planner decides.
+        lock: the planner's lock, which guards the core.
+        emit_devices: passes the devices of a node to the core; returns False if they are unknown.
     """
 
     def __init__(self, shard: Shard, lock: threading.RLock, *, emit_devices: Callable[[str], bool]) -> None:
@@ -41,27 +43,27 @@ class PartitionNodes:
 
     @property
     def selector(self) -> str:
-        """Label selector of the part's GpuNodes; "" for all."""
+        """Label selector of the GpuNodes of this planner; "" selects all, if the cluster is not divided."""
         return "" if self._shard.everything else f"{PLANNED_BY}={self._shard.lease}"
 
     def is_open(self, node: str) -> bool:
-        """Return True if the core gets the node's devices."""
+        """Return True if the planner may plan pods on the node, so the core gets its devices."""
         return self._shard.everything or node in self._open
 
     # ---- what the mirrors say, under the lock ---------------------------------------------------------------------
 
     def node_added(self, node: str) -> None:
-        """Note that a node came into the pool."""
+        """Record that a node was added to the pool."""
         self._pool.add(node)
         self.on_move()
 
     def node_removed(self, node: str) -> None:
-        """Note that a node left the pool, or was deleted."""
+        """Record that a node has left the pool or was deleted, and close it."""
         self._pool.discard(node)
         self._close(node)
 
     def label_changed(self, meta: ObjectMeta) -> None:
-        """Note the version of a GpuNode that has our label."""
+        """Record the version of a GpuNode that has this planner's label."""
         if not self._shard.everything:
             before = self._labelled.get(meta.name)
             now = Labelled(meta.resource_version, meta.labels.get(TAKEN_FROM, ""))
@@ -70,12 +72,12 @@ class PartitionNodes:
                 self.on_move()
 
     def label_removed(self, node: str) -> None:
-        """Note that a GpuNode has our label no more, or was deleted."""
+        """Record that a GpuNode has lost this planner's label or was deleted, and close the node."""
         self._labelled.pop(node, None)
         self._close(node)
 
     def free_changed(self, change: MirrorChange[GpuNode]) -> None:
-        """Note that a GpuNode has no planner's label, or has one now."""
+        """Record a change in the mirror of GpuNodes without a planner's label: a node was added, changed or removed."""
         found = change.after or change.before
         with self._lock:
             if change.after is not None:
@@ -85,7 +87,7 @@ class PartitionNodes:
         self.on_move()
 
     def begin_term(self) -> None:
-        """Open the nodes that are ours. Pods are listed after this call."""
+        """Open the nodes of the pool that have this planner's label. The caller lists all pods after this call."""
         self._open = {node for node, one in self._labelled.items() if node in self._pool and not one.taken_from}
         self._listings.clear()
 
@@ -113,11 +115,11 @@ class PartitionNodes:
             return set(self._open)
 
     def list_pods(self, nodes: set[str]) -> set[str]:
-        """Have the pods on these nodes listed, unless they were.
+        """Begin to list the pods on those of these nodes for which no list was requested yet.
 
-        One list for each node, or one of all pods for many nodes.
+        Requests one list for each node, or a single list of all pods if there are more than _SINGLE_LISTS_MAX nodes.
 
-        Returns all nodes of this and earlier calls whose pods are listed by now.
+        Returns the nodes of this and earlier calls whose pods are listed by now.
         """
         pods = self.pods
         assert pods is not None

@@ -1,4 +1,4 @@
-"""Queue tree of the API server, and the queue of each pod."""
+"""Queue tree from the API server's queue objects, and the choice of each pod's queue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ DEFAULT = QueueSpec(name=DEFAULT_QUEUE)
 
 
 class KubeQueues:
-    """KubeQueues and namespaces. A deleted queue stays in the scheduler's tree, without quota, while pods of it run.
+    """Queues and namespaces of the API server, from which the scheduler's queue tree is built.
 
-    Queues below QUEUE_DEPTH_MAX levels are in ``too_deep`` with the error, and are not in the scheduler's tree.
+    A deleted queue stays in the tree, without quota, while pods in it run. Queues that are nested deeper than
+    QUEUE_DEPTH_MAX levels are not in the tree, but in ``too_deep`` with the error for their pods.
 
     Args:
-        shard: the planner's part of the cluster; queues of other parts are known by name only.
+        shard: the part of the cluster for which the planner decides. Queues of other parts are not in the tree.
     """
 
     def __init__(self, shard: Shard = ALL) -> None:
@@ -46,7 +47,7 @@ class KubeQueues:
                 self._of_other_planners[queue.name] = queue
 
     def specs(self, in_use: Collection[str] = ()) -> list[QueueSpec]:
-        """Return the queue tree for the scheduler. ``in_use``: queues that must be in it although they are deleted."""
+        """Return the queues for the scheduler. Those named by ``in_use`` are included even if they were deleted."""
         specs = {name: spec_of(facts) for name, facts in self.own.items()}
         specs.setdefault(DEFAULT_QUEUE, DEFAULT)
         for name in in_use:
@@ -56,7 +57,10 @@ class KubeQueues:
     def apply(self, store: PodStore, kept: Collection[str] = ()) -> None:
         """Replace the scheduler's queue tree, and set pods aside that wait in a deleted queue.
 
-        If the new tree is invalid, the old one stays and ``fault`` says why. ``kept``: further queues that are in use.
+        If the new tree is invalid, the old one stays and ``fault`` explains the error.
+
+        Args:
+            kept: queues that must stay in the tree although no pod of the store uses them.
         """
         waiting = [e for e in store.entries.values() if e.stage is Stage.WAITING and e.bundle]
         gone = [e for e in waiting if e.bundle and not self.is_known(e.bundle.request.queue)]
@@ -94,8 +98,8 @@ class KubeQueues:
         """Return the queue of a pod.
 
         Raises:
-            CalabashError: the queue does not exist, is too deep or of another planner, or the pod's namespace may not
-                use it.
+            CalabashError: the queue does not exist, is nested too deeply, or belongs to another planner, or the pod's
+                namespace may not use it.
         """
         namespace = self.namespaces.get(pod.namespace) or NamespaceFacts(name=pod.namespace)
         own = pod.request.queue if pod.request else ""
@@ -133,7 +137,7 @@ class KubeQueues:
 
 
 def spec_of(queue: QueueFacts) -> QueueSpec:
-    """Return the queue as the scheduler takes it."""
+    """Return the queue in the scheduler's form, in which one device is 1000 ``gpu_milli``."""
     limit = UNLIMITED if queue.limit is None else UNLIMITED._replace(gpu_milli=round(queue.limit * 1000))
     return QueueSpec(
         name=queue.name,

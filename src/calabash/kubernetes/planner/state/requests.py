@@ -31,7 +31,10 @@ def _at_least(asked: PodRequest, word: str) -> PodRequest:
 
 
 def has_begun(facts: PodFacts) -> bool:
-    """Return True if the pod is bound with a plan for its node; its devices are then counted as the plan says."""
+    """Return True if the pod is bound and has a plan for its node.
+
+    Such a pod may be running, so its devices are counted even if its queue or namespace would not permit them now.
+    """
     return bool(facts.node) and facts.plan is not None and facts.plan.node == facts.node
 
 
@@ -40,13 +43,14 @@ GroupName = tuple[str, str, str]
 
 
 class PodRequests:
-    """Requests of pods, as the binder takes them.
+    """Converter of pods to the binder's requests, with the rules that a request depends on.
 
     Attributes:
-        groups: size of each gang group object.
+        groups: number of members that must start together, by gang group object.
         budgets: disruption budgets, and the pods that they protect.
-        riders: members of gangs that request no devices (stage RIDING).
-        resized_gangs: gangs for which the scheduler must wait for another number of members than it was told.
+        riders: UIDs of members that request no devices (stage RIDING), by gang.
+        resized_gangs: gangs in which the number of riding members has changed, so their waiting members must be
+            submitted to the scheduler again.
         node_backoff: nodes on which kube-scheduler refused pods of a controller.
     """
 
@@ -61,9 +65,9 @@ class PodRequests:
         self.resized_gangs: set[GangName] = set()
 
     def set_bundle(self, entry: PodEntry) -> bool:
-        """Set the entry's bundle from the pod's request.
+        """Set the entry's bundle from the pod's request; return True if the pod has one.
 
-        Returns False if the pod has none; a pod that cannot be decided is set aside.
+        A pod that rides has no bundle. A pod whose request, queue or gang is invalid or unknown is set aside.
         """
         store, facts = self._store, entry.facts
         if facts.request is None and not facts.rides:
@@ -92,9 +96,9 @@ class PodRequests:
         return True
 
     def _size(self, entry: PodEntry) -> int | None:
-        """Return for how many members of the pod's gang the scheduler waits.
+        """Return the number of members for which the scheduler waits: the size of the gang without riding members.
 
-        None if the gang group does not exist, and the pod was set aside.
+        Returns None, and sets the pod aside, if its gang group does not exist.
         """
         store, facts = self._store, entry.facts
         if facts.request is None:
@@ -135,8 +139,8 @@ class PodRequests:
     def _queue(self, facts: PodFacts) -> str:
         """Return the pod's queue.
 
-        A pod that has begun is counted in the default queue if its own queue is gone. Raises CalabashError if the pod
-        has not begun and its namespace may not use the queue.
+        A pod that is bound with a plan (``has_begun``) is counted in the default queue if its own queue was deleted.
+        Raises CalabashError for any other pod if its queue does not exist or its namespace may not use it.
         """
         try:
             queue = self._queues.queue_of(facts)
@@ -151,7 +155,8 @@ class PodRequests:
     def _isolated(self, facts: PodFacts) -> PodRequest:
         """Return the request with at least the isolation level of the pod's namespace.
 
-        A pod that has begun keeps its level. Raises CalabashError if the request excludes the level.
+        A pod that is bound with a plan keeps the level with which it started. Raises CalabashError if the pod requests
+        something that this level does not permit.
         """
         assert facts.request is not None
         namespace = self._queues.namespaces.get(facts.namespace)
@@ -191,7 +196,7 @@ class PodRequests:
         )
 
     def evictable(self, entry: PodEntry, now_s: float) -> bool:
-        """Return True if the pod may be evicted for others now, at least where it borrows (``guarded``)."""
+        """Return True if the pod may be evicted for other pods now. A ``guarded`` pod is evicted only if it borrows."""
         return not (self.priority(entry.facts) >= SYSTEM_PRIORITY_MIN or entry.protected_until_s > now_s)
 
     def guarded(self, entry: PodEntry) -> bool:
@@ -199,26 +204,28 @@ class PodRequests:
         return bool(self.budgets.blocking_budget(entry.facts))
 
     def eviction_marks(self, entry: PodEntry, now_s: float) -> tuple[bool, bool]:
-        """Return ``evictable`` and ``guarded``."""
+        """Return whether the pod is ``evictable`` and whether it is ``guarded``."""
         return self.evictable(entry, now_s), self.guarded(entry)
 
     def priority(self, facts: PodFacts) -> int:
         """Return the pod's priority.
 
-        System priorities, which any user may name, count in system namespaces only, and are 0 elsewhere.
+        A system priority counts only in system namespaces and is replaced by 0 elsewhere, because any user may name one
+        in a pod and would otherwise be protected from eviction.
         """
         if facts.priority >= SYSTEM_PRIORITY_MIN and facts.namespace not in self._system_namespaces:
             return 0
         return facts.priority
 
     def eviction_grace_s(self, entry: PodEntry) -> int:
-        """Return the longest termination grace period for the pod's eviction, as its queue sets it."""
+        """Return the longest termination grace period for the pod's eviction in seconds, which its queue sets."""
         return self._queues.eviction_grace_s(entry.bundle.request.queue if entry.bundle is not None else DEFAULT_QUEUE)
 
     def mark_movable(self, entry: PodEntry) -> None:
         """Tell the scheduler whether a movable pod may be moved now.
 
-        It is bound and alone, because a gang or the users of a shared claim would have to be moved together.
+        The pod must be bound. Members of gangs and pods that share claims are not moved, because they would have to be
+        moved together.
         """
         facts = entry.facts
         if facts.movable:

@@ -2,7 +2,7 @@
 
 | stage | state of the pod |
 |---|---|
-| ASIDE | cannot be decided: its queue or gang group does not exist, no device could serve it, or another gate holds it |
+| ASIDE | cannot be planned now: its queue or gang group does not exist, no device suits it, or another gate holds it |
 | WAITING | waits in its queue for devices |
 | PLACED | has devices, and waits for the evicted pods that still hold them to end |
 | RELEASING | its plan is being written |
@@ -12,8 +12,8 @@
 | EVICTED | is bound to its node, and its eviction was requested |
 | RIDING | has no plan and needs none: its claims are counted for other pods, or request no devices of ours |
 
-``ClusterScheduler.holds`` is true for pods whose devices the scheduler counts: from PLACED on, except where the pod's
-node is gone or its devices are not known.
+``ClusterScheduler.holds`` is true for pods whose devices the scheduler counts as in use. These are the pods from PLACED
+to EVICTED, except those whose node was deleted or whose devices are not known.
 """
 
 from __future__ import annotations
@@ -63,15 +63,16 @@ class PodEntry:
     """State of one pod.
 
     Attributes:
-        written: ID of the plan in the pod's annotation, as far as known.
-        releases: IDs of the plans with which the removal of the pod's gate was requested.
-        after: UIDs of evicted pods that still hold the planned devices.
-        reason: why the pod waits; None: it does not wait.
-        message: explanation that belongs to ``reason``.
-        reported: the reason that was last reported.
-        stale_refused: the offer of an old nomination alone was refused once for this plan.
-        own_condition: report in the condition ``names.PLANNED`` instead of ``PodScheduled``.
-        asked: kube-scheduler was given the planned node.
+        written: ID of the plan that the pod's annotation is known to have; "" if none is known.
+        releases: IDs of all plans with which the removal of the pod's gate was requested.
+        after: UIDs of evicted pods that still use the planned devices; the pod is released when they have ended.
+        reason: why the pod waits; None if it does not wait.
+        message: explanation of ``reason`` for the user.
+        reported: the reason in the last report to the API server; None if none was reported.
+        protected_until_s: time until which the pod is not evicted, after a budget refused its eviction.
+        stale_refused: kube-scheduler offered only an older nominated node, and this was refused once for this plan.
+        own_condition: reports go to the condition ``names.PLANNED`` instead of ``PodScheduled``.
+        asked: kube-scheduler has asked for the planned node and was told it.
     """
 
     facts: PodFacts
@@ -94,8 +95,9 @@ class PodEntry:
     def is_written(self) -> bool:
         """Return True if the pod's annotation holds the current plan.
 
-        The gate is removed only together with a plan. So an ungated pod whose only release was with the current plan
-        has it, even if the mirror has not shown the annotation yet.
+        The mirror may show the annotation late. But the gate is removed in the same write as the plan is written. So if
+        kube-scheduler asks about a pod that the mirror still shows as gated, and only the current plan was ever
+        released, the annotation has this plan.
         """
         if self.plan is None:
             return False
@@ -125,7 +127,7 @@ class PodStore:
 
     Args:
         new_id: returns a new ID for a plan.
-        hold_s: how long the binding of a gang's first member is held for the last.
+        hold_s: seconds for which the binding of a gang's first member is held until the last one is ready.
     """
 
     def __init__(self, scheduler: ClusterScheduler, *, new_id: Callable[[], str], hold_s: float) -> None:
@@ -177,7 +179,7 @@ class PodStore:
         self._index(entry)
 
     def update_facts(self, entry: PodEntry, facts: PodFacts) -> None:
-        """Replace what was read of the pod."""
+        """Replace the facts that were read of the pod, and update the indexes."""
         self._unindex(entry)
         entry.facts = facts
         self._index(entry)
@@ -189,20 +191,20 @@ class PodStore:
         return any(self.entries[uid].stage is Stage.BINDING for uid in self.on_node.get(node, ()))
 
     def on_unready_nodes(self, uids: Collection[str]) -> frozenset[str]:
-        """Return those of the pods whose planned nodes offer no device IDs now: their kubelets would fail the pods."""
+        """Return those of the pods whose planned nodes offer no device IDs now, so their kubelets would reject them."""
         if not self.unready:
             return frozenset()
         return frozenset(uid for uid in uids if (e := self.entries.get(uid)) is not None and e.node in self.unready)
 
     def has_claims(self, uid: str) -> bool:
-        """Return True if the pod exists and names claims, or kube-scheduler creates one for it."""
+        """Return True if the pod exists and gets devices by claims: its own, or one that kube-scheduler creates."""
         entry = self.entries.get(uid)
         return entry is not None and entry.facts.by_claims
 
     def is_or_was_known(self, uid: str) -> bool:
-        """Return True if the pod exists or was among the last DELETED_PODS_MAX deleted ones.
+        """Return True if the pod exists or is among the last DELETED_PODS_MAX deleted pods.
 
-        Its node may still report its slices.
+        The node of a deleted pod may still report its slices; these must not be taken for slices of an unknown pod.
         """
         return uid in self.entries or uid in self._deleted
 
@@ -225,7 +227,7 @@ class PodStore:
         self.entries.pop(entry.facts.uid, None)
 
     def set_aside(self, entry: PodEntry, reason: Reason, message: str) -> None:
-        """Set the stage ASIDE: the pod is not decided until something else changes."""
+        """Set the stage ASIDE: the pod is in no queue until it changes or an object that it needs changes."""
         entry.stage = Stage.ASIDE
         entry.after = frozenset()
         self.aside[entry.facts.uid] = None
@@ -250,16 +252,16 @@ class PodStore:
         self.set_aside(entry, reason, message)
 
     def refuse_held_binding(self, entry: PodEntry, message: str) -> None:
-        """Have kube-scheduler told that the pod's binding, which is held for its gang, does not come.
-
-        Does nothing if none is held.
-        """
+        """Refuse the pod's binding request if it is held for its gang; kube-scheduler gets ``message`` as reason."""
         if entry.gang is not None and self.permits.holds(entry.facts.uid, entry.gang):
             self.permits.cancel_hold(entry.facts.uid, entry.gang)
             self.refusals.append((entry.facts.uid, message))
 
     def set_riding(self, entry: PodEntry) -> None:
-        """Set the stage RIDING and have the gate removed: kube-scheduler knows where the pod's claims are allocated."""
+        """Set the stage RIDING and add the action that removes the gate.
+
+        Such a pod needs no plan, because kube-scheduler places it on the node on which its claims are allocated.
+        """
         entry.stage = Stage.RIDING
         self.aside.pop(entry.facts.uid, None)
         self.set_reason(entry, None, "its claims are allocated")

@@ -26,12 +26,14 @@ LeaveOut = Callable[[Kind[Any], Any], AbstractContextManager[None]]
 class ClaimEvents:
     """Claims and device classes as last seen.
 
-    What a claim requests depends on its classes, what it has on its node's devices.
+    The facts of a claim depend on other objects: its request on device classes, its allocated devices on its node's
+    GpuNode. So a claim event is also emitted when one of these changes.
 
     Args:
         lock: the core's lock; also guards the claims.
-        emit: passes an event to the core, while there is one.
-        node: returns a GpuNode as last seen.
+        emit: passes an event to the core; does nothing while another planner leads.
+        node: given a node name, returns its GpuNode as last seen; None if it is unknown.
+        now_s: clock of the planner in seconds.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class ClaimEvents:
         self._by_node: dict[str, dict[tuple[str, str], None]] = {}
 
     def class_changed(self, change: MirrorChange[DeviceClass]) -> None:
-        """Update a device class, and emit the claims that name it."""
+        """Update a device class, and emit an event for each claim that names it."""
         found = change.after or change.before
         if found is None:
             return
@@ -64,7 +66,7 @@ class ClaimEvents:
                 self._emit_claim(claim)
 
     def claim_changed(self, change: MirrorChange[ResourceClaim]) -> None:
-        """Update a claim and emit it."""
+        """Update a claim and emit its event."""
         before, after = change.before, change.after
         with self._lock:
             if before is not None:
@@ -79,13 +81,13 @@ class ClaimEvents:
                 self._emit_claim(after)
 
     def devices_changed(self, node: str) -> None:
-        """Emit the claims that are allocated on a node whose devices have changed."""
+        """Emit an event for each claim that is allocated on a node whose devices have changed."""
         with self._lock:
             for key in list(self._by_node.get(node, ())):
                 self._emit_claim(self._claims[key])
 
     def emit_all(self, core: Core, leave_out: LeaveOut) -> None:
-        """Give a new core all claims; each is converted within ``leave_out``, which skips those on which that fails.
+        """Pass all claims to a new core. Each is converted within ``leave_out``, which skips claims that fail.
 
         The caller holds the lock.
         """

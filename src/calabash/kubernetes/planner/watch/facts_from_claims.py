@@ -37,9 +37,9 @@ DevicesOf = Callable[[str], Sequence[Device]]
 
 
 def pod_claims(pod: Pod) -> tuple[PodClaimFacts, ...]:
-    """Return the claims that a pod names, with the names of those created for it from templates.
+    """Return the claims that a pod names, including claims that were created for it from templates.
 
-    The claim that kube-scheduler created for extended resources of the containers is included.
+    If kube-scheduler created a claim for extended resources of the containers, this claim is included as well.
     """
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     found = [
@@ -58,9 +58,10 @@ def pod_claims(pod: Pod) -> tuple[PodClaimFacts, ...]:
 
 
 def keep_claim(claim: ResourceClaim) -> ResourceClaim:
-    """Return the part of a claim that the planner reads: requests to our driver, the allocation, and the claim's pod.
+    """Return the part of a claim that the planner reads: its requests, its allocation, and the pod that owns it.
 
-    Parameters for other drivers are dropped. A claim that is still too large has ``OVERSIZED`` instead of its requests.
+    Parameters for other drivers are dropped. If the claim is still too large, its requests are replaced by the
+    annotation ``OVERSIZED`` with the size in bytes.
     """
     meta = claim.metadata
     annotations = {name: text[:TEXT_MAX] for name, text in meta.annotations.items() if name == POD_CLAIM}
@@ -103,7 +104,7 @@ def _is_read(opaque: OpaqueConfig | None) -> bool:
 
 
 def _size(*parts: object) -> int:
-    """Return the encoded size of the parts in bytes; more than any limit for one that is nested too deep to be encoded."""
+    """Return the encoded size of the objects in bytes; REST_BYTES_MAX + 1 if one is nested too deeply to be encoded."""
     try:
         return sum(len(_ENCODE(part)) for part in parts)
     except (RecursionError, ValueError):
@@ -145,9 +146,9 @@ def claim_facts(claim: ResourceClaim, classes: Mapping[str, DeviceClass], device
 
 
 def _held(claim: ResourceClaim, devices_of: DevicesOf) -> tuple[str, PlannedContainer | None]:
-    """Return the node on which the claim is allocated, and what it has there.
+    """Return the node on which the claim is allocated, and the devices and amounts that it has there.
 
-    The latter is None if nothing or not known.
+    The node is "" if the claim is not allocated. The devices are None if the node's agent has not reported them.
     """
     allocation = claim.status.allocation
     pools = [one.pool for one in allocation.devices.results if one.driver == DRIVER] if allocation is not None else []

@@ -1,4 +1,7 @@
-"""Mirrors of kinds that may not be installed (gang groups, claims), each started once its kind is."""
+"""Mirrors of optional kinds (gang groups, claims, device classes).
+
+The CRD or the feature of an optional kind may not be installed. Its mirror is started once the API server serves it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class GroupMirrors:
     """Mirrors of optional kinds; see the module's description.
 
     Args:
-        on_change: called for every change with the name of the kind in SERVED, from the mirror's thread.
+        on_change: called for every change, in the mirror's thread, with the name that the kind has in SERVED.
+        on_error: called for every failure of a watch.
+        on_skipped: called for every object that cannot be read and is left out.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class GroupMirrors:
         return list(self._mirrors.values())
 
     def synced(self) -> bool:
-        """Return True if it is known which kinds are installed, and their lists are complete."""
+        """Return True if it is known for each kind whether it is installed, and all lists are complete."""
         return len(self._asked) == len(SERVED) and all(mirror.synced() for mirror in self.mirrors())
 
     def snapshot(self) -> Iterator[tuple[GangSource, Any]]:

@@ -1,4 +1,7 @@
-"""Mirrors of the API server for the planner: convert every change to an event of the core, while there is one."""
+"""Mirrors of the API server for the planner: convert every change to an event of the core.
+
+While another planner leads there is no core. The mirrors are then kept up to date and emit no events.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,15 @@ log = structlog.get_logger(__name__)
 class Mirrors:
     """All objects that the planner watches.
 
-    A planner of a part of the cluster watches its own nodes and the pods on them. The core gets the devices of a node
-    once the node is open (``lead.partition``).
+    In a divided cluster, a planner watches the nodes of its part and the pods on them. The core gets the devices of a
+    node once the node is open (``state.partition``).
 
     Args:
-        lock: held while the core gets an event.
-        changed: called after the core got an event.
-        shard: the planner's part of the cluster.
-        skipped: collects objects that are left out.
+        lock: guards the core; held while the core gets an event.
+        changed: called after each event that the core got.
+        now_s: clock of the planner in seconds.
+        shard: the part of the cluster for which the planner decides.
+        skipped: collects objects that cannot be read and are left out.
     """
 
     def __init__(
@@ -114,9 +118,10 @@ class Mirrors:
         self._rules = RuleMirrors(client, self._emit, self._claims, _log_lost_watch, note)
 
     def watch_others(self, *, unbound: bool) -> None:
-        """Also watch pods of other schedulers that use devices; without ``unbound`` only bound ones.
+        """Also watch pods of other schedulers that may use devices. Call it before ``start``.
 
-        Call it before ``start``.
+        Args:
+            unbound: also watch such pods before they are bound.
         """
         theirs = f"spec.schedulerName!={self._shard.scheduler}" + ("" if unbound else ",spec.nodeName!=")
         self._others = self.partition.pods = WideningMirror(
@@ -131,7 +136,7 @@ class Mirrors:
         )
 
     def start(self) -> None:
-        """Start all watches; kinds of gang groups are watched from when they are installed."""
+        """Start all watches. Optional kinds are watched once they are installed."""
         for mirror in self._all_mirrors():
             mirror.start()
         self._rules.groups.start()
@@ -147,9 +152,9 @@ class Mirrors:
         return next((pod for mirror in self._pod_mirrors() if (pod := mirror.get(name, namespace)) is not None), None)
 
     def incomplete_kinds(self) -> list[str]:
-        """Return the kinds of which not all objects are known.
+        """Return the kinds of objects of which the mirrors do not know everything that a new core needs.
 
-        Pods count only once what was written to them before the last ``renew`` is known.
+        Pods are among them until the lists that ``renew`` requested are complete.
         """
         pods = {
             mirror.plural for mirror in self._pod_mirrors() if not mirror.renewed() or self._term != self._asked_term
@@ -158,15 +163,15 @@ class Mirrors:
         return sorted({*pods, *others, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
     def unsynced(self) -> list[str]:
-        """Return the kinds of which no list is complete yet."""
+        """Return the kinds of objects of which no complete list has been read from the API server yet."""
         found = {mirror.plural for mirror in self._all_mirrors() if not mirror.synced()}
         return sorted({*found, *(() if self._rules.groups.synced() else ("groups and claims",))})
 
     def renew(self, term: int) -> None:
-        """List pods again for a new term, because another planner may have written to them before it.
+        """List pods again at the beginning of a term, because the previous leader may have written to them just before.
 
-        A planner of a part of the cluster first lists its nodes again. Does nothing if the pods were listed for this
-        term already.
+        In a divided cluster, the planner first lists its nodes again; the caller repeats the call until this is done.
+        Does nothing if the pods were listed for this term already.
         """
         if self._asked_term != term:
             self._asked_term = term
@@ -181,7 +186,7 @@ class Mirrors:
             mirror.renew()
 
     def require_relist(self) -> None:
-        """Have the next ``renew`` list pods again, also within the same term."""
+        """Make the next ``renew`` list pods again, even within the same term."""
         self._term = self._asked_term = 0
 
     def retry_now(self) -> None:
@@ -195,7 +200,7 @@ class Mirrors:
         The caller holds the lock.
 
         Args:
-            without: UIDs of pods to leave out; None: those that were set aside.
+            without: UIDs of pods to leave out; None: the pods in ``set_aside_pods``.
         """
         now_s = self._now_s()
         without = self.set_aside_pods if without is None else without
@@ -220,7 +225,7 @@ class Mirrors:
         return sorted((pod for pod in self._all_pods() if not pod.spec.node_name), key=lambda pod: pod.metadata.uid)
 
     def set_aside(self, pod: Pod, error: Exception) -> None:
-        """Keep a pod on which decisions fail from the core until its spec or annotations change."""
+        """Pass no events of this pod to the core until its spec or annotations change, because decisions fail on it."""
         self.set_aside_pods[pod.metadata.uid] = pod.spec, pod.metadata.annotations
         self.skipped.note(unusable(POD, pod, error))
 
@@ -234,7 +239,7 @@ class Mirrors:
             self.skipped.note(unusable(kind, obj, error))
 
     def _emit_devices(self, node: str) -> bool:
-        """Give the core the devices of a node and their claims. Returns False if the devices are unknown."""
+        """Pass the devices of a node and the claims on it to the core. Returns False if the devices are unknown."""
         devices = self._gpu_nodes.get(node)
         if devices is not None:
             facts = gpu_node_facts(devices)

@@ -1,7 +1,7 @@
 """Pruning of mirrored objects: keep only what the planner reads, and share equal values.
 
-A cluster of 5,000 nodes has 40,000 devices and as many pods; an object as the API server sends it takes twice to four
-times the memory that the planner needs for it.
+This limits the planner's memory. A cluster of 5,000 nodes has 40,000 devices and as many pods, and an object as the API
+server sends it takes two to four times the memory of its pruned form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ Group = TypeVar("Group", PodGroup, MemberGroup)
 
 
 class PodPruner:
-    """``keep`` of a mirror of pods. Containers are kept only if admission wrote no request annotation."""
+    """Function for ``Mirror(keep=…)`` that prunes pods.
+
+    Containers are dropped if the pod has the request annotation of the admission webhook, which replaces them.
+    """
 
     def __init__(self) -> None:
         self._share = PodSharing()
@@ -80,7 +83,8 @@ class PodPruner:
 def keep_budget(budget: PodDisruptionBudget) -> PodDisruptionBudget:
     """Return the part of a disruption budget that the planner reads.
 
-    A budget whose selector is too large selects no pod here; the API server still applies it to every eviction.
+    The selector is dropped if it is too large, so the planner considers no pod protected by this budget. The API server
+    still applies the budget to every eviction.
     """
     selector = budget.spec.selector
     if selector is not None and len(_ENCODE(selector)) > REST_BYTES_MAX:
@@ -122,7 +126,7 @@ T = TypeVar("T")
 
 
 class GpuNodePruner:
-    """``keep`` of a mirror of GpuNodes: devices, and the memory that each pod has of them."""
+    """Function for ``Mirror(keep=…)`` that prunes GpuNodes to their devices and the memory that pods have of them."""
 
     def __init__(self) -> None:
         self._pool: dict[Any, Any] = {}

@@ -27,10 +27,10 @@ class RuleMirrors:
     """Mirrors of everything besides pods and nodes; see the module's description.
 
     Args:
-        emit: passes an event to the core, while there is one.
-        claims: gets changes of claims and device classes.
+        emit: passes an event to the core; does nothing while another planner leads.
+        claims: receives the changes of claims and device classes.
         lost: called for every failure of a watch.
-        skipped: called for every object that is left out.
+        skipped: called for every object that cannot be read and is left out.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class RuleMirrors:
         self.groups = GroupMirrors(client, self._optional_changed, lost, skipped)
 
     def mirrors(self) -> list[Mirror[Any]]:
-        """Return all mirrors but those of optional kinds, which start when their kinds are installed."""
+        """Return the mirrors of queues, namespaces and budgets. Those of optional kinds are in ``groups``."""
         return [self._queues, self._namespaces, self._budgets]
 
     def emit_all(self, core: Core, leave_out: LeaveOut) -> None:
-        """Give a new core all objects; each is converted within ``leave_out``, which skips those on which that fails."""
+        """Pass all objects to a new core. Each is converted within ``leave_out``, which skips objects that fail."""
         for namespace in self._namespaces.snapshot().values():
             with leave_out(NAMESPACE, namespace):
                 core.namespace_changed(namespace_facts(namespace))

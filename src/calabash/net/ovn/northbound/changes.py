@@ -12,9 +12,10 @@ _RANK = {table: rank for rank, table in enumerate(TABLES)}
 
 
 def diff(desired: Rows, actual: Rows) -> tuple[Change, ...]:
-    """Return the changes that turn ``actual`` into ``desired``: inserts of referenced rows first, then updates, then deletes.
+    """Return the changes that turn ``actual`` into ``desired``: inserts, then updates, then deletes.
 
-    Keys of shared maps, columns and single-row tables that are not owned are left unchanged.
+    Rows are inserted before the rows that refer to them, and deleted after them. Columns, and keys of shared maps, that
+    Calabash does not own are left unchanged. The row of a single-row table is never deleted.
     """
     inserts: list[Insert] = []
     updates: list[Update] = []
@@ -54,7 +55,7 @@ def apply_changes(changes: tuple[Change, ...], actual: Rows) -> Rows:
 
 
 def _owned_value(table: str, column: str, value: Value) -> Value:
-    """Return the owned keys of a shared map; any other value unchanged."""
+    """Return the value of a column, reduced to the owned keys if the column is a map that other clients write too."""
     keys = TABLES[table].shared.get(column)
     if keys is None or not isinstance(value, Mapping):
         return value

@@ -1,4 +1,4 @@
-"""Builder of the northbound rows of one owner."""
+"""Builder of the rows of OVN's northbound database for one VPC, or for the platform."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Draft:
     """Rows under construction: each starts with the defaults of its table, and sets are filled item by item.
 
     Args:
-        owner: name of the VPC, or PLATFORM.
+        owner: name of the VPC, or PLATFORM; written to the ``external_ids`` of each row.
     """
 
     def __init__(self, owner: str) -> None:
@@ -24,8 +24,9 @@ class Draft:
         """Add a row and return a reference to it.
 
         Args:
+            key: name of the row if the table has names, else its key in ``external_ids``.
             columns: values that differ from the defaults of the table.
-            under: row and column of the set that refers to the new row.
+            under: row and set column that must refer to the new row; None for none.
         """
         row = Ref(table, key)
         owned = TABLES[table]
@@ -46,7 +47,7 @@ class Draft:
             self._rows[row]["external_ids"] = {name: str(value) for name, value in ids.items()} | {key: text}
 
     def add_to_set(self, row: Ref, column: str, item: str | Ref) -> None:
-        """Add an item to a set column. The row may be added later."""
+        """Add an item to a set column of a row. The row itself may be added to the draft later."""
         self._sets.setdefault((row, column), set()).add(item)
 
     def rows(self) -> Rows:

@@ -1,8 +1,11 @@
 """Names of rows in OVN's northbound database. Names of two objects never collide, whatever labels users choose.
 
-Labels of users consist of lower-case letters, digits and dashes (``model.addresses``). Names that the platform adds therefore
-contain a colon. Names of port groups are used as identifiers in match expressions: their parts are joined by dots, and dashes
-are replaced by ``_``. The parameter ``link`` is the common name of the two ports that join a switch or router to another one.
+Labels of users consist of lower-case letters, digits and dashes (``model.addresses``). Names that the platform adds
+contain a colon, so they cannot equal a user's name. Names of port groups are used as identifiers in match expressions.
+They therefore consist of words joined by dots, in which dashes are replaced by ``_``.
+
+A *link* joins two switches or routers by a port on each side. The parameter ``link`` is the name of the link, from
+which the names of both ports are formed.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def switch_port(link: str) -> str:
 
 
 def localnet_port(link: str) -> str:
-    """Return the name of the switch port to the provider link."""
+    """Return the name of the switch port that joins a switch to the provider's physical network."""
     return f"{link}:localnet"
 
 

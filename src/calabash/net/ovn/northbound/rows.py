@@ -42,7 +42,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """New values of the columns of a row that differ."""
+    """Update of a row: new values of those columns that differ from the desired ones."""
 
     row: Ref
     columns: Columns

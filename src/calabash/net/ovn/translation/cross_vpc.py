@@ -1,12 +1,14 @@
 """Translation of peerings and service endpoints, which join two VPCs.
 
-A peering joins two routers by a pair of ports, each with routes to the ranges of the other VPC, once both VPCs have requested
-it. It is not transitive: packets that enter by it must come from the ranges of the peer and go to ranges of the VPC, and are
-dropped otherwise.
+Once both VPCs have requested a peering, their routers are joined by a pair of ports, and each router gets routes to the
+ranges of the other VPC. A peering is not transitive: a packet that enters through it is dropped unless it comes from
+the ranges of the peer and goes to the ranges of the VPC.
 
-An endpoint works even if the ranges of both VPCs overlap. The consumer's router translates source addresses of the whole VPC
-to one transit address, and translates the address of the endpoint to another one, which at the provider's router is an address
-of the load balancer. The switch between both routers drops everything else (``platform_rows``).
+A service endpoint gives the VPC of a consumer an address for the load balancer of a provider's VPC. It works even if
+the ranges of both VPCs overlap, because the packets between the two routers have transit addresses. The consumer's
+router translates every source address to one transit address. It translates the address of the endpoint to another
+transit address, which the provider's router has as an address of the load balancer. The switch between the routers
+drops all other packets (``platform_rows``).
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class AcceptedEndpoint:
         return vpc_of(self.endpoint.source)
 
     def address(self, side: int) -> Address:
-        """Return the address of one side on the switch between the routers, in the IP version of the load balancer."""
+        """Return the transit address of one side, CONSUMER, PROVIDER or SERVICE, in the load balancer's IP version."""
         interfaces = endpoint_interfaces(self.endpoint.number, side)
         return next(found.ip for found in interfaces if found.version == self.balancer.vip.version)
 
@@ -97,7 +99,10 @@ def accepted_endpoints(networks: NetworkObjects, vpc: str = "") -> Iterator[Acce
 
 
 def _endpoints(networks: NetworkObjects) -> Iterator[ServiceEndpoint]:
-    """Yield the endpoints of all VPCs. Skips VPCs without endpoints quickly, because it is called once for each VPC."""
+    """Yield the endpoints of all VPCs.
+
+    This is called once for each VPC, so VPCs without endpoints are skipped quickly.
+    """
     for objects in networks.vpcs.values():
         if NetworkKind.SERVICE_ENDPOINT in objects.kinds:
             yield from objects.all(ServiceEndpoint).values()

@@ -1,6 +1,6 @@
 """Translation of dedicated lines: a switch for a VLAN of the provider network, joined to the router of the VPC.
 
-Packets that enter by a line must go to the ranges of the VPC, where security groups apply, and are dropped otherwise.
+Packets that enter through a line are dropped unless they go to the ranges of the VPC, where security groups apply.
 """
 
 from __future__ import annotations

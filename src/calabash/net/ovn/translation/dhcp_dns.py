@@ -34,7 +34,7 @@ def _add_dhcp(view: View, draft: Draft, subnet: Subnet, cidr: Network) -> Ref:
 
 
 def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
-    """Return DHCP options. Text values are quoted: OVN misreads and omits them otherwise."""
+    """Return the DHCP options of a subnet. Text values are quoted, because OVN misreads and omits them otherwise."""
     gateway = next(str(address) for address in router_addresses(subnet) if address.version == version)
     mac = platform_mac(MacUse.SUBNET, view.vpc.number, subnet.number)
     domain = f'"{view.vpc.name}.{DOMAIN}"'
@@ -53,7 +53,8 @@ def _dhcp_options(view: View, subnet: Subnet, version: int) -> dict[str, str]:
 def _add_dns(view: View, draft: Draft) -> None:
     """Add one DNS row for the ports of each subnet and one for the records of the VPC.
 
-    A new port thus rewrites few names. Every switch with DNS refers to all rows. Virtual ports have names like other ports.
+    So a new port changes only the row of its subnet, and few names are rewritten. Every switch with DNS refers to all
+    rows of the VPC. Virtual ports have names like other ports.
     """
     served = [subnet for subnet in view.all(Subnet).values() if subnet.dns]
     if not served:

@@ -74,16 +74,19 @@ def _add_nat(view: View, draft: Draft, key: str, columns: dict[str, Value], port
 
 
 def add_snat(view: View, draft: Draft, key: str, external: Address, port: Ref) -> None:
-    """Translate the source address of the whole VPC, in the IP version of ``external``, to ``external`` at ``port``."""
+    """Add NAT rows that translate every source address of the VPC to ``external``, for packets that leave by ``port``.
+
+    Only ranges of the IP version of ``external`` are translated.
+    """
     for cidr in filter_version(view.vpc.cidrs, external.version):
         columns: dict[str, Value] = {"type": "snat", "external_ip": str(external), "logical_ip": str(cidr)}
         _add_nat(view, draft, f"{key}:snat:{cidr}", columns, port)
 
 
 def _add_nfv(view: View, draft: Draft, gateway: NetworkGateway) -> None:
-    """Add the default route to an NFV gateway, and entries that let its ports forward packets of others.
+    """Add the default route to an NFV gateway, and ACLs that let its ports forward packets of other ports.
 
-    The nftables ruleset of the replicas filters these packets.
+    The ACLs permit all IPv4 packets, because the nftables ruleset of the replicas filters them.
     """
     ports = view.all(Port)
     members = [name for name in gateway.ports if name in ports]

@@ -1,8 +1,9 @@
 """Translation of load balancers.
 
-OVN distributes connections of L4 load balancers itself. For L7, a pair of HAProxy replicas does; OVN only permits the traffic.
-The load balancer row is attached to every switch of the VPC, where the client's host selects the backend, and to the router,
-which answers ARP for the virtual address and selects the backend for connections from outside.
+OVN distributes the connections of L4 load balancers itself. For L7 load balancers a pair of HAProxy replicas does this,
+and OVN only permits the traffic. The load balancer row is attached to every switch of the VPC, so that the client's
+host selects the backend. It is also attached to the router, which answers ARP for the virtual address and selects the
+backend for connections from outside.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ def add_balancers(view: View, draft: Draft) -> None:
 
 
 def tracks_closed_backends(balancer: LoadBalancer) -> bool:
-    """Return True if closed backends of the load balancer receive no new connections: L4 with a tcp check."""
+    """Return True if closed backends are left out of the load balancer, which is supported for L4 with a tcp check.
+
+    A closed backend is one whose program has stopped listening while its port exists (``objects.backends``).
+    """
     return balancer.layer is Layer.L4 and balancer.check.kind is CheckKind.TCP
 
 
 def add_closed_backends(view: View, draft: Draft, balancer: LoadBalancer, row: Ref) -> None:
-    """Record the closed backends of a load balancer in its row.
+    """Record the closed backends of a load balancer in its row, from which the next controller reads them.
 
-    Their established connections continue, because programs may still finish their work.
+    Established connections to closed backends continue, because the programs may still be finishing their work.
     """
     if not tracks_closed_backends(balancer):
         return
@@ -92,8 +96,8 @@ def add_balancer(
     """Add a load balancer row.
 
     Args:
-        vips: backends by ``ADDRESS:NUMBER``.
-        switches: False attaches it to the router only.
+        vips: backends in OVN's format, by virtual ``ADDRESS:NUMBER``.
+        switches: attach the row to the switches of the VPC too; False attaches it to the router only.
     """
     row = draft.add("Load_Balancer", name, {"vips": vips, "protocol": protocol.value, "options": OPTIONS})
     draft.add_to_set(router_of(view), "load_balancer", row)
@@ -142,7 +146,11 @@ def _bracketed(address: Address) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PortAccess:
-    """Port numbers that are open to ``peer`` (``ip4.src == …``), regardless of security groups."""
+    """Permission to reach some port numbers, regardless of security groups.
+
+    Args:
+        peer: match expression for the source of the permitted packets, such as ``ip4.src == 10.0.0.5``.
+    """
 
     protocol: TransportProtocol
     numbers: frozenset[int]
@@ -150,7 +158,7 @@ class PortAccess:
 
 
 def add_port_access(draft: Draft, group: str, ports: Iterable[str], access: PortAccess) -> None:
-    """Add a port group of ``ports`` with entries that permit the access."""
+    """Add a port group named ``group`` that contains ``ports``, with ACLs that permit the access."""
     row = add_group(draft, group, ports)
     for number in sorted(access.numbers):
         match = f"outport == @{group} && {access.peer} && {access.protocol.value}.dst == {number}"

@@ -1,9 +1,10 @@
 """Translation of objects that several VPCs share: switches of uplinks and endpoints, and global options.
 
-Each uplink has a switch of its own, because each router on a switch increases the cost of all others there. The switch filters
-packets without connection tracking. Between the provider network and a VPC it admits only packets from or to an external
-address of the VPC: nobody can enter by routing a tenant's range to its router, and no untranslated packet leaves. Packets from
-and to the platform's own networks are dropped. The switch of an endpoint admits only requests to the service and its replies.
+Each uplink has a switch of its own, because each router on a switch increases the cost of all other routers there. The
+switch filters packets without connection tracking. Between the provider network and a VPC it admits only packets from
+or to an external address of the VPC. So a machine of the provider network cannot send packets to a tenant's internal
+range through the tenant's router, and no packet with an untranslated source leaves. Packets from and to the platform's
+own networks are dropped. The switch of a service endpoint admits only requests to the service and its replies.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def platform_rows(
 ) -> Rows:
     """Return all rows of the platform.
 
-    Gateway hosts and the held-back ones are recorded in the rows, for the next controller.
-
     Args:
-        protected: ranges of the platform's own networks (tunnels, management, metadata).
+        networks: all networks of the pool.
+        protected: ranges of the platform's own networks (tunnels, management, metadata), which no tenant may reach.
+        hosts: the gateway hosts, and those that are held back after a loss. They are recorded in the rows, from which
+            the next controller reads them.
     """
     draft = Draft(PLATFORM)
     draft.add("NB_Global", SINGLE, {"options": OPTIONS, "external_ids": _host_ids(hosts or NetworkHosts())})
@@ -106,12 +108,13 @@ def _add_gateway(networks: NetworkObjects, draft: Draft, gateway: NetworkGateway
 
 @dataclass(frozen=True, slots=True)
 class StatelessFilter:
-    """Stateless filter at a port: of IP packets, admits only those that match ``passing``.
-
-    Neighbour discovery is admitted for IPv6.
+    """Filter of IP packets at a port, without connection tracking. IPv6 neighbour discovery is always admitted.
 
     Args:
-        at: match of the port.
+        direction: FROM_PORT or TO_PORT.
+        at: match expression for the port.
+        passing: match expression for the admitted packets; other IP packets are dropped.
+        version: IP version of the addresses in ``passing``.
     """
 
     direction: str

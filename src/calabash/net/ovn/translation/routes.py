@@ -40,7 +40,9 @@ def add_route(view: View, draft: Draft, key: str, prefix: Network, by: tuple[Add
     """Add a static route.
 
     Args:
-        by: the next hop (None: drop) and the router port (None: derived from the next hop).
+        key: key of the row, unique in the VPC.
+        prefix: destination of the route.
+        by: the next hop (None drops the packets), and the router port (None: OVN derives it from the next hop).
     """
     next_hop, port = by
     draft.add(
@@ -56,7 +58,7 @@ def add_route(view: View, draft: Draft, key: str, prefix: Network, by: tuple[Add
 
 
 def add_guard(view: View, draft: Draft, key: str, match: str) -> None:
-    """Add a policy that drops matching packets and precedes all policies of users."""
+    """Add a router policy that drops matching packets. It precedes all policies of users."""
     draft.add(
         "Logical_Router_Policy",
         f"{key}:guard",
@@ -66,7 +68,10 @@ def add_guard(view: View, draft: Draft, key: str, match: str) -> None:
 
 
 def add_range_guards(view: View, draft: Draft, port: Ref, side: str, ranges: tuple[Network, ...]) -> None:
-    """Drop packets that enter by a router port and whose ``side`` address (src or dst) is outside of ``ranges``."""
+    """Drop packets that enter through a router port with an address outside of ``ranges``.
+
+    ``side`` is "src" or "dst", the address that is compared. Packets of an IP version without a range are dropped.
+    """
     for version in (4, 6):
         family, own = f"ip{version}", filter_version(ranges, version)
         beyond = f" && {family}.{side} != {match_set(own)}" if own else ""
@@ -74,9 +79,9 @@ def add_range_guards(view: View, draft: Draft, port: Ref, side: str, ranges: tup
 
 
 def add_forgery_guards(view: View, draft: Draft, port: Ref) -> None:
-    """Drop packets that enter by a router port from outside with a source address of the VPC.
+    """Drop packets that enter through an outside router port with a source address of the VPC.
 
-    Security groups trust such source addresses.
+    Such a source is forged. Security groups would treat the packet as one from the VPC.
     """
     for version in (4, 6):
         own = filter_version(view.vpc.cidrs, version)

@@ -1,8 +1,9 @@
 """Translation of security groups to port groups with ACLs.
 
-Every port of a VPC belongs to the drop group of the VPC before a host binds it. The drop group drops packets of every Ethernet
-type that no rule permits. ARP is permitted, because port security ties it to the addresses of the port; OVN itself permits
-IPv6 neighbour discovery. Security groups only permit traffic, so their order does not matter.
+Every port of a VPC is in the *drop group* of the VPC before a host binds the port. The ACLs of this port group drop
+packets of every Ethernet type that no security group permits. ARP is permitted, because port security already restricts
+it to the port's own addresses. OVN itself permits IPv6 neighbour discovery. Security groups only permit traffic and
+never forbid it, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ REDIRECT = "icmp6.type == 137"
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One ACL of a port group."""
+    """One ACL of a port group or switch.
+
+    Args:
+        direction: FROM_PORT for packets that a port sends, TO_PORT for packets that it receives.
+        match: match expression of OVN.
+        action: action of OVN; "allow-related" also permits the replies.
+    """
 
     direction: str
     priority: int
@@ -59,9 +66,10 @@ def add_groups(view: View, draft: Draft) -> None:
 def _add_configuration_guards(draft: Draft, row: Ref, drop: str) -> None:
     """Add ACLs that prevent ports from configuring other ports, regardless of security groups.
 
-    No port sends as a DHCP or DHCPv6 server, and none receives from such a server outside; OVN admits its own replies before
-    these ACLs. No port sends ICMPv6 redirects. Router advertisements cannot be dropped here, because OVN admits them before
-    every ACL; the node agent makes its ports ignore them (``links.interfaces``).
+    A port may not act as a DHCP or DHCPv6 server, and does not receive replies of such a server. This does not affect
+    OVN's own DHCP replies, which are admitted before these ACLs. A port may not send ICMPv6 redirects. Router
+    advertisements cannot be dropped here, because OVN admits them before every ACL; the node agent makes its ports
+    ignore them (``links.interfaces``).
     """
     for direction, side in ((FROM_PORT, "inport"), (TO_PORT, "outport")):
         add_acl(draft, row, "dhcp-guard", Acl(direction, GUARD, f"{side} == @{drop} && {DHCP_SERVER}", "drop"))
@@ -87,7 +95,7 @@ def add_acl(draft: Draft, group: Ref, key: str, entry: Acl) -> None:
 
 
 def _platform_services(view: View) -> list[tuple[str, str]]:
-    """Return ACL keys and matches of the services of the platform (DHCP, DNS) that all ports may use."""
+    """Return the platform's services (DHCP, DNS) that all ports may use: pairs of ACL key and match expression."""
     subnets = view.all(Subnet).values()
     services = []
     if any(subnet.dhcp for subnet in subnets):
@@ -129,7 +137,7 @@ def _version(rule: SecurityRule) -> int | None:
 
 
 def _peer(rule: SecurityRule) -> str:
-    """Return the match of the peer of a rule; "0" (matches nothing) for a rule without a peer."""
+    """Return the match expression for the peer of a rule; "0", which matches nothing, for a rule without a peer."""
     end = "src" if rule.direction is Direction.INGRESS else "dst"
     if rule.peer_group:
         name = naming.security_group(rule.peer_group)
@@ -141,7 +149,12 @@ def _peer(rule: SecurityRule) -> str:
 
 
 def protocol_match(protocol: TransportProtocol, ports: tuple[int, int], version: int | None) -> str:
-    """Return the match of protocol and destination ports; (0, 0) matches all ports."""
+    """Return the match expression for a protocol and a range of destination port numbers; "" for any protocol.
+
+    Args:
+        ports: first and last port number; (0, 0) matches all.
+        version: IP version, which is used for ICMP; None for both.
+    """
     if protocol is TransportProtocol.ANY:
         return ""
     if protocol is TransportProtocol.ICMP:

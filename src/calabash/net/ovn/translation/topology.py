@@ -58,7 +58,13 @@ def add_router_port(view: View, draft: Draft, network: str, columns: dict[str, V
 def add_gateway_port(
     view: View, draft: Draft, network: str, columns: dict[str, Value], hosts: Iterator[tuple[str, int]]
 ) -> Ref:
-    """Add a router port that is active on one gateway host at a time; ``hosts`` yields hosts with priorities."""
+    """Add a router port that is active on one gateway host at a time.
+
+    Args:
+        network: name of the link (``naming``) to which the port belongs.
+        columns: values that differ from the defaults of the table.
+        hosts: gateway hosts with priorities; the port is active on the live host with the highest priority.
+    """
     port = add_router_port(view, draft, network, columns)
     for host, priority in hosts:
         chassis: dict[str, Value] = {"chassis_name": host, "priority": priority}
@@ -67,7 +73,7 @@ def add_gateway_port(
 
 
 def add_switch_port_to_router(draft: Draft, network: str, switch: Ref, options: Mapping[str, str] = NO_OPTIONS) -> Ref:
-    """Add the switch port that is joined to the router port of the same link."""
+    """Add the port of ``switch`` that joins it to the router port of the link ``network``."""
     columns: dict[str, Value] = {
         "type": "router",
         "addresses": frozenset(("router",)),
@@ -127,8 +133,8 @@ def _port_columns(port: Port, extra: tuple[str, ...], *, forwards: bool) -> dict
     """Return the columns of a switch port.
 
     Args:
-        extra: addresses that the port may use besides its own.
-        forwards: the port forwards packets, so port security checks only its MAC.
+        extra: addresses that the port may use besides its own, such as the address of a virtual port.
+        forwards: the port forwards packets with other source addresses, so port security checks only its MAC.
     """
     addresses = " ".join((port.mac, *map(str, port.addresses)))
     if port.virtual_parents:

@@ -18,12 +18,12 @@ T = TypeVar("T", bound=NetworkObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkHosts:
-    """Names (``system-id``) of the gateway hosts, alive or not.
+    """Names (``system-id``) of the gateway hosts, whether or not they are available.
 
     Args:
         gateways: all gateway hosts.
-        resting: gateway hosts that get the lowest priorities, in this order. A host that was lost and returned takes over no
-            traffic until it has been stable for some time.
+        resting: gateway hosts that were lost and are available again. They get the lowest priorities, in this order, so
+            that they carry no traffic until they have been stable for some time.
     """
 
     gateways: tuple[str, ...] = ()
@@ -32,7 +32,14 @@ class NetworkHosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Input of the translation of one VPC."""
+    """Input of the translation of one VPC.
+
+    Args:
+        networks: all networks, because peerings and endpoints refer to other VPCs.
+        vpc: the VPC to be translated.
+        hosts: the gateway hosts.
+        closed: backends whose programs have stopped listening (``objects.backends``).
+    """
 
     networks: NetworkObjects
     vpc: Vpc
@@ -55,13 +62,13 @@ class View:
     def priorities(self, wanted: tuple[str, ...], number: int) -> Iterator[tuple[str, int]]:
         """Yield gateway hosts with their priorities, highest first.
 
-        The live host with the highest priority carries the traffic. Without preferred hosts, the order is computed by
-        rendezvous hashing of ``number``: networks are spread over hosts, and an additional host does not change the order of
-        two others.
+        The available host with the highest priority carries the traffic. If no hosts are preferred, the order is
+        computed by rendezvous hashing. This spreads networks over the hosts, and an additional host does not change the
+        order of the other ones.
 
         Args:
             wanted: the preferred hosts in their order; if empty, all gateway hosts.
-            number: the number of the network.
+            number: number of the VPC or endpoint, from which the order is computed.
         """
         hosts = wanted or sorted(self.hosts.gateways, key=lambda host: _weight(number, host))
         held_back = {host: place for place, host in enumerate(self.hosts.resting, 1)}

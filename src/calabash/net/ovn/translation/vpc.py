@@ -1,8 +1,9 @@
 """Translation of a VPC to the rows of OVN's northbound database.
 
-Each group of objects has a module in this package that adds rows to a draft. Rows of a VPC never refer to rows of another VPC;
-VPCs meet by names only: at a router port with a peer, at an uplink, and at the switch of an endpoint. Rows that several VPCs
-share are built by ``platform_rows``.
+Each group of objects has a module in this package that adds rows to a draft. The rows of a VPC contain no reference to
+rows of another VPC, so each VPC can be written on its own. VPCs are connected only by names in columns: of the router
+port of a peer, of the switch of an uplink, and of the switch of an endpoint. Rows that several VPCs share are built by
+``platform_rows``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def vpc_rows(networks: NetworkObjects, vpc: str, *, hosts: NetworkHosts, closed:
     """Return all rows of one VPC, or none if it does not exist.
 
     Args:
-        closed: backends that receive no new connections.
+        networks: all networks of the pool.
+        vpc: name of the VPC.
+        hosts: the gateway hosts.
+        closed: backends whose programs have stopped listening, so that they receive no new connections.
     """
     found = networks.find(Vpc, vpc)
     if found is None:
