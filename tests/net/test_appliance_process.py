@@ -30,7 +30,7 @@ HOSTS = ("h1",)
 
 
 @pytest.fixture
-def realize(lab: Lab) -> Iterator[RealizedLab]:
+def realized(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
     with RealizedLab(lab) as made:
         made.put(

@@ -23,7 +23,7 @@ STREAMS = 20
 
 
 @pytest.fixture(scope="module")
-def realize(lab: Lab) -> Iterator[RealizedLab]:
+def realized(lab: Lab) -> Iterator[RealizedLab]:
     with RealizedLab(lab) as made:
         made.put(
             Uplink(name="up", cidr=ip_network("198.51.100.0/24"), gateway=ip_address("198.51.100.1"), vpcs_max=2),

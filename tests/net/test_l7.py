@@ -92,7 +92,7 @@ def visited(station: Station, context: ssl.SSLContext) -> str:
 
 
 @pytest.fixture(scope="module")
-def realize(lab: Lab) -> Iterator[RealizedLab]:
+def realized(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
     with RealizedLab(lab) as made:
         made.put(

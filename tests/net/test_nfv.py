@@ -41,7 +41,7 @@ FIP, DNAT = "198.51.100.71", "198.51.100.72"
 
 
 @pytest.fixture(scope="module")
-def realize(lab: Lab) -> Iterator[RealizedLab]:
+def realized(lab: Lab) -> Iterator[RealizedLab]:
     needs.need_appliances()
     tcp = SecurityRule(
         direction=Direction.INGRESS,
