@@ -134,7 +134,7 @@ def test_values_of_a_wrong_type_are_errors(northbound: Northbound) -> None:
         ("Logical_Router", "cb-red", "options", "true"),
     ):
         bad = {**rows, Ref(table, key): {**rows[Ref(table, key)], column: value}}
-        with pytest.raises(CalabashError, match=f"{column} of {table} {key} is to be"):
+        with pytest.raises(CalabashError, match=f"{column} of {table} {key} must be"):
             northbound.apply(diff(bad, {}))
     with pytest.raises(CalabashError, match="no column colour in ACL"):
         northbound.apply([Insert(Ref("ACL", "x"), {"external_ids": {OWNER: "red"}, "colour": "red"})])
@@ -150,7 +150,7 @@ def test_a_row_that_nothing_refers_to_and_that_the_database_drops_is_told(northb
     rows = dict(vpc_rows("red"))
     group = Ref("Port_Group", "cb.red.drop")
     rows[group] = {**rows[group], "acls": frozenset()}
-    with pytest.raises(CalabashError, match="ACL red:drop was inserted and is not there"):
+    with pytest.raises(CalabashError, match="ACL red:drop was inserted and removed at once"):
         northbound.apply(diff(rows, {}))
 
 
