@@ -39,13 +39,13 @@ Admits = Callable[[Mapping[str, Any] | None], bool]
 
 
 class HttpsServer:
-    """Serves a listening socket from a thread of its own until it is stopped.
+    """HTTPS server on a listening socket, with an event loop in a thread of its own.
 
     Args:
         listener: bound and listening; it is closed at the end.
         context: the certificate; None speaks plain HTTP, for probes and tests.
-        handler: called for one request after the other of a connection; what it raises is answered with 500.
-        report: told of faults of the handler.
+        handler: called for one request after the other of a connection; an exception of it is answered with 500.
+        report: called with each exception of the handler.
         bounds: limits of connections, sizes and times.
         admits: returns True if the client with this certificate, as ``ssl`` decodes it, is answered.
     """

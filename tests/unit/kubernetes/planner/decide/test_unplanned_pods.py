@@ -428,7 +428,7 @@ def test_service_plans_bypassed_pods_and_explains_what_is_missing(world: World) 
 
 
 def displaced(cluster: Cluster, *, is_recreated: bool) -> str:
-    """A bound pod whose only possible device its node's agent gave to a pod that nobody was told of."""
+    """Create a bound pod whose only device the node agent gave to a pod unknown to the planner; return its UID."""
     uid = cluster.create(WHOLE, is_recreated=is_recreated)
     cluster.settle()
     cluster.try_all()
