@@ -12,8 +12,12 @@ HOLDS = {"yes", "no", "own user"}
 
 
 def slug(sentence: str) -> str:
-    """Return the name of the test of a sentence."""
-    return "test_" + re.sub(r"[^a-z0-9]+", "_", sentence.lower().replace("'", "").strip(" .`"))
+    """Return the name of the test of a sentence, without its first article."""
+    return without_article("test_" + re.sub(r"[^a-z0-9]+", "_", sentence.lower().replace("'", "").strip(" .`")))
+
+
+def without_article(name: str) -> str:
+    return re.sub(r"^test_(an?|the)_", "test_", name)
 
 
 def promises() -> list[tuple[str, list[str]]]:
@@ -34,7 +38,7 @@ def names_in(directory: str) -> set[str]:
     names = set()
     for file in (ROOT / directory).rglob("test_*.py"):
         names |= {n.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef)}
-    return {name for name in names if name.startswith("test_")}
+    return {without_article(name) for name in names if name.startswith("test_")}
 
 
 def test_every_promise_of_the_page_is_a_test_of_that_name() -> None:

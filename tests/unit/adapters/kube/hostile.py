@@ -164,6 +164,7 @@ def _text(value: Json, path: tuple[Any, ...], replaced: bytes) -> bytes:
 class RawApi:
     """An API server whose objects are texts: lists in pages, and watches that are fed by ``event``.
 
+    ``opened``: the watches that were opened so far, by path; an event after that reaches them.
     ``refuses``: every request is answered with this instead, while it is not empty.
     """
 
@@ -173,6 +174,7 @@ class RawApi:
         self.refuses = b""
         self.asked: Counter[str] = Counter()
         self.limits: list[int] = []
+        self.opened: Counter[str] = Counter()
         self.expired = False
         self._lock = threading.Lock()
         self._watches: list[tuple[str, queue.SimpleQueue[bytes | None]]] = []
@@ -235,6 +237,7 @@ class RawApi:
         lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         with self._lock:
             self._watches.append((path, lines))
+            self.opened[path] += 1
         try:
             line.send(STREAM)
             while (text := lines.get()) is not None:

@@ -204,7 +204,7 @@ def test_object_that_becomes_unreadable_stays_as_it_was_until_it_is_deleted(api:
         mirror.renew()
         until(mirror.renewed)
         assert mirror.get("a", "alice") is not None, "a new list keeps it as well"
-        until(lambda: api.watched(kind))
+        until(lambda: api.opened[kind.path()] == 2)
         api.event(kind, "MODIFIED", broken.replace(b"u-a", b"u-other"))
         until(lambda: mirror.get("a", "alice") is None)
     finally:
