@@ -151,7 +151,11 @@ AGAIN = {
         16,
     ),
     "graphs": ("shim_graph", "test", 5),
-    "memory": ("shim_memory", "(kind_of_memory or family or small_allocations or variables or virtual_memory) and not many_processes", 18),
+    "memory": (
+        "shim_memory",
+        "(kind_of_memory or family or small_allocations or variables or virtual_memory) and not many_processes",
+        18,
+    ),
     "look-ups": ("shim_symbols", "path or copy or linked or lookup_next or address_ptsz or every_answer", 6),
     "slots": ("shim_slot", "limits or lease_until or descriptor or kernels", 17),
     "beyond the card": ("shim_spill", "whole_cap or its_part or given_back or told", 10),
