@@ -210,7 +210,7 @@ def _run(arguments: argparse.Namespace, url: str, stack: ExitStack) -> None:
 
 
 def _starting(step: str) -> None:
-    """Report the step of the start that begins now; ``calabash up`` waits as long as such reports come."""
+    """Log the step of the start that begins now. ``calabash up`` keeps waiting for the pool while such lines appear."""
     log.info(STARTING, step=step)
 
 
@@ -232,7 +232,10 @@ def _pool(agent: NodeAgent, store: Store, permission: Permission, tenancy: Tenan
 
 
 def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPorts, PlaceJournal]:
-    """Return the ports of this host and the journal of places, which is read before unused ports are removed."""
+    """Return the network ports of this host, their source, and the journal of the ports on which servers listen.
+
+    The journal is read here, before unused ports are removed from the host, so that ports of running servers are kept.
+    """
     booked, journal = PlatformPorts(), PlaceJournal(home)
     network = HostNetwork(
         home=home, pool=group_name(home), switch=lambda: host_switch(home), source=booked, names=names
@@ -244,7 +247,7 @@ def _host_network(home: Path, names: SlotNames) -> tuple[HostNetwork, PlatformPo
 def _networks(
     pool: Pool, store: Store, *, network: HostNetwork, booked: PlatformPorts, journal: PlaceJournal, home: Path
 ) -> tuple[NetworkStore, CertificateStore]:
-    """Return the stores of networks and certificates, and let programs of this pool have ports."""
+    """Return the stores of networks and certificates, and enable ports of tenant networks for programs of this pool."""
     network_store, certificates = networking(
         store.networks, permission=pool.permission, tenancy=pool.tenancy, changes=pool.changes, clock=SystemClock()
     )
@@ -263,14 +266,14 @@ def _networks(
 
 
 def _end_overdue(pool: Pool) -> None:
-    """End standing allocations and places of servers that were not renewed in time."""
+    """End standing allocations and close the ports of servers that their owners have not renewed in time."""
     pool.standing.end_overdue()
     if pool.ports is not None:
         pool.ports.places.end_overdue()
 
 
 def _console(arguments: argparse.Namespace, settings: ConsoleSettings) -> ConsoleListener:
-    """Return the console's listener; arguments of the command line override the file."""
+    """Return the console's listener. The options --console and --insecure override the settings of pool.toml."""
     listen = settings.listen if arguments.console == "default" else arguments.console
     wanted = msgspec.structs.replace(settings, listen=listen, insecure=settings.insecure or arguments.insecure)
     return ConsoleListener(wanted)
@@ -309,7 +312,7 @@ def _start_over_use_watch(pool: Pool, settings: Settings, audit: AuditTrail, sta
 
 
 def _possible(limits: Limits) -> Limits:
-    """Return the limits with a user's connections lowered to half of the descriptors that this process may open."""
+    """Return the limits, with a user's connections limited to half of the file descriptors that this process may open."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
     return msgspec.structs.replace(limits, connections=max(16, min(limits.connections, most)))
 

@@ -1,7 +1,7 @@
 """Expiry of standing allocations, which have no program on this machine and must be renewed by their owner.
 
-A standing request may name the time for which its allocation is kept without a renewal (``keep_s``). A restarted pool begins
-that time anew.
+A standing request may name the seconds for which its allocation is kept without a renewal (``keep_s``). If it names none, the
+allocation is kept until it is released. After a restart of the pool the time of each allocation begins again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Notices of the pool of one machine: over-use and long waiting requests."""
+"""Sources of notices (messages to users) in the pool of one machine: over-use, and requests that wait for a long time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pool_notices(pool: Pool, settings: NotificationSettings, clock: Clock, stack
 def over_use_notifier(rules: NotificationRules, clock: Clock) -> Callable[[str, OverUseFinding], None]:
     """Return the function that the over-use watch calls; it posts a notice of each new finding.
 
-    An ended allocation causes a notice by its journal event, not here.
+    The notice of an ended allocation is not posted here: the collector of notices creates it from the journal event.
     """
 
     def notify(kind: str, finding: OverUseFinding) -> None:

@@ -42,7 +42,11 @@ from calabash.sched import CycleLimit
 
 
 class Pool:
-    """The pool of this machine."""
+    """The pool of this machine: the operations on requests and allocations that the HTTP API offers.
+
+    Args:
+        limits: request limits of one user or tenant; None for the defaults.
+    """
 
     def __init__(
         self,
@@ -84,7 +88,8 @@ class Pool:
         """Add a request to its queue and schedule at once.
 
         Raises CalabashError if the caller lacks permission, if the request can never be granted, or if it cannot be granted
-        now and does not wait. While an allocation is being released, the request stays open instead: see ``refuse``.
+        now and does not wait. If programs of other allocations have just ended, their devices may become free in a moment: a
+        request that does not wait then stays queued, and the caller calls ``refuse`` if it is not granted soon.
         """
         who = caller.principal
         request = self.entry.admit(wanted, who)
@@ -113,7 +118,10 @@ class Pool:
         return waiting
 
     def refuse(self, waiting: WaitingRequest) -> None:
-        """Withdraw a request that does not wait and raise the reason; does nothing if it was granted in the meantime."""
+        """Withdraw a request that does not wait, and raise CalabashError with the reason for which it was not granted.
+
+        Does nothing if the request was granted in the meantime.
+        """
         try:
             told = self.explanations.refusal(waiting)
         except CalabashError:
@@ -129,19 +137,31 @@ class Pool:
         return True
 
     def give_back(self, waiting: WaitingRequest, *, why: str) -> None:
-        """End an allocation whose client has disconnected."""
+        """End an allocation that was granted but that its client cannot use, for example because it has disconnected.
+
+        Args:
+            why: explanation for the journal.
+        """
         self.agent.end(waiting.id, reason="cancelled", explanation=why)
 
     # -- allocations --------------------------------------------------------------------------------------------
 
     def enter(self, allocation: AllocationId, process: Process | None) -> AllocationRecord:
-        """Make the requesting process the program of an allocation. Raises CalabashError if it has ended."""
+        """Make the requesting process the program of an allocation. Raises CalabashError if the process has ended.
+
+        Args:
+            process: the requesting process; None if it could not be identified.
+        """
         if process is None:
             raise CalabashError("the requesting process cannot be identified", reason=Reason.NOT_FOUND)
         return self.agent.enter(allocation, process)
 
     def started(self, allocation: AllocationId, *, pid: int, caller: Caller) -> AllocationRecord:
-        """Make a process of the caller the program of an allocation. Raises NOT_FOUND, NOT_PERMITTED."""
+        """Make a process of the caller the program of an allocation. Raises NOT_FOUND, NOT_PERMITTED.
+
+        Args:
+            pid: the process; it must belong to the caller, unless the caller is root.
+        """
         self.permission.require_process(caller.principal, "start the program of an allocation")
         self._require_owner(caller, self._held(allocation))
         program = identify(pid)
@@ -153,7 +173,10 @@ class Pool:
         return self.agent.enter(allocation, program)
 
     def renew(self, allocation: AllocationId, *, caller: Caller) -> float:
-        """Renew a standing allocation; return the seconds for which it is kept now, 0 if until it is released."""
+        """Renew a standing allocation, which has no program on this machine and otherwise expires.
+
+        Return the seconds for which it is kept now; 0 if it is kept until it is released.
+        """
         self._require_owner(caller, record := self._held(allocation))
         return self.standing.renew(record)
 
@@ -188,7 +211,7 @@ class Pool:
         return "ending" if self.agent.record(allocation) is not None else "released"
 
     def still_held_error(self, allocation: AllocationId) -> CalabashError:
-        """Build the error for an allocation that was to end and is still held; it names the processes."""
+        """Build the error for an allocation that was forcibly released but is still held; it names the processes."""
         found = processes_of(self.agent, allocation)
         holders = f" by {_named(found)}" if found else ", by a process that the pool cannot see"
         return CalabashError(

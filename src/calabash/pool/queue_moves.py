@@ -1,4 +1,4 @@
-"""Move a waiting request to another queue of its tenant, or to one that an administrator has created."""
+"""Move a waiting request to another queue of its tenant, or to a queue that an administrator has created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from calabash.pool.pool import Pool
 
 
 def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> str:
-    """Move a waiting request and its gang to a queue; return the full name of the queue. Tenant and age stay the same.
+    """Move a waiting request and its gang to a queue; return the full name of the queue.
+
+    The request keeps its tenant and its age, which determines its position.
 
     Raises NOT_FOUND, NOT_PERMITTED if the caller may not move the request or use the queue, CONFLICT if it does not wait.
     """
@@ -45,7 +47,10 @@ def move(pool: Pool, allocation: AllocationId, queue: str, caller: Caller) -> st
 
 
 def _permitted(pool: Pool, waiting: WaitingRequest, queue: str, caller: Caller) -> str:
-    """Return the full name of the queue. Raises NOT_FOUND, NOT_PERMITTED if the caller may not move the request there."""
+    """Return the full name of the queue after checking that the caller may move the request there.
+
+    Raises NOT_FOUND if the queue does not exist or the caller may not see it, NOT_PERMITTED.
+    """
     who, tenant = caller.principal, waiting.request.tenant
     people, explicit = pool.tenancy.people(), pool.queues.explicit()
     other = queue.partition("/")[0]

@@ -1,6 +1,7 @@
 """Store of queues with their guarantees and access lists: in memory and in the database.
 
-It has the queues that administrators created, and derives those of tenants. The queue ``default`` always exists.
+It stores the queues that administrators have created. The queues of tenants are not stored: they are derived from the tenants
+and their projects. The queue ``default`` always exists.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from calabash.sched import UNLIMITED, Amount, QueueSpec
 
 
 class Queues:
-    """Queues of the pool. Safe for threads."""
+    """Queues of the pool. Safe for threads.
+
+    Args:
+        people: returns the present directory of tenants, from which their queues are derived.
+    """
 
     def __init__(self, store: Store, people: Callable[[], People] = People) -> None:
         self._stored = store.administration
@@ -49,7 +54,7 @@ class Queues:
             raise _unknown("queue", name, "see `calabash queue list`")
 
     def queue(self, name: str) -> QueueRecord:
-        """Return a queue; for an unknown name one with an empty access list."""
+        """Return a queue that an administrator has created; for another name, a record with an empty access list."""
         return self._queues.get(name) or QueueRecord(name=name)
 
     def shown(self, binder: Binder, seen: Callable[[QueueRecord], bool]) -> list[replies.QueueView]:
@@ -102,7 +107,12 @@ class Queues:
             self._change(binder, left, lambda: self._stored.delete_queue(name))
 
     def _change(self, binder: Binder, wanted: dict[str, QueueRecord], write: Callable[[], object]) -> None:
-        """Change the queues of the scheduler, the database and this store, all or none. The caller holds the lock."""
+        """Change the queues of the scheduler, the database and this store, all or none. The caller holds the lock.
+
+        Args:
+            wanted: the queues that administrators have created, after the change.
+            write: writes the change to the database.
+        """
         with self._formed(binder, self._all(self._people(), wanted)):
             write()
             self._queues = wanted

@@ -21,15 +21,16 @@ from calabash.pool.overuse.policy import OverUseAnswer, OverUsePolicy
 
 
 class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Settings of devices.
+    """Settings of all devices. ``calabash device set`` overrides ``spill``, ``replicas`` and ``interval`` for one device.
 
-    ``one_process``: a device that is allocated exclusively accepts one process only (the driver's compute mode
-    EXCLUSIVE_PROCESS); programs of several processes then fail.
-    ``spill``: slices may have memory beyond their cards (``calabash run --spill``), up to ``spill_mib_max`` of host memory
-    for all of them together; 0 is half of what the machine has.
-    ``replicas``: how many tenants use a card in turns (mode ``timeslice``); ``interval``: how long their turns are:
-    ``default``, ``short``, ``medium`` or ``long``; empty leaves that to the driver.
-    ``calabash device set`` says otherwise of one card.
+    Args:
+        one_process: an exclusively allocated device accepts one process only (the driver's compute mode
+            EXCLUSIVE_PROCESS). Programs with several processes on the device then fail.
+        spill: slices may use host memory in addition to the memory of their devices (``calabash run --spill``).
+        spill_mib_max: most host memory in MiB for all such slices together; 0: half of the machine's memory.
+        replicas: number of allocations that share a device in mode ``timeslice``.
+        interval: length of the time slices in that mode: ``default``, ``short``, ``medium`` or ``long``; "" leaves it to
+            the driver.
     """
 
     one_process: bool = False
@@ -50,9 +51,10 @@ class Devices(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
 
 class Workers(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Range of uids of workers with isolation ``brokered`` in a pool of root; each allocation has another uid.
+    """Range of uids for worker processes, which access a device for programs with isolation ``brokered``.
 
-    Uids that have a name on this machine are skipped.
+    Used only if the pool runs as root. The worker of each allocation has a uid of its own. Uids that belong to a named account
+    of this machine are skipped.
     """
 
     first_user: Annotated[int, Meta(ge=1000, le=1 << 31)] = 64_000
@@ -94,13 +96,14 @@ class FabricHoldSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class OverUseSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Consequences of an exceeded budget or limit, and of an idle slice.
 
-    A consequence is ``off``, ``tell`` (report it), ``hold`` (also no new slices), ``lower`` (also best-effort shares meanwhile)
-    or ``return`` (also slices are taken back after ``notice_minutes``).
+    A consequence is ``off``, ``tell`` (report it), ``hold`` (also no new slices), ``lower`` (also best-effort shares while it
+    lasts) or ``return`` (also end allocations after ``notice_minutes``).
 
     Args:
         budget: consequence of a spent budget of the month.
-        budget_warn_percent: percent of the budget from which on its use is reported.
-        limit: consequence if a tenant holds more than its limit, which was lowered meanwhile; the newest slices are ended.
+        budget_warn_percent: percent of the budget; a warning is reported when the tenant has spent so much.
+        limit: consequence if a tenant holds more than its limit, which happens if the limit is lowered. ``return`` ends the
+            newest slices.
         idle: consequence if a slice has had no GPU time for ``idle_minutes``.
     """
 
@@ -146,7 +149,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
 
 def read_settings(home: Path) -> Settings:
-    """Return the settings in the home. Raises BAD_FILE that names the line or the field."""
+    """Return the settings of the pool with this home directory. Raises BAD_FILE, which names the line or the field."""
     path = home / SETTINGS_FILE
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Settings)

@@ -72,7 +72,13 @@ async def allocate(state: State, request: Asked) -> replies.GrantReply:
 
 
 async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
-    """Return the grant; cancel the request when the time is over or its client disconnects."""
+    """Wait for the grant of a request and return it; cancel the request after ``wait_s`` or if its client disconnects.
+
+    Args:
+        wait_s: seconds that the client is willing to wait; 0 if the request does not wait. A request that does not wait
+            still waits up to LEAVING_WAIT_S seconds for devices of ended programs, and up to EVICTION_WAIT_S seconds if
+            allocations are being evicted for it.
+    """
     pool = pool_of(request)
     # If allocations are being evicted for the request, even one without --wait waits for that.
     wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.is_placed(waiting) else wait_s

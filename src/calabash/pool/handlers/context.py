@@ -12,7 +12,14 @@ from calabash.pool.pool import Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Facts of the machine and of the daemon that routes report."""
+    """Facts of the machine and of the daemon that API routes report.
+
+    Args:
+        home: home directory of the pool.
+        sim: name of the simulated node; "" if the devices are real.
+        driver: vendor and driver version of each driver, for display.
+        arbiter_pid: returns the process ID of the arbiter, which grants time windows on shared devices.
+    """
 
     home: Path
     sim: str

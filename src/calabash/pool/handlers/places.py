@@ -1,4 +1,4 @@
-"""Routes of places: ports of tenant networks that servers of this machine listen on."""
+"""Routes of places. A place is a port of a tenant network on which a server of this machine listens."""
 
 from __future__ import annotations
 

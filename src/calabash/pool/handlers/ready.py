@@ -14,7 +14,11 @@ POLL_S = 0.02
 
 
 async def until_nothing_lacks(request: Asked, lacks: Callable[[], str]) -> None:
-    """Wait until ``lacks`` returns "", without blocking a thread. Raises UNREACHABLE after READY_WITHIN_S seconds."""
+    """Wait until ``lacks`` returns "", without blocking a thread. Raises UNREACHABLE after READY_WITHIN_S seconds.
+
+    Args:
+        lacks: returns a text that names what does not work yet; "" if the ports work.
+    """
     deadline_s = time.monotonic() + READY_WITHIN_S
     while what := await work(request, lacks):
         if time.monotonic() > deadline_s:

@@ -37,12 +37,14 @@ class JobRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class JobFacts(msgspec.Struct, kw_only=True):
-    """State of a job, written by its keeper.
+    """State of a job, written by its keeper, the process that supervises the job.
 
     Args:
         keeper: pid and start time of the keeper process.
         program: pid and start time of the job's process.
-        dropped_bytes: number of bytes of output that are not kept.
+        allocation: ID of the job's allocation; "" before it has one.
+        reason: code of the error that kept the program from being started; ``message`` and ``hint`` are its texts.
+        dropped_bytes: number of bytes at the beginning of the output that are not stored any more.
     """
 
     state: JobState = JobState.WAITING
@@ -82,7 +84,7 @@ class JobFiles:
         return _read(self._path(name, "facts"), JobFacts)
 
     def write_facts(self, name: str, facts: JobFacts) -> None:
-        """Write the state of a job; for its keeper. Raises OSError."""
+        """Write the state of a job. Called only by the keeper of the job. Raises OSError."""
         write_durably(self._path(name, "facts"), msgspec.json.encode(facts))
 
     def output(self, name: str) -> bytes:
@@ -93,7 +95,7 @@ class JobFiles:
             return b""
 
     def write_output(self, name: str, content: bytes) -> None:
-        """Replace the output file by the last OUTPUT_BYTES of ``content``; for the keeper. Raises OSError."""
+        """Replace the output file by the last OUTPUT_BYTES of ``content``. Called only by the keeper. Raises OSError."""
         coming = self._path(name, "coming")
         descriptor = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -101,7 +103,7 @@ class JobFiles:
         coming.replace(self._path(name, "output"))
 
     def delete(self, name: str) -> None:
-        """Delete all files of a job, the order last."""
+        """Delete all files of a job. The order is deleted last, so that an interrupted deletion can be repeated."""
         for part in ("coming", "output", "facts", "order"):
             self._path(name, part).unlink(missing_ok=True)
 

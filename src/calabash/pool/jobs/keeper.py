@@ -1,4 +1,6 @@
-"""Supervisor process of one job, ``python -I -m calabash.pool.jobs.keeper``: starts it, stores its output and its end.
+"""Keeper: the supervisor process of one job, ``python -I -m calabash.pool.jobs.keeper``.
+
+It starts the job, stores its output, and records how the job has ended.
 
 Theory of operation. A keeper runs as the pool's user in a session of its own, so jobs survive the end of the pool. It reads its
 order from standard input and forks the job's process, which first switches to the user's account (``jobs.program``). The output

@@ -1,9 +1,12 @@
 """Hold back cards that may still be in the fabric partition of another tenant.
 
+A fabric partition is the group of network ports that can exchange RDMA traffic. Each tenant has its own partition.
+
 Theory of operation. The fabric controller, another process, changes the partitions. It reads the present uses of cards as a
-numbered *moment*, and reports afterwards what it found on the fabrics. A tenant may be in a card's partition from its grant
-until a report *for a moment after its release* says otherwise; a report for an earlier moment may be from before it joined.
-Reports for moments of an earlier pool are refused, so until the first report all cards are held back.
+snapshot with a number, a *moment*, and reports afterwards the partitions that it found each card in. After a card was granted
+to a tenant, the card may be in the tenant's partition. This ends only with a report *for a moment after the release* that no
+longer shows the card there. A report for an earlier moment proves nothing: the card may have joined the partition later.
+Reports for moments of an earlier process of the pool are refused, so all cards are held back until the first report.
 """
 
 from __future__ import annotations
@@ -27,7 +30,13 @@ from calabash.net.fabric_partitions import may_grant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricMoment:
-    """Uses of cards at one moment; ``pool`` is a random ID of the pool's process."""
+    """The tenants that use cards at one moment.
+
+    Args:
+        pool: random ID of the pool's process, so that reports for an earlier process can be recognised.
+        number: number of the moment, which grows with each change of the uses.
+        uses: pairs of a card and a tenant that has it allocated.
+    """
 
     pool: str
     number: int
@@ -35,13 +44,13 @@ class FabricMoment:
 
 
 class FabricHolds:
-    """Cards that are held back because of fabric partitions. Safe for threads.
+    """Cards that are held back because they may still be in another tenant's partition. Safe for threads.
 
     If ``hold`` is false, no card is held back and reports are only stored.
 
     Args:
         records: returns the present allocations.
-        binder: its grants are checked, and it schedules again after each report.
+        binder: the binder whose grants are checked. It is told to schedule again after each report. None in tests.
     """
 
     def __init__(self, records: Callable[[], Sequence[AllocationRecord]], binder: Binder | None = None) -> None:
@@ -70,7 +79,7 @@ class FabricHolds:
         return self._conditions
 
     def report(self, pool: str, number: int, conditions: Iterable[FabricCondition], *, now_s: float) -> None:
-        """Store what was found on the fabrics for a moment. Raises CONFLICT for a moment of another pool.
+        """Store the fabric controller's report for a moment. Raises CONFLICT for a moment of another process of the pool.
 
         Args:
             pool: ID of the pool's process, as in the moment.
@@ -92,7 +101,10 @@ class FabricHolds:
 
     @contextmanager
     def granting(self, record: AllocationRecord) -> Iterator[None]:
-        """Count a grant while it is being made. Raises FABRIC_HELD if a card may be in the partition of another tenant."""
+        """Count the cards of a grant as used while the context lasts, before the allocation is recorded.
+
+        Raises FABRIC_HELD if a card may be in the partition of another tenant.
+        """
         wanted = _uses([record])
         with self._lock:
             self._update_uses()

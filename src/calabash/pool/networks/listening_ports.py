@@ -1,8 +1,9 @@
-"""Ports of tenant networks that servers of this host listen on; held by a server instead of an allocation, and renewed by it.
+"""Ports of tenant networks on which servers of this host listen.
 
-A **place** is a port on a host (namespace, interfaces, port of the switch) without a program in it. Its entry is written
-before the place is created and deleted when it is closed, so a restarted pool knows all places. A restarted server opens the
-same port under the same name and gets the same place with its connections.
+Such a port is held by a server, which must renew it, and not by an allocation. A **place** is what this host has for one port:
+a network namespace, its interfaces, and a port of the virtual switch. The journal entry of a place is written before the place
+is created and deleted when it is closed, so a restarted pool knows all places. A restarted server opens the same port under
+the same name and gets the same place with its connections.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ PLACES_MAX = 256
 
 
 class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Entry of the journal; ``keep_s`` is the time in seconds for which the place is kept without a renewal."""
+    """Journal entry of one place.
+
+    Args:
+        id: ID of the place, used like the ID of an allocation.
+        port: full name of the port.
+        tenant: tenant of the port's VPC; "" if the VPC does not exist.
+        holder: name of the server that holds the port.
+        keep_s: seconds for which the place is kept without a renewal.
+    """
 
     id: str
     port: str
@@ -44,7 +53,7 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
     @property
     def record(self) -> AllocationRecord:
-        """Return the place as an allocation record, which the ports of the host work with."""
+        """Return the place as an allocation record, because ``HostPorts`` identifies the owner of a port by a record."""
         return AllocationRecord(
             id=AllocationId(self.id),
             state=AllocationState.RUNNING,
@@ -54,14 +63,17 @@ class PlaceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class PlaceJournal:
-    """Journal of places on disk; one thread at a time may write. It is read before unused ports are removed."""
+    """Journal of places on disk. Only one thread at a time may write.
+
+    It is read before unused ports are removed from the host, so that the ports of running servers are kept.
+    """
 
     def __init__(self, home: Path) -> None:
         self._path = home / JOURNAL_FILE
         self.entries: tuple[PlaceEntry, ...] = self._read()
 
     def held(self) -> Sequence[HeldPlace]:
-        """Return all places for the ports of the host."""
+        """Return all places in the form in which ``HostNetwork`` reads them."""
         return [HeldPlace(record=entry.record, holder=entry.holder) for entry in self.entries]
 
     def entry_of(self, port: str) -> PlaceEntry | None:
@@ -123,9 +135,10 @@ class ServerPlaces:
         self._until_ns = {entry.id: self._after(entry) for entry in journal.entries}
 
     def open(self, who: Principal, *, port: str, holder: str, keep_s: float) -> OpenedPlace:
-        """Open a place for a port, or renew it; see ``lacks`` for when it works.
+        """Open a place for a port, or renew it. The port may not work at once: see ``lacks``.
 
         Args:
+            port: full name of the port.
             holder: name of the server.
             keep_s: seconds for which the place is kept without a renewal.
 
@@ -221,7 +234,10 @@ class ServerPlaces:
             return entry, known is None
 
     def _delete(self, entry: PlaceEntry) -> None:
-        """Delete an entry and then its place; after a crash in between the next sweep of unused ports removes the place."""
+        """Delete an entry and then its place.
+
+        After a crash between the two, the place has no entry, and the next removal of unused ports deletes it.
+        """
         with self._lock:
             self._journal.remove(entry)
             self._until_ns.pop(entry.id, None)

@@ -1,4 +1,4 @@
-"""Ports of tenant networks for allocations: check permissions, wait for them, and start programs behind them."""
+"""Ports of tenant networks for allocations: check permissions, wait until ports work, and start programs that use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ POLL_S = 0.02
 
 
 class TenantPorts:
-    """Ports of the allocations of one pool; ``places`` are the ports of servers. Safe for threads."""
+    """Ports of the allocations of one pool. Safe for threads.
+
+    Args:
+        places: ports that are held by servers of this machine and not by allocations.
+    """
 
     def __init__(
         self, *, home: Path, network: HostPorts, network_store: NetworkStore, agent: NodeAgent, places: ServerPlaces
@@ -32,7 +36,10 @@ class TenantPorts:
         self._entry_sockets = EntrySockets(home)
 
     def require(self, request: GpuRequest, who: Principal) -> None:
-        """Raise CalabashError if the principal may not use the ports of a request, or another allocation has them."""
+        """Raise CalabashError if the principal may not use the ports of a request, or another allocation has them.
+
+        If another allocation has a port, waits LEAVING_WAIT_S seconds, because its program may be ending.
+        """
         for port in request.ports:
             self._network_store.usable_port(who, port)
         self._network.require(request)
@@ -46,11 +53,14 @@ class TenantPorts:
             time.sleep(POLL_S)
 
     def lacks(self, granted: Grant) -> str:
-        """Return a text that names what of an allocation's ports does not work yet; "" if all work. Raises CalabashError."""
+        """Return a text that says why a port of an allocation does not work yet; "" if all work. Raises CalabashError."""
         return self._network.lacks(granted.record)
 
     def entry_socket(self, granted: Grant) -> str:
-        """Return the socket of the process that starts an allocation's program behind its ports. Raises CalabashError."""
+        """Return the path of the entry socket of an allocation with ports. Raises CalabashError.
+
+        The process that listens on this socket starts the allocation's program in the network namespace of its ports.
+        """
         record = granted.record
         place = self._network.place(record)
         if place is None:

@@ -1,10 +1,10 @@
-"""Decide on over-use of limits, budgets and idle slices, and on its consequences. Pure functions.
+"""Detect exceeded limits, spent budgets and idle slices, and decide on the consequences. Pure functions.
 
 Theory of operation. The input of a round is what each tenant holds and has spent, and the idle time of each allocation. Each
 case of over-use is a *finding* with a key that is the same as long as the case lasts: it is reported when its key is new, and
 dropped when the case is over. The tenant's policy sets the consequence: none, a report, no new slices, best-effort shares while
-the case lasts, or the end of allocations after ``notice_s`` seconds. For a limit the newest allocations are ended, no more than
-exceed it.
+the case lasts, or the end of allocations after ``notice_s`` seconds. If a tenant exceeds its limit, its newest allocations are
+ended, until the others are within the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from calabash.model.request import AllocationId
 
 
 class OverUseAnswer(StrEnum):
-    """Consequence of over-use; each one includes those before it."""
+    """Consequence of over-use; each one includes those before it.
+
+    OFF: none. TELL: it is reported. HOLD: the tenant gets no new slices. LOWER: its slices get best-effort shares. RETURN:
+    allocations are ended.
+    """
 
     OFF = "off"
     TELL = "tell"
@@ -34,9 +38,9 @@ class OverUsePolicy:
 
     Args:
         budget: consequence of a spent budget.
-        budget_warn_ratio: part of the budget from which on its use is reported.
+        budget_warn_ratio: fraction of the budget, 0 to 1; a warning is reported when the tenant has spent so much.
         limit: consequence of an exceeded limit.
-        idle: consequence of an allocation without GPU time for ``idle_s`` seconds; HOLD and LOWER mean TELL.
+        idle: consequence for an allocation without GPU time for ``idle_s`` seconds; HOLD and LOWER are treated as TELL.
         notice_s: seconds between a finding and the end of allocations.
     """
 
@@ -50,7 +54,13 @@ class OverUsePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantUse:
-    """Limit, budget and spending of a tenant; ``spent`` is None if it is unknown."""
+    """Limit, budget and spending of a tenant.
+
+    Args:
+        limit: greatest number of devices; None: no limit.
+        budget: budget of one month; None: no budget.
+        spent: cost of the usage of this month; None if it is unknown.
+    """
 
     name: str
     limit: float | None = None
@@ -60,7 +70,13 @@ class TenantUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldUse:
-    """Devices and idle time of one allocation."""
+    """Devices and idle time of one allocation.
+
+    Args:
+        devices: number of devices, where a slice counts as a fraction.
+        idle_s: seconds since the allocation last used GPU time.
+        granted_at: time of the grant, in seconds since the epoch.
+    """
 
     allocation: AllocationId
     tenant: str
@@ -71,7 +87,14 @@ class HeldUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverUseFinding:
-    """One case of over-use; ``allocation`` is "" if it concerns the whole tenant."""
+    """One case of over-use.
+
+    Args:
+        key: identifies the case as long as it lasts.
+        reason: the limit that is exceeded.
+        allocation: the allocation; "" if the case concerns the whole tenant.
+        answer: consequence of the case.
+    """
 
     key: str
     tenant: str
@@ -112,7 +135,16 @@ PolicyOf = Callable[[str], OverUsePolicy]
 def judge_use(
     state: OverUseState, policy_of: PolicyOf, tenants: Iterable[TenantUse], held: Sequence[HeldUse], *, now_s: float
 ) -> tuple[OverUseState, OverUseVerdict]:
-    """Return the next state and the actions of a round; an allocation stays in ``take_back`` until it has ended."""
+    """Return the next state and the actions of a round.
+
+    An allocation to be ended is in ``take_back`` of every round until it is not among ``held`` any more.
+
+    Args:
+        state: state after the previous round.
+        policy_of: returns the policy of a tenant.
+        held: allocations with their devices and idle times.
+        now_s: monotonic time in seconds.
+    """
     known = list(tenants)
     found = [f for tenant in known for f in _of_tenant(tenant, policy_of(tenant.name), held)]
     found += [f for one in held for f in _idle(one, policy_of(one.tenant))]

@@ -1,4 +1,7 @@
-"""Thread that detects over-use and carries out its consequences: events, audit lines, lowered shares, ended allocations."""
+"""Thread that detects over-use of limits and budgets and carries out the consequences.
+
+The consequences are journal events, audit lines, best-effort shares, and the end of allocations.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,8 @@ class OverUseWatch:
     """Thread that checks for over-use every PERIOD_S seconds. ``require_within`` may be called from any thread.
 
     Args:
+        people: returns the present directory of tenants, users and roles.
+        policy_of: returns the over-use policy of a tenant.
         spent: returns what a tenant has spent this month; None if it is unknown.
         told: called with the kind of an event and its finding: ``over_use``, ``taken_back``, ``share_lowered``,
             ``share_restored``.

@@ -82,7 +82,10 @@ class EntryBounds:
 
     @contextmanager
     def joining(self, request: GpuRequest, who: Principal) -> Iterator[None]:
-        """Count a request as waiting while it is queued. Raises USER_LIMIT beyond a limit. Call ``left`` at its end."""
+        """Count a request as waiting, for the body of the context, which queues it. Raises USER_LIMIT beyond a limit.
+
+        If the body raises, the request is not counted any more. Otherwise the caller calls ``left`` when it is answered.
+        """
         exempt = self._permission.administrator(who)
         bounds = self._tenancy.people().tenants.get(request.tenant)
         counted = bounds is not None and bounds.slices_per_user > 0 and not exempt
@@ -102,7 +105,10 @@ class EntryBounds:
                 raise
 
     def _require_account(self, people: People, who: Principal, tenant: str) -> None:
-        """Raise NOT_FOUND if there is neither a tenant of that name nor a user whose own tenant it would be."""
+        """Raise NOT_FOUND if there is neither a tenant of that name nor a user of that name.
+
+        A user who is a member of no tenant has an implicit tenant of the same name.
+        """
         if tenant in people.tenants or tenant == who.own or tenant in people.users:
             return
         if self._permission.account_of(tenant) < 0:

@@ -1,4 +1,4 @@
-"""Explain requests to users: the reason for waiting, the placement, or the end."""
+"""Explain requests to users: why a request waits, where it was placed, or why its allocation has ended."""
 
 from __future__ import annotations
 
@@ -82,7 +82,11 @@ class Explanations:
         )
 
     def _of_devices(self, record: AllocationRecord) -> tuple[str, list[str]]:
-        """Return the first unhealthy device of a running allocation as text, and the health events during its life."""
+        """Return a text about an unhealthy device of an allocation, and the health events of its devices.
+
+        The text is "" if the allocation has ended or all its devices are healthy. The events are those between the creation
+        of the allocation and its end.
+        """
         wanted = {part.device for part in record.placement.slices}
         until = record.ended_at + ENDED_BY_S if record.ended_at else float("inf")
         unhealthy = ""

@@ -51,7 +51,7 @@ class Refusal:
         message: one line with the numbers.
         details: one line per device.
         suggestions: changes with which the request might be placed.
-        overtaken: enough devices became free after the decision.
+        overtaken: True if enough devices became free after the scheduler's decision, so that it should decide again.
     """
 
     reason: Reason
@@ -66,7 +66,13 @@ class Refusal:
 
 
 def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuRequest) -> Refusal:
-    """Return the scheduler's explanation, with a line for each device of this machine."""
+    """Return the scheduler's explanation, with a line for each device of this machine on which the request does not fit.
+
+    Args:
+        told: explanation of the scheduler, which counts nodes.
+        states: present states of the devices.
+        request: the request that is not placed.
+    """
     suggestions = (*told.changes, _HINTS.get(told.reason, _HINT))
     if told.reason not in _ABOUT_DEVICES:
         details = (*(cause.text for cause in told.causes), *(f"reserved for {whom}" for whom in told.reserved))

@@ -25,7 +25,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """Remaining run time of one allocation."""
+    """Remaining run time of one allocation.
+
+    Args:
+        most_s: longest run time of the tenant, in seconds.
+        left_s: remaining seconds; negative when the time is over.
+    """
 
     id: AllocationId
     tenant: str

@@ -1,4 +1,4 @@
-"""Limits of waiting requests per user and tenant, and locks for limits of slices per user."""
+"""Limits of waiting requests per user and per tenant, and the locks with which the number of slices per user is checked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ class WaitingLimit:
 
 
 class OneByOne:
-    """Locks per tenant and user, so that concurrent requests cannot exceed a limit together."""
+    """Locks per tenant and user.
+
+    A limit is checked and the request is queued under the lock. So two concurrent requests of a user, each of which is within
+    the limit, cannot exceed it together.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

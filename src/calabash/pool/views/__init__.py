@@ -1,1 +1,1 @@
-"""Replies of the pool API."""
+"""Build the replies of the pool's HTTP API from the state of devices, allocations and requests."""

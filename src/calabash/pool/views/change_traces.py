@@ -1,4 +1,4 @@
-"""State of all objects of a pool that the change feed compares."""
+"""Read the state of all objects of a pool that the change feed compares, to find those that have changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from calabash.pool.pool import Pool
 
 
 def traces(pool: Pool) -> dict[Key, Trace]:
-    """Return the compared state of all devices, requests, allocations and queues."""
+    """Return a trace (compared state and owner) of each device, request, allocation and queue, by kind and name."""
     found: dict[Key, Trace] = {}
     for state in pool.agent.devices():
         mark = (state.device.health, state.cause, state.mode, state.device.pinned, tuple(state.allocations))

@@ -22,7 +22,11 @@ def mig_places(planned: Iterable[PlannedInstance]) -> mig_messages.MigPlaces:
 
 
 def mig_layout(layouts: Iterable[tuple[Device, Iterable[tuple[str, int]]]]) -> mig_messages.MigPlaces:
-    """Return the view of complete layouts."""
+    """Return the view of complete layouts.
+
+    Args:
+        layouts: devices with the profile name and start of each partition.
+    """
     return mig_messages.MigPlaces(
         items=[
             mig_messages.MigPlaceView(
