@@ -5,16 +5,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any, cast
 
 from calabash.adapters.gpu.library import OWN_FILES
 from calabash.adapters.gpu.nvidia.mps import MpsControl
-from calabash.model.device import DeviceUuid
+from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceUuid, NodeName
 from calabash.model.errors import CalabashError, Reason
-from calabash.model.request import AllocationId
+from calabash.model.request import AllocationId, GpuRequest, ModeName, Placement, Slice
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import MpsRules
 from calabash.node.modes.mps.notices import ServiceTools
 from calabash.node.modes.mps.target import Served
+from calabash.node.modes.protocol import NodeTools
 
 CARD = DeviceUuid("GPU-1")
 ONE, TWO = AllocationId("one"), AllocationId("two")
@@ -153,3 +156,27 @@ class Told:
 
     def _happened(self, event: HealthEvent, cause: str, tenants: Collection[AllocationId]) -> None:
         self.health.append((event, cause, frozenset(tenants)))
+
+
+class Cards:
+    """Inventory whose driver has no MIG."""
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device(uuid=CARD, index=3, vendor="x", model="A100", memory_mib=1, multiprocessor_count=108),)
+
+    def driver_of(self, uuid: str) -> object:
+        return object()
+
+
+def record(profile: str = "", start: int = -1) -> AllocationRecord:
+    part = Slice(device=CARD, memory_mib=1024, core_percent=30, profile=profile, start=start)
+    return AllocationRecord(
+        id=ONE,
+        state=AllocationState.GRANTED,
+        request=GpuRequest(memory_mib=1024, core_percent=30),
+        placement=Placement(node=NodeName("n"), mode=ModeName("mps"), slices=(part,)),
+    )
+
+
+def tools(home: Path, **more: Any) -> NodeTools:
+    return NodeTools(home=home, inventory=cast("Any", Cards()), library=home / "none.so", environment={}, **more)

@@ -1,4 +1,4 @@
-"""MPS control daemon and its server: start, adoption, setting of shares, and end."""
+"""MPS control daemon with its server: start, adoption, end, the shares that the server gives, and its clients."""
 
 from __future__ import annotations
 
@@ -6,16 +6,105 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from calabash.adapters.gpu.nvidia.mps import MpsControl, ServerState, ServerStatus
 from calabash.adapters.host.processes import Process, alive, identify, parent_of, send_signal
 from calabash.model.errors import CalabashError, Reason
-from calabash.node.modes.mps.clients import Clients
-from calabash.node.modes.mps.shares import Share, Shares
+from calabash.model.request import AllocationId
 from calabash.node.modes.mps.target import Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Compute and memory that one allocation may use."""
+
+    percent: int
+    memory_mib: int
+
+
+class Shares:
+    """The shares of one service. ``hold`` and ``leave`` may be called from any thread at any time."""
+
+    def __init__(self) -> None:
+        self._held: dict[AllocationId, Share] = {}
+        self.window: Share | None = None  # share of the program that is being admitted
+
+    @property
+    def idle(self) -> bool:
+        """True if no allocation holds a share."""
+        return not self._held
+
+    def hold(self, allocation: AllocationId, share: Share) -> None:
+        """Set the share of an allocation."""
+        self._held[allocation] = share
+
+    def leave(self, allocation: AllocationId) -> None:
+        """Remove the share of an allocation."""
+        self._held.pop(allocation, None)
+
+    def share_of(self, allocation: AllocationId) -> Share | None:
+        """Return the share of an allocation; None if it has none."""
+        return self._held.get(allocation)
+
+    def wanted(self) -> Share:
+        """Return the share that the server should give now: that of the program being admitted, otherwise the smallest."""
+        if self.window is not None:
+            return self.window
+        shares = list(self._held.values()) or [Share(percent=1, memory_mib=1)]
+        return Share(percent=min(s.percent for s in shares), memory_mib=min(s.memory_mib for s in shares))
+
+
+ADMITTED_MAX = 1024
+RECENT_S = 2.0  # several polls, also on a busy machine
+
+
+class Clients:
+    """Clients of one MPS service by PID. Not thread-safe."""
+
+    def __init__(self, allocation_of: Callable[[int], AllocationId | None]) -> None:
+        self._allocation_of = allocation_of
+        self._seen: dict[int, tuple[AllocationId | None, float]] = {}
+        self._admitted: dict[int, AllocationId] = {}
+
+    def add_admitted(self, pid: int, allocation: AllocationId) -> None:
+        """Record a process that was admitted."""
+        self._admitted = dict(list(self._admitted.items())[-ADMITTED_MAX:]) | {pid: allocation}
+        self._seen[pid] = (allocation, time.monotonic())
+
+    def update(self, pids: Iterable[int]) -> None:
+        """Record the clients that the server reports now."""
+        now = time.monotonic()
+        self._drop_old(now)
+        for pid in pids:
+            known = self._seen.get(pid)
+            owner = known[0] if known is not None and known[0] is not None else self._allocation_of(pid)
+            self._seen[pid] = (owner, now)
+
+    def clear(self) -> None:
+        """Remove all clients. Admitted PIDs stay known."""
+        self._seen.clear()
+
+    def owner_of(self, pid: int) -> AllocationId | None:
+        """Return the allocation of a present or former client; None if it is not known."""
+        known = self._seen.get(pid)
+        return (known[0] if known is not None else None) or self._admitted.get(pid)
+
+    def by_allocation(self) -> dict[AllocationId, list[int]]:
+        """Return the PIDs of the clients seen in the last ``RECENT_S`` by allocation."""
+        self._drop_old(time.monotonic())
+        found: dict[AllocationId, list[int]] = {}
+        for pid, (owner, _) in self._seen.items():
+            if owner is not None:
+                found.setdefault(owner, []).append(pid)
+        return found
+
+    def _drop_old(self, now: float) -> None:
+        self._seen = {pid: entry for pid, entry in self._seen.items() if now - entry[1] < RECENT_S}
+
 
 START_S = 10.0
 POLL_S = 0.01

@@ -15,9 +15,9 @@ from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB
 from calabash.node.modes.compute_modes import ComputeModes
+from calabash.node.modes.mps.daemon import Share
 from calabash.node.modes.mps.service import CardService
 from calabash.node.modes.mps.services import Services
-from calabash.node.modes.mps.shares import Share
 from calabash.node.modes.mps.target import Served, place_of, served_at
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.slots.content import SlotDevice

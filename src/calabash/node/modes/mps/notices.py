@@ -12,7 +12,7 @@ from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.policy import EVENT_OF, FaultClass, MpsRules
-from calabash.node.modes.mps.clients import Clients
+from calabash.node.modes.mps.daemon import Clients
 
 RECOVERY_EVENTS = (HealthEvent.RESET_DONE, HealthEvent.TEST_PASSED)
 

@@ -16,10 +16,9 @@ from calabash.model.mentions import unmarked
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.modes.mps import daemon as mps_daemon
 from calabash.node.modes.mps import service as mps_service
-from calabash.node.modes.mps import watchdog
+from calabash.node.modes.mps.daemon import Share
 from calabash.node.modes.mps.notices import RECOVERY_EVENTS
 from calabash.node.modes.mps.service import CardService
-from calabash.node.modes.mps.shares import Share
 
 
 class Card:
@@ -203,7 +202,7 @@ def test_fault_is_reported_to_all_clients_and_service_recovers_after_they_left(c
 
 
 def test_fault_without_a_known_client_is_reported(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "NAMED_WITHIN_S", 0.02)
+    monkeypatch.setattr(mps_service, "NAMED_WITHIN_S", 0.02)
     card.client(TWO)
     card.service.poll()
     card.control.status = "FAULT"
@@ -214,7 +213,7 @@ def test_fault_without_a_known_client_is_reported(card: Card, monkeypatch: pytes
 
 
 def test_server_is_shut_down_if_clients_stay_after_a_fault(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "PART_AFTER_S", 0.05)
+    monkeypatch.setattr(mps_service, "PART_AFTER_S", 0.05)
     before = card.control.server
     culprit = card.client(ONE)
     card.service.poll()
@@ -247,7 +246,7 @@ def test_death_of_daemon_or_server_is_reported_and_it_is_restarted(card: Card, d
 
 
 def test_restart_is_tried_with_growing_pauses_and_reported_once(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "RETRY_MAX_S", 4.0)
+    monkeypatch.setattr(mps_service, "RETRY_MAX_S", 4.0)
     card.control.refuses_to_start = True
     assert card.control.daemon is not None
     card.control.daemon.kill()
@@ -265,7 +264,7 @@ def test_restart_is_tried_with_growing_pauses_and_reported_once(card: Card, monk
     card.control.refuses_to_start = False
     watch._retry_at = 0.0
     card.until(lambda: card.told.events_of("mps_back"))
-    assert watch._retry_s == watchdog.RETRY_S
+    assert watch._retry_s == mps_service.RETRY_S
 
 
 def test_share_changed_from_outside_is_set_again_and_only_that_is_reported(card: Card) -> None:
