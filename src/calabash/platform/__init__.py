@@ -3,5 +3,5 @@
 It has tenants, users, tokens, permissions, visibility, usage, invoices, the audit log, notifications, the stored objects of
 tenant networks, and the HTTP API on a Unix socket.
 
-What never lives here: devices, scheduling, the API server.
+This package has no code that accesses devices, schedules, or talks to the Kubernetes API server.
 """

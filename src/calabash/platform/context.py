@@ -30,7 +30,8 @@ class Operations:
         visibility: returns the visibility of a principal.
         queues: returns the visible queues, with the amounts that are allocated and waiting.
         devices: returns the present number of devices.
-        settle: releases allocations that have ended; called before a decision that depends on running allocations.
+        settle: releases allocations whose programs have ended. It is called before a decision that depends on
+            running allocations, such as the deletion of a tenant.
         traces: returns the present state of all objects, for the change feed.
         notices: notification rules; None if the pool sends no notifications.
         networks: networks of tenants; None if the pool has none.

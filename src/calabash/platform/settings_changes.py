@@ -22,7 +22,7 @@ def require_presence(
         what: the kind of object: ``queue``, ``tenant``.
         new: True if the request is to create the object, False if it is to change it; UNSET permits both.
         tenant: the tenant that a project belongs to.
-        command: the command for such objects, if it is not called like the kind.
+        command: the command for such objects, for hints; "" if it has the name of the kind.
     """
     command = f"calabash {command or what}"
     full, words, of = (f"{tenant}/{name}", f"{tenant} {name}", f" {tenant}") if tenant else (name, name, "")
@@ -47,7 +47,10 @@ def changed_names(
 
     Args:
         where: the list, for messages: ``the users of queue prod``.
-        wanted: the names instead of those ``before``; UNSET keeps these.
+        before: the names in the list now.
+        wanted: names that replace those in ``before``; UNSET keeps these.
+        added: names to add.
+        removed: names to remove.
 
     Raises:
         CalabashError: NOT_FOUND if a name to remove is not in the list.
@@ -65,7 +68,7 @@ def changed_names(
 
 
 def changed_queue(before: QueueRecord, wanted: QueueSettings) -> QueueRecord:
-    """Return the record of a queue with the settings that a request names, and its others as before."""
+    """Return the record of a queue with the settings that a request names; the other settings are unchanged."""
     named = {"parent": wanted.parent, "deserved": wanted.deserved, "limit": wanted.limit, "weight": wanted.weight}
     return replace(
         before,
@@ -80,7 +83,7 @@ def changed_queue(before: QueueRecord, wanted: QueueSettings) -> QueueRecord:
 
 
 def guarantee_warnings(queues: Iterable[QueueView], devices: int) -> list[str]:
-    """Return a warning if queues without a parent are guaranteed more devices than there are, else nothing."""
+    """Return a warning if the guarantees of all queues without a parent exceed the number of devices; otherwise no warning."""
     guaranteed = sum(queue.deserved for queue in queues if not queue.parent)
     if guaranteed <= devices:
         return []

@@ -12,7 +12,14 @@ RSA_BITS_MIN = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFacts:
-    """Facts of a certificate: ``names`` are host names, times are Unix time, ``sha256`` is of its DER in hex."""
+    """Facts of a certificate that are shown to users.
+
+    Args:
+        subject: distinguished name of the subject.
+        names: host names and IP addresses for which the certificate is valid.
+        expires_at: time of its expiry, in seconds since the epoch.
+        sha256: fingerprint: SHA-256 of the certificate in DER, in hexadecimal.
+    """
 
     subject: str
     names: tuple[str, ...]
@@ -21,7 +28,7 @@ class CertificateFacts:
 
 
 def read_chain(chain: str) -> CertificateFacts:
-    """Return the facts of the first certificate of a PEM text. Raises CalabashError(BAD_REQUEST)."""
+    """Return the facts of the first certificate of a chain in PEM. Raises CalabashError(BAD_REQUEST)."""
     from cryptography import x509  # noqa: PLC0415 - it takes long to load, and a pool may never need it
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
 
@@ -49,9 +56,10 @@ def read_chain(chain: str) -> CertificateFacts:
 
 
 def check_pair(chain: str, key: str, *, now_s: float) -> CertificateFacts:
-    """Check that the key belongs to the first certificate, and that it has not expired; return its facts.
+    """Check that a private key belongs to the first certificate of a chain; return the facts of the certificate.
 
-    Raises CalabashError(BAD_REQUEST), without any part of the key in its message.
+    Raises CalabashError(BAD_REQUEST) if it does not, if the certificate has expired, or if an RSA key is too short. The message
+    has no part of the key.
     """
     from cryptography import x509  # noqa: PLC0415
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415

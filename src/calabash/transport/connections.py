@@ -1,13 +1,14 @@
-"""The open connections of a server: how many there may be, of whom, and which one is closed for another.
+"""Limit the open connections of a server, in total and per peer, and choose which one is closed to make room for a new one.
 
 Theory of operation. A server that any pod or local process can reach must not be filled by one of them. So there is a limit
-for all connections and one for each peer address, and a new connection is never refused while another one waits: at a peer's
-limit one of its own connections is closed, at the limit of all one of the peer that has most. Closed first are connections
-whose client has not proven who it is, among those the ones that are idle, and among those the ones that have been so for
-longest. A connection whose request is being answered is never closed for another. The bytes of requests that are held in
-memory have a limit of their own, and are bounded in the same way.
+for all connections and one for each peer address. A new connection beyond a limit is accepted, and an open one is closed
+instead. At the limit of a peer, one of the peer's own connections is closed; at the limit of all connections, one of the peer
+that has most connections. The connection to close is chosen in this order: first those whose client is not authenticated, of
+these the idle ones, and of these the one that has been idle for longest. A connection whose request is being answered is never
+closed; if there are only such connections, the new one is refused. The bytes of request bodies in memory have a limit of their
+own, which is enforced in the same way.
 
-Pure bookkeeping for one thread; ``listening`` accepts connections by it.
+This module only counts, and is used by one thread; ``calabash.transport.listening`` accepts the connections.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _IPV6_PREFIX = 64  # a machine has all addresses of one such network
 class Activity(StrEnum):
     """Activity of a connection.
 
-    OPENING: its handshake or first byte has not come. IDLE: between two requests. ASKING: its request has begun. BUSY: its
-    request is complete and is being answered.
+    OPENING: no byte of its first request has arrived. IDLE: it is between two requests. ASKING: a request is being received.
+    BUSY: its request is complete and is being answered.
     """
 
     OPENING = "opening"
@@ -39,11 +40,11 @@ class Connection:
     """One connection.
 
     Args:
-        peer: the address, or the network of it.
-        close: called when it is closed for another.
-        since: orders connections by when their activity began.
-        proven: the client has proven who it is.
-        held_bytes: of its request, in memory.
+        peer: address of the client, or for IPv6 the /64 network of the address.
+        close: called when the connection is closed to make room for another one.
+        since: sequence number of the last change of ``activity``; smaller is earlier.
+        proven: True if the client is authenticated by its certificate.
+        held_bytes: bytes of its request that are in memory.
     """
 
     peer: str
@@ -60,7 +61,7 @@ class Connections:
     Args:
         most: largest number of connections.
         per_peer: largest number of connections of one peer.
-        held_bytes_max: largest number of bytes of requests in memory.
+        held_bytes_max: largest number of bytes of requests in memory, of all connections together.
     """
 
     def __init__(self, *, most: int, per_peer: int, held_bytes_max: int = 0) -> None:
@@ -81,7 +82,12 @@ class Connections:
         return self._held_bytes
 
     def open(self, address: str, close: Callable[[], object]) -> Connection | None:
-        """Add a connection, closing another one if there are too many; return None if it is refused."""
+        """Add a new connection, and close another one if there are too many; return None if the new one is refused.
+
+        Args:
+            address: address of the client.
+            close: closes the new connection; called if it is later chosen to be closed for another one.
+        """
         peer = peer_of(address)
         if len(self._by_peer.get(peer, ())) >= self._per_peer:
             if not self._close_one([peer]):
@@ -94,7 +100,7 @@ class Connections:
         return found
 
     def shed(self) -> bool:
-        """Close a connection of the peer that has most; return False if every connection is being answered."""
+        """Close a connection of the peer that has most connections; return False if requests of all are being answered."""
         return self._close_one(sorted(self._by_peer, key=lambda peer: -len(self._by_peer[peer])))
 
     def set_activity(self, connection: Connection, activity: Activity) -> None:
@@ -165,7 +171,11 @@ def _order(connection: Connection) -> tuple[bool, bool, int]:
 
 
 def peer_of(address: str) -> str:
-    """Return the peer that has an address: IPv4 addresses by themselves, IPv6 addresses by their network."""
+    """Return the peer for which a connection from an address counts.
+
+    It is the address itself for IPv4. For IPv6 it is the /64 network of the address, because one machine can use all addresses
+    of its network.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

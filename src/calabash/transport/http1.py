@@ -22,13 +22,16 @@ class Bounds:
     """Limits of a server.
 
     Args:
-        head_bytes: of the first line and all fields; servers give it to their streams as ``limit``.
-        body_bytes: of one request.
-        held_bytes: of all bodies that are in memory at a time.
-        connections, per_peer: connections at a time, of all and of one peer address.
-        first_s: until the first byte of the first request.
-        idle_s: until the first byte of a later request; API servers keep connections for 90 s.
-        head_s, body_s: until the head and the body of a request are complete, from the first byte of each.
+        head_bytes: bytes of a request's head (request line and header fields); servers pass it to their streams as ``limit``.
+        body_bytes: bytes of the body of one request.
+        held_bytes: bytes of all bodies that are in memory at the same time.
+        connections: open connections of all peers together.
+        per_peer: open connections of one peer.
+        first_s: seconds until the first byte of a connection's first request.
+        idle_s: seconds until the first byte of a later request; API servers keep idle connections for 90 s.
+        head_s: seconds from the first byte of a request until its head is complete.
+        body_s: seconds from the end of the head until the body is complete.
+        write_s: seconds until the client has accepted a reply.
     """
 
     head_bytes: int = 16 << 10
@@ -70,7 +73,7 @@ class HttpReply:
 
 
 class RefusedError(Exception):
-    """The request is answered by its status alone; the connection is then closed."""
+    """Raised for a request that is refused with a status and an empty body; the connection is then closed."""
 
     def __init__(self, status: HTTPStatus, *, retry_after_s: int = 0) -> None:
         super().__init__(status.phrase)
@@ -87,15 +90,15 @@ Take = Callable[[int], bool]
 
 
 async def read_first(reader: asyncio.StreamReader, wait_s: float) -> bytes:
-    """Return the first byte of a request. Raises what streams raise if it does not come."""
+    """Return the first byte of a request. Raises TimeoutError, or IncompleteReadError if the client disconnects."""
     async with asyncio.timeout(wait_s):
         return await reader.readexactly(1)
 
 
 async def read_head(first: bytes, reader: asyncio.StreamReader, bounds: Bounds) -> bytes:
-    """Return all bytes before the body, including ``first``.
+    """Return the head of a request, with the byte ``first`` that was read before and the empty line at its end.
 
-    Raises RefusedError, and what streams raise if the head does not come or is too long.
+    Raises RefusedError, TimeoutError, LimitOverrunError if the head is too long, IncompleteReadError if the client disconnects.
     """
     if first == b"\r":
         raise RefusedError(HTTPStatus.BAD_REQUEST)
@@ -106,7 +109,11 @@ async def read_head(first: bytes, reader: asyncio.StreamReader, bounds: Bounds) 
 async def read_question(
     head: bytes, reader: asyncio.StreamReader, bounds: Bounds, take: Take = lambda _: True
 ) -> tuple[HttpQuestion, bool]:
-    """Return the request that begins with ``head``, and True if the connection is to be kept. Raises RefusedError."""
+    """Return the request that begins with ``head``, and True if the connection stays open after it. Raises RefusedError.
+
+    Args:
+        take: reserves memory for so many more bytes of the body; returns False if there is none.
+    """
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
@@ -121,7 +128,7 @@ async def read_question(
 
 
 async def _body(reader: asyncio.StreamReader, length: int, bounds: Bounds, take: Take) -> bytes:
-    """Return the whole body; memory is reserved for every byte when it has arrived."""
+    """Return the whole body. Memory is reserved for bytes that have arrived, not for the length that the client announces."""
     parts: list[bytes] = []
     missing = length
     async with asyncio.timeout(bounds.body_s):
@@ -160,7 +167,7 @@ def _length(fields: dict[str, str], most: int) -> int:
 
 
 async def write_reply(writer: asyncio.StreamWriter, reply: HttpReply, bounds: Bounds, *, keep: bool) -> None:
-    """Write the reply, and close the connection unless it is to be kept.
+    """Write the reply, and close the connection unless ``keep`` is true.
 
     Raises TimeoutError if the client does not read.
     """

@@ -42,12 +42,13 @@ class HttpsServer:
     """HTTPS server on a listening socket, with an event loop in a thread of its own.
 
     Args:
-        listener: bound and listening; it is closed at the end.
-        context: the certificate; None speaks plain HTTP, for probes and tests.
-        handler: called for one request after the other of a connection; an exception of it is answered with 500.
+        listener: socket that is bound and listening; ``stop`` closes it.
+        context: TLS context with the server's certificate; None for plain HTTP, for probes and tests.
+        handler: called for the requests of a connection, one after the other; an exception is answered with status 500.
         report: called with each exception of the handler.
         bounds: limits of connections, sizes and times.
-        admits: returns True if the client with this certificate, as ``ssl`` decodes it, is answered.
+        admits: called with the client's certificate, as ``ssl`` decodes it; returns True if the client is permitted. None:
+            all clients are permitted.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class HttpsServer:
         self._started.wait(10)
 
     def stop(self, within_s: float = 5.0) -> None:
-        """Accept no more requests, let running ones finish, and end."""
+        """Accept no more requests, and return when the running ones have finished or ``within_s`` seconds are over."""
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -98,9 +99,9 @@ class HttpsServer:
             self._listener.close()
 
     def renew(self, context: ssl.SSLContext) -> None:
-        """Use this context for new connections; callable from any thread.
+        """Use this TLS context, which has a renewed certificate, for new connections; callable from any thread.
 
-        A context in use is never changed, so that no handshake sees half of a change.
+        The context in use is replaced and not modified, because a handshake could see a half-made change.
         """
         self._context = context
 
@@ -136,7 +137,11 @@ class HttpsServer:
     async def _one(
         self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
     ) -> bool:
-        """Answer one request; returns True if the connection is kept."""
+        """Answer one request; return True if the connection stays open for another one.
+
+        Args:
+            first: first byte of the request, which was read already.
+        """
         table, bounds = self._connections, self._bounds
         table.set_activity(connection, Activity.ASKING)
         try:

@@ -1,6 +1,6 @@
-"""Accept connections within bounds (``connections``), with or without TLS.
+"""Accept connections within the limits of ``calabash.transport.connections``, with or without TLS.
 
-Every connection counts from the moment when it is accepted, so that handshakes which never end count as well.
+A connection is counted when it is accepted, before its TLS handshake. So handshakes that never end are limited as well.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Acceptor:
     """Accepts the connections of a listening socket until it is cancelled.
 
     Args:
-        listener: bound and listening; it stays open.
-        serve: see ``Serve``.
-        connections: the bounds.
-        context: returns the TLS context for the next connection; None: plain.
-        limit: bytes that a reader buffers.
-        peer: returns whom a connection from an address counts for.
+        listener: socket that is bound and listening; it stays open.
+        serve: serves one connection, which is closed when it returns; see ``Serve``.
+        connections: table of the open connections, with their limits.
+        context: returns the TLS context for the next connection; None for a connection without TLS.
+        limit: most bytes that a stream reader buffers.
+        handshake_s: longest duration of a TLS handshake in seconds.
+        peer: returns the peer for which a connection counts, from its socket and address.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Acceptor:
 
     def _begin(self, accepted: socket, peer: str) -> None:
         def close() -> None:
-            """End the connection by its socket: a handshake that is cancelled would leave the socket open."""
+            """Shut the socket down. Cancelling the task instead would leave the socket of an unfinished handshake open."""
             with contextlib.suppress(OSError):  # it is closed
                 accepted.shutdown(SHUT_RDWR)
 
@@ -84,7 +85,7 @@ class Acceptor:
         task.add_done_callback(self.tasks.discard)
 
     async def end(self, within_s: float) -> None:
-        """Close the connections whose request is not complete, and wait for the others, for ``within_s`` at most."""
+        """Close the connections whose request is not complete, and wait up to ``within_s`` seconds for the others."""
         while self._connections.shed():
             pass
         if self.tasks:

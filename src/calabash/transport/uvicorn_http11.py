@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class StrictProtocol(H11Protocol):
-    """A connection that ends with the first malformed request."""
+    """uvicorn's protocol object of one connection, which closes the connection at the first malformed request."""
 
     def handle_events(self) -> None:
         """Process the received bytes. Never raises."""
@@ -33,7 +33,7 @@ class StrictProtocol(H11Protocol):
             self.transport.abort()
 
     def _end_request(self) -> None:
-        """Drop the reply of a request that is being answered."""
+        """Report to the application that the client of the request being answered has disconnected; drop its reply."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

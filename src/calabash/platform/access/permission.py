@@ -96,7 +96,7 @@ class Permission:
     # -- permissions --------------------------------------------------------------------------------------------
 
     def administrator(self, who: Principal) -> bool:
-        """Return True if the principal is an administrator of the pool, for whom request limits do not apply."""
+        """Return True if the principal is an administrator of the pool, to whom request limits do not apply."""
         return access.is_allowed(who, Action.MANAGE_TENANTS)
 
     def require_served(self, who: Principal) -> None:

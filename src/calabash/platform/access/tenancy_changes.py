@@ -142,7 +142,7 @@ class TenancyChanges:
         self._tokens.forget_user(name)
 
     def put_member(self, who: Principal, wanted: shapes.MemberOrder) -> None:
-        """Give a user a role."""
+        """Give a user a role in a tenant or project, or in the whole platform if the order names no tenant."""
         self._require_place(who, wanted.tenant)
         self._require_user(wanted.user)
         member = Member(user=wanted.user, role=wanted.role, tenant=wanted.tenant, project=wanted.project)
@@ -256,7 +256,7 @@ _NOT_SETTINGS = frozenset({"new", "users", "groups", "add_users", "remove_users"
 
 
 def _said(wanted: msgspec.Struct) -> dict[str, Any]:
-    """Return the settings that a request names with their values.
+    """Return the settings that a request sets, with their values.
 
     Fields that are no settings are left out: those that add and remove members, and ``new``.
     """

@@ -103,7 +103,10 @@ class Tokens:
         return IssuedSecret(record=record, secret="")
 
     def session(self, name: str) -> TokenRecord:
-        """Return the session of the console that the gateway names. Raises NOT_AUTHENTICATED if there is none."""
+        """Return the session of the console with this ID, which the gateway sends in a request header.
+
+        Raises NOT_AUTHENTICATED if there is no such session, or if it has expired or was revoked.
+        """
         record = self._tokens.get(name)
         if record is None or record.kind is not TokenKind.SESSION or record.digest or not record.valid(self.now_s()):
             raise CalabashError(
@@ -143,7 +146,7 @@ class Tokens:
         return record
 
     def use_up(self, secret: str) -> TokenRecord:
-        """Revoke a valid login code and return its record. Raises NOT_AUTHENTICATED."""
+        """Check a login code, revoke it so that it cannot be used again, and return its record. Raises NOT_AUTHENTICATED."""
         record = self.check(secret)
         if record.kind is not TokenKind.LOGIN or not self.revoke(record.id):
             raise CalabashError(
@@ -172,7 +175,7 @@ class Tokens:
         return self._clock.now_s()
 
     def everybody(self) -> list[TokenRecord]:
-        """Return all tokens except the gateway's, oldest first."""
+        """Return the tokens of all users, oldest first, without the credential of the gateway."""
         found = [t for t in list(self._tokens.values()) if t.kind is not TokenKind.GATEWAY]
         return sorted(found, key=lambda t: (t.created_at, t.id))
 

@@ -105,7 +105,7 @@ class Visibility:
     # -- texts -------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """Return the text without the names that the principal may not read."""
+        """Return the text with each mention of a name that the principal may not read replaced by a general word."""
         return render(text, self._mentioned)
 
     def _mentioned(self, kind: str, name: str) -> bool:

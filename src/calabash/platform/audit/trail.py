@@ -1,7 +1,9 @@
 """Append-only audit log of a pool: a writer thread seals lines into a chain and stores them.
 
-Any thread adds lines and may wait until they are written. The key of the seals and the head of the chain are files of the
-pool's home, not rows of the database.
+The seal of a line is a keyed digest of the line and of the seal before it, so a changed or missing line is detected. Any
+thread adds lines and may wait until they are written. The key of the seals and the head of the chain (number and seal of
+the last line) are files in the pool's home and not rows of the database, so that access to the database is not enough to
+forge the log.
 """
 
 from __future__ import annotations
@@ -58,8 +60,10 @@ class AuditTrail:
         """Queue a line for writing and return a future that is done when the line is stored.
 
         Args:
+            line: the line; its time is set to now.
             bounded: limit the lines of this user to AT_ONCE in a row and then one per second. Lines beyond that are dropped
-                and counted, and the next line has their number. Such a line may be written GATHER_S seconds later.
+                and counted, and the reason of the next line says how many. A bounded line may be written GATHER_S seconds
+                later than another one.
 
         The future fails with STORE_UNAVAILABLE if WAITING_MAX lines wait.
         """
@@ -83,9 +87,10 @@ class AuditTrail:
         return done
 
     def verify(self) -> tuple[AuditHead, str]:
-        """Verify the whole chain; return its last good line, and a text that names the first error ("" if there is none).
+        """Verify the whole chain.
 
-        Lines that are written meanwhile may be left out.
+        Return number and seal of the last line before the first error, and a text that names this error ("" if there is
+        none). Lines that are written during the verification may be left out.
         """
         head = self._head()
         at = self._table.beginning()

@@ -34,19 +34,26 @@ def open_credits(invoices: Sequence[InvoiceRecord], currency: str) -> list[OpenC
 
 
 def settled(draft: InvoiceRecord, invoices: Sequence[InvoiceRecord]) -> InvoiceRecord:
-    """Return the draft with the credit notes that will pay for it when it is issued."""
+    """Return the draft of an invoice with the credit notes that will be deducted from it when it is issued.
+
+    Args:
+        draft: the draft.
+        invoices: all invoices, credit notes and reversals that were issued to its tenant.
+    """
     parts = settle_with_credits(Decimal(draft.total), open_credits(invoices, draft.currency), draft.currency)
     return replace(draft, document={**draft.document, "settled": msgspec.to_builtins(parts)})
 
 
 def noted(issued: InvoiceRecord, invoices: Sequence[InvoiceRecord], *, amount: Decimal, reason: str) -> InvoiceRecord:
-    """Return a credit note for an invoice.
+    """Create a credit note for an issued invoice, and return it in its stored form.
 
     Raises CONFLICT if the invoice was reversed, and CalabashError like ``credit_note``.
 
     Args:
         issued: the invoice with its lines.
         invoices: all invoices, credit notes and reversals that were issued to its tenant.
+        amount: amount to credit, without tax.
+        reason: reason that is printed on the credit note.
     """
     back = next((invoice.reversed_by for invoice in invoices if invoice.number == issued.number), "")
     if back:
@@ -61,7 +68,10 @@ def noted(issued: InvoiceRecord, invoices: Sequence[InvoiceRecord], *, amount: D
 
 
 def require_reversible(number: str, invoices: Sequence[InvoiceRecord]) -> None:
-    """Raise CONFLICT for an invoice that has credit notes, and for a credit note that an invoice was paid with."""
+    """Raise CONFLICT if an invoice or a credit note may not be reversed.
+
+    An invoice may not be reversed while it has credit notes, and a credit note not while an invoice has used it.
+    """
     notes = [note.number for note in _notes_for(number, invoices)]
     if notes:
         raise CalabashError(

@@ -76,7 +76,13 @@ def record_of(
     at: float = 0.0,
     evidence: Mapping[str, msgspec.Struct] | None = None,
 ) -> InvoiceRecord:
-    """Return the stored form of an invoice, with the evidence of its usage records and items."""
+    """Return the stored form of an invoice.
+
+    Args:
+        seller: lines of the seller's name and address.
+        at: time of the rating or of the issue, in seconds since the epoch; 0 if the store sets it.
+        evidence: digests of the usage records and items, by the name of the evidence.
+    """
     document: dict[str, Any] = msgspec.to_builtins(invoice)
     lines = document.pop("lines")
     if evidence:

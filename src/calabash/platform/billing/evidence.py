@@ -7,8 +7,8 @@ records that overlap the month, up to the last number that existed when the mont
 greater number. A record whose end is estimated has an uncertainty in seconds. It is part of the digest only if it is
 not 0. Invoices of earlier versions, which did not have this column, can therefore still be verified.
 
-A released allocation is renamed when its name is granted again (``ALLOCATION~...``). The digest covers the part of the
-name before the ``~``.
+If an allocation is granted with the name of a released one, the released one is renamed to ``NAME~...``. The digest covers
+the part of the name before the ``~``, so the renaming does not change it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ _UNCERTAIN = 16
 
 
 class UsageEvidence(msgspec.Struct, kw_only=True, frozen=True):
-    """Count and digest of the usage records of an invoice, and the greatest record number that existed at the rating.
+    """Evidence of the usage records from which an invoice was computed.
 
-    ``rated_at`` is the time of the rating, ``counted_to_s`` the time up to which usage was complete; both in seconds.
+    Args:
+        records: number of the records.
+        last_id: greatest record number that existed when the month was rated.
+        sha256: digest of the records.
+        rated_at: time of the rating, in seconds since the epoch.
+        counted_to_s: time up to which usage was complete, in seconds since the epoch.
     """
 
     records: int = 0
@@ -76,7 +81,11 @@ class UsageDigests:
         self.late = 0
 
     def add(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Add a page of records with the columns BILLED, MEASURED and EVIDENCE of the store's reader."""
+        """Add a page of records to the digests of their tenants.
+
+        Args:
+            rows: records with the columns BILLED, MEASURED and EVIDENCE of ``calabash.adapters.store.usage.reader``.
+        """
         taken: dict[str, list[str]] = {}
         periods, bound = self._periods, self._bound
         for row in rows:

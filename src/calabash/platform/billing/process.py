@@ -32,7 +32,11 @@ class TaskOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 class TaskAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """Answer of a task; an error if ``message`` is set, and then without other fields."""
+    """Answer of a task.
+
+    If ``message`` is set, the task has failed: the three fields are those of its CalabashError, and the fields of derived
+    classes have their default values.
+    """
 
     reason: str = ""
     message: str = ""
@@ -60,9 +64,12 @@ def serve_task(order: type[_Order], answer: type[_Answer], task: Callable[[Store
 
 
 def run_task(module: str, order: TaskOrder, answer: type[_Answer], *, what: str) -> _Answer:
-    """Run a module that calls ``serve_task`` and return its answer.
+    """Run a module that calls ``serve_task`` in a child process, and return its answer.
 
     Args:
+        module: name of the Python module.
+        order: order for the task.
+        answer: type of the answer.
         what: name of the task in errors.
 
     Raises CalabashError: the error of the answer, TIMEOUT after ``TIMEOUT_S`` seconds, or CONFLICT if the process failed.

@@ -76,7 +76,10 @@ class Rated(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RatingAnswer(TaskAnswer, kw_only=True, frozen=True):
-    """The rated tenants and those that could not be rated; with ``message`` the error of the whole month."""
+    """The tenants that were rated and those that could not be rated.
+
+    If ``message`` is set, the whole month could not be rated and both lists are empty.
+    """
 
     items: list[Rated] = msgspec.field(default_factory=list)
     failed: list[RatingFailure] = msgspec.field(default_factory=list)
@@ -165,7 +168,9 @@ def month_invoice(
     *,
     itemised: bool = False,
 ) -> tuple[Invoice, list[ItemLine]]:
-    """Return the invoice of one tenant and its items, in the time zone of the tariff in force at the end of the month.
+    """Return the invoice of one tenant for a month, and the items of its itemised usage.
+
+    The month is that in the time zone of the tariff which is in force at the end of the month.
 
     Args:
         usage: usage records of the tenant.
@@ -192,7 +197,7 @@ def month_invoice(
 
 
 def tenant_month(tenant: str, month: str, tariffs: Sequence[Tariff]) -> tuple[str, Period]:
-    """Return the name of the time zone of a tenant's invoice, and the period of the month in it."""
+    """Return the name of the time zone of a tenant's invoice, and the begin and end of the month in this time zone."""
     zone_name = _zone(tenant, month, tariffs)
     return zone_name, month_period(month, zone_of(zone_name))
 

@@ -220,7 +220,14 @@ class Billing:
         return self._runs.submit(self._verified, number)
 
     def issue(self, number: str, *, by: str) -> billing.InvoiceView:
-        """Issue a draft as an invoice. Raises CONFLICT if its month is not over, or was not when it was drafted."""
+        """Issue a draft as an invoice.
+
+        Raises CONFLICT if the month is not over or was not over when the draft was made, or if there is nothing to invoice.
+
+        Args:
+            number: identifier of the draft.
+            by: name of the user who issues it.
+        """
         record = self.invoice(number)
         if record.number:
             raise CalabashError(f"invoice {record.number} is issued already", reason=Reason.CONFLICT)

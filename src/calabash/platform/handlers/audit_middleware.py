@@ -78,7 +78,7 @@ def _line(scope: Any, path: str, status: int) -> AuditLine:
 
 
 def concerns(request: Asked, what: str, *, tenant: str = "") -> None:
-    """Set the object of a request for its audit line, if the path does not name it.
+    """Set the object that the audit line of a request names, for a request whose path does not name it.
 
     Args:
         what: the object; appended to the path.

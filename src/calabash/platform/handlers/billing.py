@@ -40,8 +40,8 @@ class _BillingVisibility:
 def _visibility_of(request: Asked) -> _BillingVisibility:
     """Return the billing visibility of the requesting principal.
 
-    With SEE_PLATFORM and SEE_BILLS everything is visible. Otherwise it is the invoices of the tenants for which the principal
-    has SEE_BILLS, and its own usage. A token without a scope to read makes nothing visible.
+    A principal with the permissions SEE_PLATFORM and SEE_BILLS may read everything. Other principals may read the invoices of
+    the tenants for which they have SEE_BILLS, and their own usage. With a token that has no scope to read, nothing is visible.
     """
     who = caller_of(request).principal
     if not access.in_scope(who, Action.SEE):

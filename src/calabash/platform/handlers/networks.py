@@ -109,7 +109,7 @@ def certificates_of(request: Asked) -> CertificateStore:
 
 
 async def _wait_for_change(network_store: NetworkStore, revision: int, wait_s: float) -> None:
-    """Wait until the networks have another revision, ``wait_s`` seconds are over, or the server ends."""
+    """Wait until the revision of the networks is not ``revision`` any more, ``wait_s`` seconds are over, or the server ends."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     until_s = loop.time() + wait_s
 
@@ -132,7 +132,7 @@ def _snapshot(network_store: NetworkStore, since: shapes.NetworkSince) -> shapes
 
 
 def _noted(request: Asked, row: StoredNetworkObject) -> StoredNetworkObject:
-    """Set the object of the request's audit line; return the row."""
+    """Set the object that the request's audit line names; return the row unchanged."""
     concerns(request, f"{row.kind} {row.name}", tenant=row.tenant)
     return row
 

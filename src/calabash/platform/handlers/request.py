@@ -1,4 +1,4 @@
-"""Helpers of all API routes: caller, visibility, body, and work in a thread.
+"""Helpers of all API routes: authenticate the caller, get its visibility, read the body, and run work in a thread.
 
 A request is authenticated by its token, or without one by the kernel's peer credentials of its connection.
 """
@@ -59,7 +59,7 @@ def known_caller(scope: Any) -> Caller | None:
 
 
 def principal_of(request: Asked) -> Principal:
-    """Return the principal of a request's token; without a token that of the process at the other end.
+    """Return the principal of a request: the user of its token, or without a token the user of the connected process.
 
     Raises NOT_AUTHENTICATED for an invalid token, and without a token if the connection requires one.
     """
@@ -104,7 +104,10 @@ def visibility_of(request: Asked) -> Visibility:
 
 
 def shown_to(request: Asked) -> Callable[[str], str]:
-    """Return a function that redacts a text for the requesting user; before authentication it redacts all names."""
+    """Return a function that removes names from a text that the requesting user may not read.
+
+    If the request is not authenticated yet, the function removes all names.
+    """
     caller: Caller | None = request.scope["state"].get(_CALLER)
 
     def redacted(text: str) -> str:
@@ -115,7 +118,10 @@ def shown_to(request: Asked) -> Callable[[str], str]:
 
 
 async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args, **named: Given.kwargs) -> Answer:
-    """Call a function in a worker thread and return its result; waits while this user has too many calls there."""
+    """Call a function in a worker thread and return its result.
+
+    Waits first while the user already has as many running calls as the user's limit allows.
+    """
     caller: Caller | None = request.scope["state"].get(_CALLER) or connection_of(request.scope).caller
     assert caller is not None
     token = caller.principal.token

@@ -1,4 +1,4 @@
-"""ASGI middleware that answers requests which the end of the server cancels."""
+"""ASGI middleware that answers the requests that are cancelled when the server shuts down."""
 
 from __future__ import annotations
 

@@ -96,7 +96,10 @@ def _settled(path: Path) -> None:
 
 
 def _audited(home: Path, url: str, facts: BackupFacts, *, by: str) -> str:
-    """Set the audit log's head to that of the backup, add a line about the restore, and return the first error of the chain."""
+    """Set the audit log's head to that of the backup, verify the chain, and add a line about the restore.
+
+    Return a text that names the first error of the chain; "" if there is none.
+    """
     store = open_store(url)
     try:
         write_head(home, store.audit.end())

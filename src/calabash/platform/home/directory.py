@@ -1,7 +1,8 @@
-"""Home directory of a pool: its lock, its files and their modes, which are set regardless of umask and of their creator.
+"""Home directory of a pool: its lock, its files, and their modes.
 
-Other users may traverse the home (0711) to the socket and to their slots, and read nothing else: a file that can be opened
-can be locked, and a lock on the journal would stop all allocations.
+The modes are set at each start, because the umask or another creator of a file may have set others. Other users may
+traverse the home (mode 0711) to the socket and to their slots, and read nothing else. A user who can open a file can lock
+it, and a lock on the database would stop all allocations.
 """
 
 from __future__ import annotations

@@ -14,7 +14,15 @@ Days = Annotated[float, Meta(gt=0, le=36_500)]
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Request limits of one user or tenant. Administrators are limited in connections only."""
+    """Request limits of each user, and of each tenant. Administrators are limited in connections only.
+
+    Args:
+        waiting: waiting requests of one user.
+        waiting_of_tenant: waiting requests of one tenant.
+        connections: open connections of one user.
+        requests_per_second: mean rate of the API requests of one user; faster ones are delayed.
+        requests_at_once: API requests of one user that may come in a burst without a delay.
+    """
 
     waiting: Count = 1000
     waiting_of_tenant: Count = 5000

@@ -1,8 +1,8 @@
 """The pool's log, limited in rate per event and user, and in size.
 
 A user may cause a log line ten thousand times a second. So at most LINES_MAX lines of one event and user are written in each
-PERIOD_S; the next line after that has the number of dropped ones. A log beyond LOG_BYTES_MAX is renamed to ``pool.log.1``,
-which replaces the previous one.
+period of PERIOD_S seconds. The first line of the next period says how many lines were dropped. A log that has grown beyond
+LOG_BYTES_MAX is renamed to ``pool.log.1``, which replaces the previous file of that name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class RateLimit:
 
 
 def _with_plain_texts(_logger: Any, _method: str, line: Line) -> Line:
-    """Structlog processor that renders mentions with their names: only administrators read the log."""
+    """Structlog processor that replaces the marks around mentioned names by the names.
+
+    The names are not redacted, because only administrators read the log.
+    """
     for key, value in line.items():
         if isinstance(value, str):
             line[key] = unmarked(value)

@@ -1,1 +1,1 @@
-"""The HTTP server on Unix sockets, its limits, and the processes beside the pool."""
+"""The HTTP server on Unix sockets, its request limits, and the supervision of the pool's child processes."""

@@ -1,8 +1,9 @@
 """Change feed: clients wait for changes of the pool's objects.
 
 Theory of operation. The pool is polled only while a client waits, every ``POLL_S`` seconds and once for all clients. Each
-object has a mark; an object whose mark differs from that of the previous poll has changed. The last ``KEPT_MAX`` changes have
-consecutive numbers, which begin with the time of the start, so that a number from an earlier pool is recognized.
+object has a mark, a value that represents its state: if the mark differs from that of the previous poll, the object has
+changed. Changes have consecutive numbers, and the last ``KEPT_MAX`` changes are in memory. The first number is the time of the
+pool's start in milliseconds, so a number that a client got from an earlier process of the pool is recognised as too small.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ Key = tuple[str, str]  # kind, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Compared state of an object, and its owner."""
+    """Compared state of an object, and its owner.
+
+    Args:
+        mark: value that represents the state; it is compared with that of the previous poll.
+        tenant: tenant of the object; "" if it belongs to none.
+        uid: uid of the user who requested the object; negative if the user has no account.
+        user: name of this user.
+    """
 
     mark: object
     tenant: str = ""
@@ -60,9 +68,10 @@ class ChangeFeed:
     async def after(self, number: int, *, wait_s: float, visible: Visible) -> ChangeList:
         """Return the visible changes after a number; wait up to ``wait_s`` seconds if there are none.
 
-        The reply has ``reset`` set if changes after the number are not kept any more; -1 returns the present number at once.
+        The reply has ``reset`` set if changes after the number are not in memory any more: the client must read all objects.
 
         Args:
+            number: number of the last change that the client knows; -1 to get the present number at once.
             visible: returns True if the client may read changes of this kind and trace.
         """
         await self._refresh()

@@ -1,9 +1,10 @@
 """Supervisor of the gateway, the process that serves the console and the API over TCP.
 
 Theory of operation. The pool binds the TCP socket and never reads from it. At the first connection it starts the gateway, which
-inherits the socket; while the gateway runs, the pool does not poll the socket. The gateway reads its order from standard input,
-which stays open: its end tells the gateway that the pool has ended, even by SIGKILL. A gateway that dies is restarted at the
-next connection, after a pause that doubles while it keeps dying.
+inherits the socket; while the gateway runs, the pool does not poll the socket. The gateway reads its order (the address of the
+pool, its credential and the settings) from standard input. The pipe stays open afterwards: when it is closed, the gateway knows
+that the pool has ended, even by SIGKILL. A gateway that dies is restarted at the next connection, after a pause that doubles
+while it keeps dying.
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ class GatewaySupervisor:
 
 
 class ConsoleListener:
-    """TCP socket of one pool, and its gateway.
+    """TCP socket on which a pool serves the console, and the supervisor of its gateway.
 
-    If the address cannot be bound, sets ``failure`` and logs a warning, and the pool runs without a console. Raises
-    CalabashError for invalid settings.
+    If the address cannot be bound, ``failure`` is set to the error and the pool runs without a console. If the console is off,
+    ``listener`` is None and ``url`` is "". Raises CalabashError for invalid settings.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:

@@ -4,9 +4,9 @@ Theory of operation. A thousand connections of one user that open or close at th
 most ``AT_ONCE`` pieces of work of each user begin per ``PERIOD_S`` seconds; the rest waits in a queue of that user. Work of a
 user without a queue begins at once.
 
-Requests that only read have a second queue per user, which is served first except for one piece of work per period, so that a
-user who sends many requests can still query their state. Opening or closing a connection costs a tenth of a request, so
-``CONNECTIONS_AT_ONCE`` of these begin per period.
+Requests that only read have a queue of their own for each user, which is served first, so that a user who sends many requests
+can still query their state. One piece of work per period is reserved for the user's other requests. Opening or closing a
+connection costs a tenth of a request, so ``CONNECTIONS_AT_ONCE`` of these begin per period.
 """
 
 from __future__ import annotations

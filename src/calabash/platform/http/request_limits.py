@@ -1,10 +1,10 @@
-"""Request limits per user: connections, requests per second, concurrent calls, and replies in buffers.
+"""Request limits per user: connections, requests per second, concurrent calls, and replies that the client has not read yet.
 
 Theory of operation. One thread serves all users, so the cost of a user is limited before its requests are processed.
 Connections beyond the limit are closed when they are accepted. Requests beyond the rate are delayed, not refused: each user has
 a token bucket. At most ``WORK_AT_ONCE`` calls of one user that read, and as many that do not, are in the worker threads at a
-time. At most ``REPLIES_AT_ONCE`` replies of one user are in buffers; a connection whose reply is not read within ``REPLY_S``
-seconds is closed. Requests of administrators are not delayed, but their connections are counted too.
+time. At most ``REPLIES_AT_ONCE`` replies of one user are in send buffers; a connection whose reply is not read within
+``REPLY_S`` seconds is closed. Requests of administrators are not delayed, but their connections are counted too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ USERS_REMEMBERED = 1000
 
 @dataclass(slots=True)
 class _User:
-    """Present use of the limits by one user; ``tokens`` are those of its bucket at time ``at_s``."""
+    """Present use of the limits by one user.
+
+    Args:
+        tokens: tokens in the user's bucket at time ``at_s``; negative if requests wait for tokens.
+        at_s: monotonic time in seconds.
+        connections: open connections.
+        work: semaphore of running calls that do not only read.
+        reads: semaphore of running calls that only read.
+        replies: semaphore of replies in send buffers.
+    """
 
     tokens: float
     at_s: float
@@ -83,7 +92,7 @@ class Fairness:
         return False
 
     def delay_s(self, uid: int) -> float:
-        """Take a token from the user's bucket; return the seconds until it is available."""
+        """Take a token from the user's bucket; return the seconds to wait until the bucket would have had it, 0 for none."""
         if self._exempt(uid):
             return 0.0
         user, now_s = self._user(uid), self._clock()
@@ -94,7 +103,7 @@ class Fairness:
 
     @asynccontextmanager
     async def work(self, uid: int | str, *, reads: bool = False) -> AsyncIterator[None]:
-        """Hold one of the user's places in the worker threads; wait for it first.
+        """Limit the user's calls in worker threads: wait until one more may run, and count it while the context lasts.
 
         Args:
             reads: the call only reads.
@@ -105,7 +114,7 @@ class Fairness:
 
     @asynccontextmanager
     async def reply(self, uid: int | str) -> AsyncIterator[None]:
-        """Hold one of the user's places for replies in buffers; wait for it first."""
+        """Limit the user's replies in send buffers: wait until one more may be made, and count it while the context lasts."""
         async with self._user(uid).replies:
             yield
 

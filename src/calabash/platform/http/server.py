@@ -52,9 +52,10 @@ class Listener(socket.socket):
     A connection beyond the user's limit is answered 429 and closed here, which costs a hundredth of a served connection. At
     most ``ACCEPTED_AT_ONCE`` connections are accepted in a row, so that many new connections do not delay requests.
 
-    The last ``descriptors_kept`` descriptors of the process are not used for connections: the kernel gives the smallest free
-    number, so a connection with a number above the rest is answered 503 and closed. Running requests can therefore always open
-    the files that they need. If accepting fails for lack of descriptors, a spare descriptor is closed to refuse one connection.
+    Some descriptors of the process are reserved for files that running requests open (``keep_descriptors``). The kernel gives
+    the smallest free number to a connection. So a number above the limit means that only reserved descriptors are left, and the
+    connection is answered 503 and closed. If a connection cannot be accepted because no descriptor is left at all, a spare
+    descriptor is closed, and the connection is accepted in its place and refused.
     """
 
     fairness: Fairness
@@ -141,7 +142,7 @@ def _hang_up(connection: socket.socket, answer: bytes) -> None:
 
 
 class Protocol(StrictProtocol):
-    """uvicorn's HTTP/1.1 protocol with the caller of the connection and with time limits."""
+    """uvicorn's protocol object of one HTTP/1.1 connection, which also identifies the caller and enforces time limits."""
 
     fairness: Fairness  # set on a subclass, one per pool, like the next
     pacer: PerUserPacer  # of connections
@@ -308,9 +309,9 @@ def _shown_token(scope: Any) -> str:
 
 
 class _EndingServer(uvicorn.Server):
-    """uvicorn server that calls ``ending`` before it waits for running requests, and sleeps until it is to end.
+    """uvicorn server that calls ``ending`` at its shutdown, before it waits for running requests.
 
-    The loop of uvicorn itself wakes up ten times a second.
+    Its main loop wakes up once per second. The main loop of uvicorn wakes up ten times per second, also in an idle pool.
     """
 
     ending: Callable[[], None] = staticmethod(lambda: None)

@@ -1,4 +1,4 @@
-"""State of all tenant networks at one revision, and the rows to write for a change."""
+"""State of all tenant networks at one revision, and the database rows to write for a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkState:
-    """All networks at one revision, as objects (``networks``) and as stored rows by kind and name (``kept``)."""
+    """All networks at one revision.
+
+    Args:
+        networks: the networks as objects.
+        kept: the stored rows of the same objects, by kind and name.
+        revision: number of the revision, which grows by one with each change.
+    """
 
     networks: Networks
     kept: Mapping[Key, StoredNetworkObject]

@@ -108,7 +108,10 @@ def shown_changes(changes: Iterable[NetworkChange], revision: int) -> shapes.Net
 def _with_new_vpcs(
     network_store: NetworkStore, who: Principal, state: NetworkState, wanted: Iterable[DesiredObject]
 ) -> Kept:
-    """Return the stored rows and rows for new VPCs of the file, so that the file may have objects in these."""
+    """Return the stored rows, and rows for the new VPCs of a file.
+
+    Permission checks look up the VPC of an object in these rows. With the new rows, a file may create a VPC and objects in it.
+    """
     kept = dict(state.kept)
     for one in wanted:
         key = (str(NetworkKind.VPC), one.item.name)

@@ -103,7 +103,7 @@ class NetworkRights:
         return tenant
 
     def require_put(self, who: Principal, kept: Kept, wanted: NetworkObject, *, room: bool = True) -> None:
-        """Raise CalabashError unless the principal may put this object, which may be a new VPC.
+        """Raise CalabashError unless the principal may create or change this object.
 
         Args:
             who: the principal.

@@ -111,9 +111,10 @@ class NetworkStore:
         return port
 
     def owned(self, who: Principal, state: NetworkState, wanted: NetworkObject) -> NetworkObject:
-        """Return the object, with the tenant filled in for a VPC that names none.
+        """Return the object; for a VPC, with its tenant filled in.
 
-        An existing VPC keeps its tenant. A new VPC gets the tenant of the principal.
+        An existing VPC keeps its tenant if the request names none. A new VPC gets the requested tenant, or if none is named
+        that of the principal.
         """
         if not isinstance(wanted, Vpc):
             return wanted
@@ -221,7 +222,7 @@ class NetworkStore:
         return len(there)
 
     def end(self) -> None:
-        """Notify all waiting clients that the server ends, so that they do not delay its end."""
+        """Wake up all clients that wait for a change, so that they do not delay the shutdown of the server."""
         with self._lock:
             self.ending = True
             waiting = list(self._waiting.values())

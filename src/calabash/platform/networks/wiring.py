@@ -15,7 +15,7 @@ from calabash.platform.tenancy.store import TenancyStore
 def networking(
     tables: NetworkTables, *, permission: Permission, tenancy: TenancyStore, changes: TenancyChanges, clock: Clock
 ) -> tuple[NetworkStore, CertificateStore]:
-    """Return the stores of networks and certificates, and refuse to delete a tenant that has networks."""
+    """Create the stores of networks and certificates, and make ``changes`` refuse to delete a tenant that has networks."""
     network_store = NetworkStore(tables, NetworkRights(permission, tenancy.people))
     changes.tenant_leaves = network_store.require_none_of
     return network_store, CertificateStore(tables, network_store, clock)

@@ -1,7 +1,8 @@
 """Thread that creates notices from journal events, invoices, long waiting requests and expiring tokens.
 
-Notices are created from stored records, so other code does not have to create them. After a restart, the thread
-continues after the last event that it has processed. It reads nothing while there are no notification rules.
+Notices are created from stored records, so the code that changes something does not have to create them. After a
+restart, the thread continues after the last event that it has processed. While there are no notification rules, it reads
+nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Threads that deliver notices to their receivers.
 
-Theory of operation. Each receiver has a queue of deliveries. ``THREADS`` threads each take the first delivery of a queue, and
-never two of the same queue. After a failed try the whole queue of that receiver pauses for a time that doubles, up to
+Theory of operation. Each receiver has a queue of deliveries. ``THREADS`` threads each take the first delivery of a queue; no
+two threads take from the same queue. After a failed try the whole queue of that receiver pauses for a time that doubles, up to
 ``PAUSE_S_MAX``; other queues continue. Each try ends within seconds, so that unresponsive receivers cannot block all threads
 for long. Nothing else waits for these threads, and they do not query the database while no delivery waits.
 """
@@ -81,7 +81,10 @@ class DeliveryThreads:
         return True
 
     def _claimed(self) -> Head | None:
-        """Mark a queue as busy and return its first delivery; None if no free queue has a due delivery."""
+        """Return the first delivery of a queue that no other thread uses, and mark the queue as used by this thread.
+
+        Return None if no such queue has a due delivery.
+        """
         line = None
         heads = {(head[0].tenant, head[0].name) for head in self._heads()}
         with self._news:

@@ -25,7 +25,10 @@ class People:
     members: Mapping[str, tuple[Member, ...]] = field(default_factory=dict)
 
     def named(self, login: str) -> str:
-        """Return the user name for an account of this machine."""
+        """Return the name of the user that an account of this machine belongs to.
+
+        This is the user with this login, or otherwise the name of the account itself.
+        """
         for user in self.users.values():
             if user.login == login:
                 return user.name
@@ -52,7 +55,7 @@ class People:
         return (*listed, *(Member(user=user, tenant=name, role=Role.MEMBER) for name in found))
 
     def of_tenant(self, name: str) -> list[Member]:
-        """Return the memberships in a tenant; "" is the platform."""
+        """Return the memberships of all users in a tenant and its projects; "" for the roles in the whole platform."""
         return [m for members in self.members.values() for m in members if m.tenant == name]
 
     def projects_of(self, tenant: str) -> list[Project]:

@@ -43,9 +43,9 @@ class TenancyStore:
     def adopt(
         self, read: Callable[[], tuple[Iterable[Tenant], Iterable[Project]]], copy: Callable[[People], object]
     ) -> None:
-        """Replace tenants and projects by those that another program manages, holding the lock.
+        """Replace tenants and projects by those that another program manages.
 
-        Memberships in tenants and projects that are gone are dropped.
+        Memberships in tenants and projects that do not exist any more are dropped. The lock is held meanwhile.
 
         Args:
             read: returns all tenants and projects.

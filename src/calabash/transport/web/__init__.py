@@ -1,4 +1,4 @@
-"""HTTP client for web servers of others: identity providers and receivers of notices.
+"""HTTP client for external web servers: identity providers and receivers of webhooks.
 
 It makes one bounded request at a time over HTTP/1.1, and restricts the addresses that may be reached. It follows no
 redirects,

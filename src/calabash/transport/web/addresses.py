@@ -16,13 +16,21 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressRule:
-    """Rule for addresses that may be reached: the public ones, and those in ``allowed``; all with ``everything``."""
+    """Rule for the addresses that may be reached: public ones, and those that an administrator has allowed.
+
+    Args:
+        allowed: networks that an administrator has allowed in addition to public addresses.
+        everything: True to allow all addresses.
+    """
 
     allowed: tuple[Network, ...] = ()
     everything: bool = False
 
     def named(self, address: Address) -> bool:
-        """Return True if the rule allows the address other than as a public one."""
+        """Return True if the rule names the address: it is in an allowed network, or everything is allowed.
+
+        A public address that is in no allowed network is not named. Connections without TLS are limited to named addresses.
+        """
         return self.everything or any(
             meant in network
             for network in self.allowed
@@ -31,7 +39,10 @@ class AddressRule:
         )
 
     def permits(self, address: Address) -> bool:
-        """Return True if the address is allowed, or if it and all addresses that it contains are public."""
+        """Return True if the rule names the address, or if it is public.
+
+        An IPv6 address that embeds an IPv4 address is public only if both are.
+        """
         return self.named(address) or all(_public(meant) for meant in _meant(address))
 
 
@@ -53,7 +64,10 @@ def _public(address: Address) -> bool:
 
 
 def _meant(address: Address) -> tuple[Address, ...]:
-    """Return the address itself and the IPv4 addresses that it contains; of an IPv4-mapped address only the latter."""
+    """Return the address and the IPv4 addresses that it embeds (6to4, Teredo, NAT64), to which packets may be translated.
+
+    For an IPv4-mapped address returns only the IPv4 address.
+    """
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
