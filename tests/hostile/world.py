@@ -1,11 +1,9 @@
 """Root pool on a simulated node with an honest tenant, and measurements of both during attacks.
 
-The honest tenant (``Neighbour``) holds half of one card, launches kernels without a pause and allocates and frees memory
-all the
-while. Its time on the card is the simulator's own account. A probe in a third process sends requests to the pool as the
-tenant's
-user and records the cost of each answer: its time, or the processor time of the pool meanwhile if that is less. So a machine
-that is busy with other work does not make an answer late.
+The honest tenant (``Neighbour``) holds half of one card, launches kernels without a pause and allocates and frees
+memory all the while. Its time on the card is the simulator's own account. A probe in a third process sends requests to
+the pool as the tenant's user and records the cost of each answer: its time, or the processor time of the pool meanwhile
+if that is less. So a machine that is busy with other work does not make an answer late.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Metric families and their encoding in Prometheus' text format, version 0.0.4.
 
 Written without a library for speed: with a thousand devices a scrape has thirty thousand series that share a few
-thousand
-sets of labels. Each set is encoded once for all families, which takes a quarter of the time.
+thousand sets of labels. Each set is encoded once for all families, which takes a quarter of the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTTP/1.1 server side for API servers and kube-scheduler: strict, bounded in size and time.
 
 A request has a body of a known length, or none; connections are kept open. A client that sends anything else, or too
-much, is
-answered once and disconnected; a client that is too slow is disconnected. Servers manage their own start and end.
+much, is answered once and disconnected; a client that is too slow is disconnected. Servers manage their own start and
+end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Small HTTPS server for bounded POST requests that are answered from memory.
 
 Connections are bounded by ``transport.connections``: no client holds more than its share of them, and the longest idle
-one is
-closed for a new one. Each step of a connection has its own short time limit: handshake, first byte, head, body, reply.
-The
-bodies of all requests together are bounded as well; a request beyond that is answered with 503.
+one is closed for a new one. Each step of a connection has its own short time limit: handshake, first byte, head, body,
+reply. The bodies of all requests together are bounded as well; a request beyond that is answered with 503.
 """
 
 from __future__ import annotations

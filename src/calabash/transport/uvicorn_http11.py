@@ -1,10 +1,8 @@
 """uvicorn's HTTP/1.1 protocol, hardened against clients that violate the protocol in the middle of a request.
 
 uvicorn answers invalid bytes with 400 while the application is still answering the previous request; the application's
-reply
-then fails with an error whose report has all headers in it. An error while reading bytes leaves the connection open.
-This
-class reports a disconnected client to the application of a broken request, and ends the connection.
+reply then fails with an error whose report has all headers in it. An error while reading bytes leaves the connection
+open. This class reports a disconnected client to the application of a broken request, and ends the connection.
 """
 
 from __future__ import annotations

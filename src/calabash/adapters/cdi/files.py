@@ -42,13 +42,11 @@ def write_spec(directory: Path, name: str, kind: str, devices: Mapping[str, Cont
     """Write ``directory/name.json``, replacing an existing file; create the directory if it is missing.
 
     The file can be read by root only, because it names claims and slots of tenants. It is not synced to disk: the
-    directory
-    is empty after a restart of the machine anyway.
+    directory is empty after a restart of the machine anyway.
 
     Raises:
         CalabashError: BAD_REQUEST if the spec is not valid, TOO_LARGE above SPEC_BYTES_MAX, BAD_FILE if the file cannot
-            be
-            written.
+            be written.
     """
     try:
         body = msgspec.json.encode(spec(kind, dict(devices)))

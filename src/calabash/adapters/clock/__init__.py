@@ -35,8 +35,7 @@ class SteadyClock:
     """Calendar that is read once from another clock and advanced by that clock's monotonic time.
 
     Durations between stored calendar times stay right when the system's calendar is set. The calendar of this clock is
-    then
-    wrong by the same amount until a new clock is made.
+    then wrong by the same amount until a new clock is made.
 
     Args:
         start: ``start`` of an earlier SteadyClock of the same boot, which is continued; None to start now.

@@ -44,8 +44,7 @@ class DriverGate:
         """Hold the lock exclusively.
 
         Raises CalabashError: TIMEOUT if shared holders do not release it within ``within_s`` seconds (the lock is then
-        open
-        again), CONFLICT if it is already held exclusively.
+        open again), CONFLICT if it is already held exclusively.
         """
         with self._moved:
             if self._shut:

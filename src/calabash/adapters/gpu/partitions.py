@@ -3,8 +3,7 @@
 It is an optional part of ``protocol``: a driver that supports it has an attribute ``partitioning``, which
 ``partitioning_of`` returns. The profiles of a card and their placements are the driver's (``Device.mig``); the current
 instances are a ``CardLayout``. As in ``protocol``, every method asks the driver, raises ``CalabashError`` if it
-refuses,
-and returns within a bounded time.
+refuses, and returns within a bounded time.
 """
 
 from __future__ import annotations

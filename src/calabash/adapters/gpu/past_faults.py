@@ -1,9 +1,8 @@
 """Faults that a driver has recorded, for faults that were reported while no process listened.
 
 This is an optional part of ``protocol``: a driver that supports it has an attribute ``past``, and ``past_faults`` reads
-it.
-A driver reports a fault once to each listener. An agent that ends before it has stored a fault finds it here when it
-starts again.
+it. A driver reports a fault once to each listener. An agent that ends before it has stored a fault finds it here when
+it starts again.
 """
 
 from __future__ import annotations

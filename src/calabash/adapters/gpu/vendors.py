@@ -2,8 +2,7 @@
 
 A vendor is an ``Opener``: a function from ``DriverOptions`` to a ``GpuDriver``. Built-in vendors are named here and
 imported only when opened. Others come from installed packages through the entry point group ``calabash.gpu_vendors``,
-or
-from the caller's own mapping, which takes precedence over both.
+or from the caller's own mapping, which takes precedence over both.
 """
 
 from __future__ import annotations

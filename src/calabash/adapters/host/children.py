@@ -188,9 +188,8 @@ def find_program(name: str, *, also: Iterable[str] = ()) -> Path | None:
     """Return the absolute path of a program; None if it is not installed.
 
     For root, the system's directories, ``also`` and CALABASH_PROGRAM_PATH are searched. Directories other than the
-    system's
-    count only if root alone can write the program and every directory above it. For other users, PATH is searched
-    first.
+    system's count only if root alone can write the program and every directory above it. For other users, PATH is
+    searched first.
     """
     if "/" in name:
         raise ValueError(f"{name} is a path, not the name of a program")

@@ -1,8 +1,7 @@
 """Translation of operating system errors to reasons.
 
 A call that failed because this process or the machine has run out of a resource says nothing about its object: the
-error
-is neither a missing permission nor proof that a file, a group or a process is gone.
+error is neither a missing permission nor proof that a file, a group or a process is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Durable files, lease files and free disk space.
 
 A lease is an empty file: processes hold a shared flock on it, which their children inherit, and the kernel drops it
-when
-the last of them has ended in any way. A process that gets the exclusive lock knows that no holder is left.
+when the last of them has ended in any way. A process that gets the exclusive lock knows that no holder is left.
 """
 
 from __future__ import annotations

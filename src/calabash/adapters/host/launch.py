@@ -3,10 +3,8 @@
 An isolated interpreter (``-I``) ignores ``PYTHON*`` variables, the working directory and the user's site directory. It
 therefore finds neither a package that was named by ``PYTHONPATH`` nor one that was installed for one user. This program
 loads the package from the directory that contains this file and appends the directories after ``--search`` to the
-search
-path of everything else. With ``--urgent`` it raises its own priority first, where that is permitted; the module ends
-this
-with ``children.end_urgency`` before it starts threads or processes. Only the standard library is imported.
+search path of everything else. With ``--urgent`` it raises its own priority first, where that is permitted; the module
+ends this with ``children.end_urgency`` before it starts threads or processes. Only the standard library is imported.
 """
 
 import importlib.util

@@ -2,8 +2,7 @@
 
 Unbinding a device from its driver may block as long as a process has it open. A helper process therefore writes and is
 waited for with a deadline. When the deadline passes, the helper stays in its write, and the next write gets a new
-helper:
-a blocked write costs a process and never a thread of the agent.
+helper: a blocked write costs a process and never a thread of the agent.
 """
 
 from __future__ import annotations

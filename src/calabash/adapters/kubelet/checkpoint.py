@@ -1,9 +1,8 @@
 """Reader of the kubelet's checkpoint, ``kubelet_internal_checkpoint``: the device IDs of each container.
 
 It is an internal file of the kubelet and the only source that has init containers and pod UIDs before a container
-starts.
-It has no version, so that its exact form is the version: the one of Kubernetes 1.34 to 1.36. Any other form is refused.
-The kubelet replaces the file as a whole, so that a reader never sees half of one.
+starts. It has no version, so that its exact form is the version: the one of Kubernetes 1.34 to 1.36. Any other form is
+refused. The kubelet replaces the file as a whole, so that a reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Checkpoint:
         """Return the resources whose plug-in had healthy devices when the file was last written, with these devices.
 
         The kubelet writes the file when a plug-in reports its devices, but not when a plug-in ends; a listed plug-in
-        may have
-        ended since. Raises as ``read``.
+        may have ended since. Raises as ``read``.
         """
         written = self._signature()
         if not written or written != self._registered[0]:

@@ -1,10 +1,8 @@
 """gRPC service of a claim driver: prepares claims in threads, and streams the health of devices.
 
 Every claim of a request is answered in time: a claim that takes too long is answered with an error before the kubelet
-gives
-up, its work continues, and the kubelet gets the result when it asks again. A slow claim therefore does not delay
-another. A
-repeated call for a claim shares the running work; another call for the same claim runs after it.
+gives up, its work continues, and the kubelet gets the result when it asks again. A slow claim therefore does not delay
+another. A repeated call for a claim shares the running work; another call for the same claim runs after it.
 """
 
 from __future__ import annotations

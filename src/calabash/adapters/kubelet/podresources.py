@@ -23,8 +23,7 @@ class PodResources:
     """Client of the pod-resources service; thread-safe.
 
     The service knows ordinary and sidecar containers, but not init containers, and pods by name, not by UID: it may
-    report a
-    deleted pod of the same name.
+    report a deleted pod of the same name.
 
     Args:
         socket: the kubelet's socket.

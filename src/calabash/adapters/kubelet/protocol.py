@@ -34,8 +34,7 @@ class PluginHandler(Protocol):
         """Answer Allocate for a container that is admitted with these device IDs.
 
         Must return at once: the kubelet waits without a time-out and blocks the whole node meanwhile. May be called
-        again with the
-        same device IDs.
+        again with the same device IDs.
         """
         ...
 
@@ -110,8 +109,7 @@ class ClaimHandler(Protocol):
         """Prepare the devices of a claim that a pod of this node is about to use.
 
         A repeated call returns the same. A CalabashError is shown verbatim, with its hint, in the pod's event, and the
-        kubelet
-        retries.
+        kubelet retries.
         """
         ...
 

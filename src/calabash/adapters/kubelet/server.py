@@ -1,14 +1,10 @@
 """Device plug-in server with its registration at the kubelet, which is repeated whenever the kubelet has lost it.
 
 Every 200 ms the sockets are checked. A starting kubelet removes all sockets of the directory and creates its own again:
-the
-plug-in's socket is then missing, and the kubelet's is another file, possibly with the same inode number. A kubelet may
-also
-drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an older instance
-of
-the plug-in ends they drop the newer one with it. Therefore a plug-in whose list no kubelet follows registers again,
-whatever
-the cause.
+the plug-in's socket is then missing, and the kubelet's is another file, possibly with the same inode number. A kubelet
+may also drop a plug-in without restarting: kubelets up to 1.36 keep one connection for each resource, and when an older
+instance of the plug-in ends they drop the newer one with it. Therefore a plug-in whose list no kubelet follows
+registers again, whatever the cause.
 
 One of two ways of registration is used, never both at once, because the kubelet would connect twice and drop both when
 one

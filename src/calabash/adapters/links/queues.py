@@ -1,10 +1,9 @@
 """Longer receive queues for the sockets of Open vSwitch's userspace ports.
 
 A port that is a network device is read through an AF_PACKET socket. Its queue has the machine's default length, which
-is too
-short for a burst of TCP: hundreds of thousands of packets are lost and sent again. The machine's default is not
-changed;
-instead the sockets of the running daemon are duplicated into this process (``pidfd_getfd``) and lengthened one by one.
+is too short for a burst of TCP: hundreds of thousands of packets are lost and sent again. The machine's default is not
+changed; instead the sockets of the running daemon are duplicated into this process (``pidfd_getfd``) and lengthened one
+by one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Deliver a notice as a signed POST by the conventions of Standard Webhooks.
 
 ``webhook-id`` is the same for every attempt, so that a receiver can drop repetitions; ``webhook-timestamp`` is the
-second of
-the attempt; ``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY`` with the bytes of
-the
-secret, which is written ``whsec_BASE64``. Redirects are not followed.
+second of the attempt; ``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY`` with
+the bytes of the secret, which is written ``whsec_BASE64``. Redirects are not followed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """HTTP client over the pool's Unix socket with fast imports, for ``calabash run``.
 
 It makes one request on one connection. Importing the standard library's HTTP client, pathlib or typing would take
-longer
-than the pool takes to answer.
+longer than the pool takes to answer.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ def _exchange(address: str, request: bytes, timeout_s: float, on_wait: WaitCallb
     """Send the request and return the whole answer.
 
     Raises OSError, TimeoutError after ``timeout_s`` in all, NOT_PERMITTED if another user than ``owner`` listens on the
-    socket;
-    nothing is sent then.
+    socket; nothing is sent then.
     """
     deadline = time.monotonic() + timeout_s
     next_call_s = time.monotonic() + on_wait.first_s if on_wait else deadline

@@ -1,12 +1,9 @@
 """Slots for unanswered requests to the pool, divided between their holders.
 
 A holder gets a slot only while it has fewer than ``share`` and fewer than are free. One holder therefore gets at most
-its
-share, and several holders leave slots for the next one, which gets about as many as are still free (dynamic thresholds,
-as
-for the buffers of switches). A request beyond that is refused at once. Only a request without a holder, or the first
-one of a
-holder, waits for a slot.
+its share, and several holders leave slots for the next one, which gets about as many as are still free (dynamic
+thresholds, as for the buffers of switches). A request beyond that is refused at once. Only a request without a holder,
+or the first one of a holder, waits for a slot.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checks of the system pool's socket: the pool that root runs for all users, at a fixed path.
 
 A client that uses it by default must not be led to a pool of another local user, which would see its requests and
-decide what
-its programs load. Two checks prevent that: only root can change any component of the socket's path
+decide what its programs load. Two checks prevent that: only root can change any component of the socket's path
 (:func:`require_of_root`), and the kernel reports root as the listening process (``PoolClient(owner=0)``).
 
 Imported by ``calabash run``: imports nothing slow.
@@ -23,11 +22,9 @@ def require_of_root(path: str) -> None:
     """Raise NOT_PERMITTED if another user than root can decide what the absolute ``path`` leads to.
 
     Each directory and symbolic link on the way must belong to root, and no directory may be writable by its group or by
-    others:
-    the sticky bit does not help, as others could create missing components. The last component, a socket that all users
-    may
-    write to, must belong to root. A missing component ends the check: its directory is root's, so that only root can
-    create it.
+    others: the sticky bit does not help, as others could create missing components. The last component, a socket that
+    all users may write to, must belong to root. A missing component ends the check: its directory is root's, so that
+    only root can create it.
     """
     try:
         for at, found in walk(path):

@@ -1,8 +1,7 @@
 """Database connection: opening, transactions, and the version of the schema.
 
 SQLite runs with a write-ahead log and ``synchronous=FULL``: a commit that returned survives a power cut. PostgreSQL
-does the
-same by default. Only the pool's user can access a SQLite file and its companions.
+does the same by default. Only the pool's user can access a SQLite file and its companions.
 """
 
 from __future__ import annotations
@@ -226,8 +225,7 @@ def _keep_private(path: str) -> None:
     """Restrict the file and its companions to their owner, whatever the umask was.
 
     A process that can open them can lock them, and a lock on a companion blocks every grant. SQLite gives new
-    companions the mode
-    of the file.
+    companions the mode of the file.
     """
     if path in {"", ":memory:"}:
         return

@@ -1,8 +1,7 @@
 """Network objects in the database: plain data with a common revision, and certificates of load balancers.
 
 A change is one transaction that also advances the revision from the one on which it was based; if the revision has
-changed, it
-writes nothing, so that one of two concurrent writers must decide again.
+changed, it writes nothing, so that one of two concurrent writers must decide again.
 """
 
 from __future__ import annotations

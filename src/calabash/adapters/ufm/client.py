@@ -62,8 +62,7 @@ class UfmClient:
     """Client of UFM; safe for threads, keeps no connection.
 
     Every call raises CalabashError: UNREACHABLE or TIMEOUT without an answer, NOT_AUTHENTICATED, CONFLICT if the
-    manager refuses,
-    BAD_FILE if its answer cannot be decoded.
+    manager refuses, BAD_FILE if its answer cannot be decoded.
     """
 
     def __init__(self, server: UfmServer) -> None:

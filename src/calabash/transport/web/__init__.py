@@ -1,8 +1,7 @@
 """HTTP client for external web servers: identity providers and receivers of webhooks.
 
 It makes one bounded request at a time over HTTP/1.1, and restricts the addresses that may be reached. It follows no
-redirects,
-uses no proxy, and keeps no connection between two requests.
+redirects, uses no proxy, and keeps no connection between two requests.
 """
 
 from calabash.transport.web.addresses import AddressRule

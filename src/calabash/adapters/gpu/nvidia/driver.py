@@ -145,8 +145,7 @@ def _start(node: str, inherited: str | None) -> None:
     """Start NVML for a node.
 
     The simulated library reads its node from the environment here, once. The variable is restored afterwards, so that
-    child
-    processes do not inherit the node.
+    child processes do not inherit the node.
     """
     try:
         if node:

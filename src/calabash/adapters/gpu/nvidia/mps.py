@@ -1,8 +1,7 @@
 """Control of NVIDIA's multi-process service (MPS) through the program ``nvidia-cuda-mps-control``.
 
 A control daemon has a directory: ``pipe`` is where programs connect, ``log`` has the logs of the daemon and its
-servers.
-Each command is one short run of the program with a deadline, so that a hung daemon cannot block its caller.
+servers. Each command is one short run of the program with a deadline, so that a hung daemon cannot block its caller.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Profiles are found by counting up until the driver knows no more; names, sizes and placements are the driver's. A GPU
 instance is found by the profiles that it can have, a compute instance likewise, and the UUID by which programs know it
-in
-the list of MIG devices.
+in the list of MIG devices.
 """
 
 from __future__ import annotations

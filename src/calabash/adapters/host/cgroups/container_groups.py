@@ -1,8 +1,7 @@
 """Control groups of containers: find, read, freeze and end the groups that the kubelet and the runtime made.
 
 The kubelet names the group of a pod after its UID, below a root of its own (``kubepods``), and the runtime makes one
-group
-in it for each container. On a machine with version 1 controllers, each of their hierarchies has these groups; the
+group in it for each container. On a machine with version 1 controllers, each of their hierarchies has these groups; the
 freezer's is used, because it can also stop all processes. No group of the kubelet is created or moved here.
 """
 
@@ -75,8 +74,7 @@ def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerH
     """Return the hierarchy of the kubelet's groups: the freezer's, else version 2; None if neither is mounted.
 
     In a control group namespace of its own (as opposed to privileged containers of containerd), the host's hierarchies
-    have
-    the root ``/..`` and those that begin with this process's group the root ``/``. The outermost is returned.
+    have the root ``/..`` and those that begin with this process's group the root ``/``. The outermost is returned.
     """
     best: dict[str, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
@@ -128,10 +126,8 @@ def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> N
     """Move a process into a new group ``name`` in a pod's group, beside its containers. Raises OSError.
 
     Its use then counts for the pod, the kubelet ends it with the pod, and ending this process's group does not end it.
-    In
-    other hierarchies it joins the pod's own group where there is one; a group of this process in which it stayed could
-    not be
-    removed afterwards.
+    In other hierarchies it joins the pod's own group where there is one; a group of this process in which it stayed
+    could not be removed afterwards.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)
@@ -168,12 +164,9 @@ def mounted_devices(pid: int) -> frozenset[int]:
     """Return the device numbers of all mounts in the namespace of a process.
 
     Returns an empty set if the process is gone or its container is still being created: a runtime moves a process into
-    the
-    group of a container before it gives the process the container's root. Until then the process sees the mounts of the
-    host,
-    including the slots of all allocations, which does not show to which allocation it belongs. The same holds for a
-    moment
-    after that, while the root of the host is mounted over that of the container.
+    the group of a container before it gives the process the container's root. Until then the process sees the mounts of
+    the host, including the slots of all allocations, which does not show to which allocation it belongs. The same holds
+    for a moment after that, while the root of the host is mounted over that of the container.
     """
     if _has_root_of_host(pid):
         return frozenset()

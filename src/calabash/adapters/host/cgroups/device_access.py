@@ -2,8 +2,7 @@
 
 For version 2, a program of type ``BPF_PROG_TYPE_CGROUP_DEVICE`` is attached to the group, beside those of the container
 runtime; the kernel allows only what all programs of a group and its parents allow. The program stays as long as the
-group,
-also when this process ends. Version 1 has the file ``devices.deny``.
+group, also when this process ends. Version 1 has the file ``devices.deny``.
 
 Numbers of commands, types and flags, and the layout of ``struct bpf_cgroup_dev_ctx`` (access and type, major, minor; 32
 bits each) are from the kernel's ``include/uapi/linux/bpf.h``.

@@ -1,9 +1,8 @@
 """Control groups, version 2: membership of processes, whether a group is empty, freezing and killing all members.
 
 Every child process inherits the membership, and only processes that may write to the group's directory can change it.
-It
-survives daemonising, closed descriptors, new sessions and exec. No controller is enabled, so that a version 2 hierarchy
-beside version 1 controllers suffices.
+It survives daemonising, closed descriptors, new sessions and exec. No controller is enabled, so that a version 2
+hierarchy beside version 1 controllers suffices.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def device_xml(name: str) -> str:
     """Return the libvirt XML of a host device: a PCI address, or the UUID of a mediated device.
 
     The device is bound to vfio already; ``managed='no'`` keeps libvirt from binding it. Raises
-    CalabashError(BAD_REQUEST) if
-    the name is neither.
+    CalabashError(BAD_REQUEST) if the name is neither.
     """
     if _UUID.fullmatch(name):
         return _MEDIATED.format(uuid=name)

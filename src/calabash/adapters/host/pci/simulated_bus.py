@@ -1,8 +1,7 @@
 """Simulated PCI bus on disk: devices, drivers and IOMMU groups, and the kernel's reaction to binding and unbinding.
 
 It behaves as a kernel of Debian was observed to in ``tests/vfio``, including error numbers: a bind without IOMMU is
-EINVAL,
-a group that is not viable binds all the same, and unbinding a device from VFIO blocks while its group is open.
+EINVAL, a group that is not viable binds all the same, and unbinding a device from VFIO blocks while its group is open.
 """
 
 from __future__ import annotations

@@ -3,12 +3,9 @@
 A device is given to ``vfio-pci`` by writing its ``driver_override``, unbinding it from its driver and binding it; it is
 returned by unbinding it, emptying the override and probing the bus. The kernel protects no process: it unbinds a driver
 whose files are open, and binds a device whose group can never be used. It also blocks: unbinding a device from VFIO
-while
-a program holds it waits until the program releases it, and so does the next write about that device. Therefore
-everything
-is checked first, every write has a deadline, a failed step is undone, and every call may be repeated. ``new_id`` is
-never
-written, because it takes every matching device.
+while a program holds it waits until the program releases it, and so does the next write about that device. Therefore
+everything is checked first, every write has a deadline, a failed step is undone, and every call may be repeated.
+``new_id`` is never written, because it takes every matching device.
 """
 
 from __future__ import annotations
@@ -180,8 +177,7 @@ class Vfio:
             driver: the driver that it had before; "" for none.
 
         Raises CalabashError(TIMEOUT) while a program holds the device: try again later. Other errors say what is left
-        to do by
-        hand.
+        to do by hand.
         """
         device = self.tree.find(address)
         if device is None:

@@ -1,8 +1,7 @@
 """Tariffs, guarantees, drafts and invoices in the database.
 
 An invoice gets its number in the transaction that writes it, so that the numbers of a series have no gaps: a concurrent
-issue waits for the
-counter, and a failure rolls the number back.
+issue waits for the counter, and a failure rolls the number back.
 """
 
 from __future__ import annotations
