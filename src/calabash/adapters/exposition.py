@@ -33,7 +33,15 @@ class Histogram:
 
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """Metric and its series: label values in the order of ``labels``, with the value; for a histogram ``histograms``."""
+    """Metric and its series.
+
+    Args:
+        help: description of the metric.
+        labels: names of the labels.
+        kind: ``gauge``, ``counter`` or ``histogram``.
+        rows: label values, in the order of ``labels``, and the value of each series.
+        histograms: the series of a histogram, in place of ``rows``.
+    """
 
     name: str
     help: str

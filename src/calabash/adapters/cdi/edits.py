@@ -1,6 +1,6 @@
 """Container edits of CDI devices, and their encoding as a spec of CDI 0.5 to 0.7.
 
-The spec states the lowest version that has all fields used.
+A spec states the lowest CDI version that defines all fields used in it, because a runtime refuses newer versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class DeviceNode:
 
     Args:
         host_path: path of the node on the host; "" for the same as ``path``.
-        type: "" lets the runtime read type and numbers from the host's node when it starts the container.
+        type: ``b`` block, ``c`` or ``u`` character, ``p`` FIFO. "" lets the runtime read the type and the device numbers
+            from the host's node when it starts the container.
         permissions: access in the device control group, a subset of ``rwm``.
     """
 

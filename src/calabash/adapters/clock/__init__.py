@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Pair of clocks: the calendar for people, and the monotonic clock for durations and pages shared with C."""
+    """Pair of clocks: calendar time, and monotonic time for durations and for memory pages that C code shares."""
 
     def now_s(self) -> float:
         """Return the seconds since 1970, UTC."""
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Clocks of the host."""
+    """The calendar and the monotonic clock of the host."""
 
     def now_s(self) -> float:
         return time.time()

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 class _Question(Generic[T]):
-    """Call and its later result. A bare lock, released with the result, costs a tenth of a threading.Event."""
+    """Call for the worker thread, and its result.
+
+    A lock that is released when the result is there is used, because it costs a tenth of a threading.Event.
+    """
 
     __slots__ = ("_unanswered", "answer", "call", "error")
 
@@ -47,7 +50,7 @@ class _Question(Generic[T]):
 
 
 class DeadlineThread:
-    """Thread that runs calls one after the other; ``ask`` gives up after a deadline."""
+    """Thread that runs calls one after the other. ``ask`` waits for the result of its call until a deadline."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Lock that many driver calls share and that a reset of the driver holds alone."""
+"""Lock that driver calls hold shared and that a reset of the driver holds exclusively."""
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ _NATIVE = Path(calabash.__file__).resolve().parent / "_native"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFiles:
-    """Files of a host's driver whose file system is mounted below this process's root.
+    """Files of the driver of a host, for a process in a container that has the host's file system mounted.
 
     Args:
-        root: the host's root directory in this process; None if PATH and the loader of this process find all there is.
-        libraries: directory with the driver's libraries and no others, for the driver's programs that this process
-            starts.
+        root: directory at which the host's root is mounted; None if this process runs on the host itself, where PATH and
+            the dynamic loader find the driver.
+        libraries: directory that has only the driver's libraries. Programs of the driver that this process starts get
+            it in LD_LIBRARY_PATH. None if they need none.
     """
 
     root: Path | None = None

@@ -1,4 +1,4 @@
-"""Faults that a driver has recorded, for faults that were reported while no process listened.
+"""Faults that a driver has recorded, so that an agent also learns of faults that were reported while it did not run.
 
 This is an optional part of ``protocol``: a driver that supports it has an attribute ``past``, and ``past_faults`` reads
 it. A driver reports a fault once to each listener. An agent that ends before it has stored a fault finds it here when

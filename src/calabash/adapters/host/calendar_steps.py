@@ -27,14 +27,22 @@ log = structlog.get_logger(__name__)
 
 
 class _Steps(msgspec.Struct, frozen=True):
-    """Recorded steps: pairs of seconds since the boot and the calendar time of the boot from then on."""
+    """Recorded steps of the calendar.
+
+    Args:
+        boot: ID of the boot of the machine during which they were recorded.
+        booted: pairs of a moment, in seconds since the boot, and the calendar time of the boot as it is computed from
+            the calendar that was valid from that moment on.
+    """
 
     boot: str
     booted: list[tuple[float, float]]
 
 
 class CalendarSteps:
-    """Calendar at earlier moments of this boot. One thread calls ``observe`` periodically; any thread the rest.
+    """Calendar time at earlier moments since the boot. One thread calls ``observe`` periodically.
+
+    The other methods may be called from any thread.
 
     Args:
         file: where the steps are stored; None to store nothing.

@@ -90,7 +90,7 @@ def module_command(module: str, *arguments: str, urgent: bool = False) -> list[s
 
 
 def end_urgency() -> None:
-    """Return to the usual priority, in a module that was started as urgent."""
+    """Return to the usual priority, in a module that was started with a raised one (``urgent``)."""
     usual = os.environ.pop(_USUAL_PRIORITY, "")
     if usual:
         os.setpriority(os.PRIO_PROCESS, 0, int(usual))

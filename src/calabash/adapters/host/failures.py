@@ -46,7 +46,8 @@ def raise_if_exhausted(error: OSError) -> None:
 def require_descriptor() -> None:
     """Raise OVERLOADED if this process can open no file.
 
-    The name service of the C library reports an unknown user where it could not open its database.
+    Called when a user is not found: the name service of the C library also reports an unknown user if it could not open
+    its database.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,7 +1,7 @@
-"""Find libraries of a system that is mounted below this root, as a container sees its host.
+"""Find libraries of another system whose root directory is mounted in this one, such as the host of a container.
 
-They are looked up in that system's loader cache (``ld.so.cache``), which is read strictly, and in given directories.
-Symbolic links are followed inside that root.
+They are looked up in that system's loader cache (``ld.so.cache``), which is parsed strictly, and in given directories.
+Absolute paths and symbolic links are resolved relative to that root directory.
 """
 
 from __future__ import annotations

@@ -12,7 +12,13 @@ from calabash.adapters.host.path_walk import walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
-    """Component of a path that users cannot pass who neither own it nor are in its group; ``needs`` is for chmod."""
+    """Component of a path that keeps users out who neither own it nor are in its group.
+
+    Args:
+        path: path up to this component.
+        mode: its permission bits.
+        needs: missing permission in the form of ``chmod``, such as ``o+x``.
+    """
 
     path: Path
     mode: int

@@ -1,8 +1,8 @@
 """Reader of the kubelet's checkpoint, ``kubelet_internal_checkpoint``: the device IDs of each container.
 
 It is an internal file of the kubelet and the only source that has init containers and pod UIDs before a container
-starts. It has no version, so that its exact form is the version: the one of Kubernetes 1.34 to 1.36. Any other form is
-refused. The kubelet replaces the file as a whole, so that a reader never sees half of one.
+starts. The file has no version number, so only the exact form that Kubernetes 1.34 to 1.36 write is accepted, and any
+other form is refused. The kubelet replaces the file as a whole, so that a reader never sees half of one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Server of a driver of dynamic resource allocation (DRA) with its registration at the kubelet.
 
-The kubelet watches ``plugins_registry``, asks each socket there for its plug-in, and connects to the service that it
-names; a starting kubelet asks all sockets that it finds. Nothing has to be done when the kubelet restarts; a socket
+The kubelet watches ``plugins_registry``, asks each socket there for its plug-in, and connects to the service that the
+plug-in names; a starting kubelet asks all sockets that it finds. Nothing has to be done when the kubelet restarts; a socket
 that was removed is created again under another name. Several instances may serve at once, each with its own sockets:
 the kubelet calls the newest, and another when that one has ended. An instance that was killed leaves its sockets, which
 the next one removes.

@@ -1,4 +1,4 @@
-"""Value that answer streams follow: each stream begins with the current value and yields every change."""
+"""Value that response streams of gRPC follow: each stream begins with the current value and yields every change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Followed(Generic[V]):
             self._wake()
 
     def end(self) -> None:
-        """End all streams, as before the server is closed."""
+        """End all streams. Called before the server is closed, which would otherwise wait for them."""
         self._epoch += 1
         self._wake()
 

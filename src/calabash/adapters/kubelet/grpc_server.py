@@ -54,7 +54,7 @@ class ServingThread(ABC):
 
     @abstractmethod
     async def _poll(self) -> None:
-        """Create what is missing; an exception is reported, and the method is called again."""
+        """Create missing sockets and registrations. Called every 200 ms; an exception is reported to ``on_error``."""
 
     @abstractmethod
     async def _close(self) -> None:
@@ -171,7 +171,7 @@ async def stop_server(server: grpc.aio.Server | None, socket: Path) -> None:
 
 
 def own_name() -> str:
-    """Return a part of a socket's name that no other instance uses, nor this one a second time."""
+    """Return a unique text for the name of a socket: neither this nor another instance uses it again."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -96,7 +96,7 @@ class PluginRelay(ServingThread):
         return grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register})
 
     async def _register(self, request: pb.RegisterRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.Empty:
-        """Take the agent's plug-in of a resource; a later one replaces it."""
+        """Accept the registration of the agent's plug-in for a resource, which replaces an earlier one."""
         if Path(request.endpoint).name != request.endpoint or not request.endpoint:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"endpoint {request.endpoint[:64]!r} is not the name of a socket"
@@ -147,7 +147,7 @@ class _RelayedPlugin(PluginHandler):
         self.withdrawn = False
 
     async def open(self) -> None:
-        """Serve the kubelet."""
+        """Start the device plug-in server for the kubelet."""
         await asyncio.to_thread(self._server.start)
 
     async def close(self) -> None:
@@ -201,13 +201,13 @@ class _RelayedPlugin(PluginHandler):
             self._server.set_devices(devices)
 
     def allocate(self, device_ids: tuple[str, ...]) -> Allocated:
-        """Answer in the relay itself, because Allocate decides nothing."""
+        """Answer Allocate without the agent, which need not run: the answer depends only on the device IDs."""
         answer = self._answer(device_ids)
         self._loop.call_soon_threadsafe(self._remember, device_ids, answer)
         return answer
 
     def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """Return the lowest device IDs, so that few files are ever in use; all are equally good."""
+        """Return the lowest device IDs. All are equally good, and using few different ones keeps the number of files low."""
         return [*must, *sorted(set(available) - set(must))][:size]
 
     def pre_start(self, device_ids: tuple[str, ...], answered: tuple[str, ...] = ()) -> None:

@@ -6,9 +6,9 @@ may also drop a plug-in without restarting: kubelets up to 1.36 keep one connect
 instance of the plug-in ends they drop the newer one with it. Therefore a plug-in whose list no kubelet follows
 registers again, whatever the cause.
 
-One of two ways of registration is used, never both at once, because the kubelet would connect twice and drop both when
-one
-ends: ``register`` calls the kubelet, ``registry`` creates a socket where the kubelet looks for plug-ins.
+There are two ways of registration: ``register`` calls the kubelet, and ``registry`` creates a socket where the kubelet
+looks for plug-ins. Only one is used at a time, because with both the kubelet would connect twice and drop both connections
+when one ends.
 """
 
 from __future__ import annotations

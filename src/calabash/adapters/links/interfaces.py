@@ -95,7 +95,7 @@ def set_up(end: LinkEnd, settings: LinkSettings | None = None) -> None:
     """Apply the settings to an interface and bring it and ``lo`` up; may be repeated. Raises OSError.
 
     Args:
-        settings: None only brings the interface up, as for the end at a switch.
+        settings: settings of the interface; None only brings it up, which is all that the end at a switch needs.
     """
 
     def change() -> None:

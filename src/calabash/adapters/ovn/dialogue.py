@@ -32,7 +32,7 @@ class NotHereError(Exception):
 
 @dataclass(slots=True)
 class Told:
-    """Messages received since the last call of :meth:`Dialogue.next`.
+    """Summary of the messages that the server has sent since the last call of :meth:`Dialogue.next`.
 
     Args:
         updates: updates of tables, in order.

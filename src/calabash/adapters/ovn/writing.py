@@ -20,7 +20,7 @@ FEW = 16  # larger sets are changed by added and removed members
 
 
 class Writer:
-    """Converts changes to operations. Raises CalabashError for a change that contradicts the copy of the database.
+    """Converts changes of rows to OVSDB operations. Raises CalabashError for a change that contradicts the copy.
 
     Args:
         replica: copy of the database.

@@ -89,7 +89,7 @@ class ApiClient:
 
 
 class WaitCallback:
-    """Function to call while an answer is not there: after ``first_s`` and then every ``every_s`` seconds."""
+    """Function that is called while a client waits for an answer: after ``first_s`` and then every ``every_s`` seconds."""
 
     def __init__(self, *, first_s: float, every_s: float, call: Callable[[], None]) -> None:
         self.first_s = first_s

@@ -1,4 +1,6 @@
-"""Run a program in a network of the pool: a keeper process starts it with this process's input, output and signals.
+"""Run a program in the network namespace of its ports: ask the keeper process of the allocation to start it.
+
+The program gets the standard input and output of this process, and the signals that this process receives.
 
 Imported by ``calabash run``: imports nothing slow.
 """

@@ -1,9 +1,9 @@
-"""Slots for unanswered requests to the pool, divided between their holders.
+"""Slots that limit the number of unanswered requests to the pool, divided between the holders of credentials.
 
-A holder gets a slot only while it has fewer than ``share`` and fewer than are free. One holder therefore gets at most
-its share, and several holders leave slots for the next one, which gets about as many as are still free (dynamic
-thresholds, as for the buffers of switches). A request beyond that is refused at once. Only a request without a holder,
-or the first one of a holder, waits for a slot.
+A request gets a slot only if its holder has fewer than ``share`` slots, and fewer slots than are free. So one holder gets
+at most ``share`` slots, and while several holders use slots, some stay free for the next one (dynamic thresholds, as for
+the buffers of network switches). A request beyond that is refused at once. A request without a holder, or the first one
+of a holder, waits for a slot instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class Places:
-    """Slots for requests; used by one event loop.
+    """Slots that limit unanswered requests; used by one event loop.
 
     Args:
         most: number of slots.

@@ -64,7 +64,7 @@ class PoolStreams:
         """Return the answer with any status. Raises CalabashError: POOL_DOWN, TIMEOUT, USER_LIMIT, BAD_REQUEST.
 
         Args:
-            holder: holder of the request's slot; "" for none.
+            holder: name of the credential for which the request's slot counts; "" to count it for none.
         """
         bearer = {"authorization": f"Bearer {token}"} if token else {}
         question = _question(method, path, body, {**bearer, **(headers or {})})

@@ -151,7 +151,7 @@ class Database:
             _upgrade(connection, f"{schema:04}")
 
     def check_writable(self) -> None:
-        """Check by a committed write that grants could be journalled."""
+        """Commit a small write, to check that grants can be journalled. Raises CalabashError if they cannot."""
         with self.transaction() as connection:
             connection.execute(sa.delete(tables.meta).where(tables.meta.c.key == "probe"))
             connection.execute(sa.insert(tables.meta).values(key="probe", value="x" * 512))

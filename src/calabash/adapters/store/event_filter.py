@@ -11,7 +11,7 @@ from calabash.adapters.store import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationsSeen:
-    """Filter of allocations: those of these tenants and of this user.
+    """Filter of allocations: those of these tenants, and if ``own`` is true those of this user in any tenant.
 
     Allocations without a uid are of the user with the name.
     """
@@ -24,7 +24,13 @@ class AllocationsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSeen:
-    """Visible events: of visible allocations, of these waiting requests, and of these kinds without an allocation."""
+    """Filter of events.
+
+    Args:
+        allocations: events of the allocations that this filter permits are visible.
+        waiting: IDs of requests whose events are visible; waiting requests are not in the table of allocations.
+        kinds: kinds of events that are visible if they concern no allocation.
+    """
 
     allocations: AllocationsSeen
     waiting: frozenset[str]

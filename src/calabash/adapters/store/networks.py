@@ -1,6 +1,6 @@
 """Network objects in the database: plain data with a common revision, and certificates of load balancers.
 
-A change is one transaction that also advances the revision from the one on which it was based; if the revision has
+A change is one transaction that also increments the revision. The caller names the revision that it has read; if it has
 changed, it writes nothing, so that one of two concurrent writers must decide again.
 """
 

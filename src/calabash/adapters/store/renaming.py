@@ -1,7 +1,8 @@
-"""Rename journal entries of an allocation name that is granted again.
+"""Rename the journal entries of an earlier allocation when its name is granted again.
 
-Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier grant
-are kept under a new name, so that the numbers of usage records begin again.
+The allocation of a container is named after the container, which may be granted slices several times, for example after a
+restart. The journal entry and the usage records of the earlier grant are kept under a new name, because the usage records
+of the new grant are numbered from the beginning again.
 """
 
 from __future__ import annotations

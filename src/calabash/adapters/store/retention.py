@@ -1,4 +1,4 @@
-"""Retention: bounds of the history by age and count, and removal beyond them.
+"""Retention: limit the stored history by age and by number of rows, and remove rows beyond these limits.
 
 Rows are removed in small batches, oldest first, each in its own transaction, so that a grant never waits long. Rows of
 held allocations are never removed.
@@ -26,10 +26,10 @@ INVOICED_DAYS = 70.0  # a whole month, and time to send its invoices
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Bounds of each table: largest number of rows, and largest age in days.
+    """Limits of each table: largest number of rows, and largest age in days.
 
-    Usage that may not be invoiced yet is not removed for its number: beyond the bound its records are merged
-    (``usage.merging``).
+    Usage records that may not be invoiced yet are not removed because of their number: beyond the limit they are merged
+    into fewer records (``usage.merging``).
     """
 
     allocations: int = 100_000
@@ -43,7 +43,7 @@ class Retention:
 
 
 def trim(database: Database, kept: Retention, *, now_s: float) -> int:
-    """Remove at most one batch of each table beyond the bounds; return the number of rows."""
+    """Remove at most one batch of rows beyond the limits from each table; return the number of removed rows."""
     gone = flatten(database, bound=kept.usage, now_s=now_s)
     gone += AuditTable(database).trim(kept=kept.audit, before_s=now_s - kept.audit_days * DAY_S, batch=BATCH_ROWS)
     for table, age, where, count, days in _rules(kept):

@@ -82,11 +82,11 @@ class Store:
         self._database.close()
 
     def check_writable(self) -> None:
-        """Prove by a committed write that grants could be journalled."""
+        """Commit a small write, to check that grants can be journalled. Raises CalabashError if they cannot."""
         self._database.check_writable()
 
     def trim(self, kept: Retention, *, now_s: float) -> int:
-        """Remove one batch of rows beyond the bounds of retention; return the number of rows."""
+        """Remove one batch of rows beyond the limits of retention; return the number of removed rows."""
         return trim(self._database, kept, now_s=now_s)
 
     # -- allocations -------------------------------------------------------------------------------------------
@@ -158,7 +158,9 @@ class Store:
     def ended_before(
         self, allocation: AllocationId, *, limit: int, seen: AllocationsSeen | None = None
     ) -> list[AllocationRecord]:
-        """Return released allocations that ended before this one, newest first; the newest of all if it is unknown.
+        """Return released allocations that ended before this one, newest first.
+
+        If the allocation is unknown, for example "", the newest of all released allocations are returned.
 
         Args:
             seen: return only allocations that this filter permits.

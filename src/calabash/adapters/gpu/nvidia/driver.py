@@ -78,7 +78,7 @@ class _Library:
                     _start(self._node, os.environ.get(SIM_ENVIRONMENT))
 
     def open(self, options: DriverOptions) -> None:
-        """Load NVML for the node of the options, else of the environment, and start it.
+        """Load and start NVML for the simulated node that the options or else the environment name, or for real cards.
 
         Raises CalabashError(CONFLICT) if another node is open.
         """

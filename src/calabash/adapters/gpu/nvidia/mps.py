@@ -49,7 +49,7 @@ class ServerState:
 
 
 def find_program(environment: Mapping[str, str], files: DriverFiles = OWN_FILES) -> Path:
-    """Return the control program: the simulated one on a simulated node, else this system's, else the host's.
+    """Return the path of the control program; see ``driver_program`` for the places in which it is searched.
 
     Raises CalabashError(BAD_FILE) if there is none.
     """
@@ -159,7 +159,7 @@ class MpsControl:
             return None
 
     def start_server(self, uid: int) -> None:
-        """Start a server for a user; for a multi-user daemon the server of all users."""
+        """Start a server for a user. A multi-user daemon starts one server, which serves all users."""
         self.ask(f"start_server -uid {uid}")
 
     def set_share(self, server: int, *, percent: int, memory_mib: int, also_next: bool) -> str:
@@ -167,7 +167,8 @@ class MpsControl:
 
         Args:
             percent: percentage of the device's multiprocessors.
-            also_next: True to set the defaults of later servers too.
+            memory_mib: most memory of the device in MiB; 0 is no limit.
+            also_next: True to set the same limits as defaults for servers that are started later.
 
         Returns:
             "" if the server confirms the values, else a text with what it reports.
@@ -184,7 +185,7 @@ class MpsControl:
         return f"it says {said[0]:g}% and {said[1]} MiB ({answer.strip()[:100]})"
 
     def share(self, server: int) -> tuple[float, int]:
-        """Return percent and MiB that a server gives to new clients; 0 MiB is no limit."""
+        """Return the limits that a server sets for new clients: percentage of multiprocessors, and MiB (0: no limit)."""
         return _shares(self.ask(*_questions(server)))
 
     def set_defaults(self, *, percent: int, memory_mib: int) -> None:

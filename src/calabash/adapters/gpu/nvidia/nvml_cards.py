@@ -93,7 +93,13 @@ def _is_lost(handle: object) -> bool:
 
 
 def device_of(index: int, handles: dict[int, object], uuids: dict[int, DeviceUuid]) -> Device:
-    """Return a card; ``memory_mib`` is NVML's total less what the driver reserves."""
+    """Return a card. Its ``memory_mib`` is the total that NVML reports, less the memory that the driver reserves.
+
+    Args:
+        index: index of the card.
+        handles: NVML handles of all cards, by index; used to find the cards that NVLink connects.
+        uuids: UUIDs of all cards, by index.
+    """
     handle = handles[index]
     model = _optional(lambda: str(pynvml.nvmlDeviceGetName(handle)), "NVIDIA")
     pci_bus_id = _bus_id(handle)

@@ -1,8 +1,8 @@
 """NVML calls about MIG: profiles, layout, creating and destroying instances. All may raise NVMLError.
 
-Profiles are found by counting up until the driver knows no more; names, sizes and placements are the driver's. A GPU
-instance is found by the profiles that it can have, a compute instance likewise, and the UUID by which programs know it
-in the list of MIG devices.
+NVML has no list of profiles: all profile numbers up to a bound are queried. It also lists instances only by profile, so
+the instances of every profile are queried. The UUID of a compute instance, which programs use, is found in the list of
+MIG devices.
 """
 
 from __future__ import annotations

@@ -73,8 +73,9 @@ class FreezerGroup(Cgroup):
 def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerHierarchy | None:
     """Return the hierarchy of the kubelet's groups: the freezer's, else version 2; None if neither is mounted.
 
-    In a control group namespace of its own (as opposed to privileged containers of containerd), the host's hierarchies
-    have the root ``/..`` and those that begin with this process's group the root ``/``. The outermost is returned.
+    A container may have several mounts of one hierarchy: one that begins with its own group, whose root is ``/`` in its
+    control group namespace, and one of the host, whose root is shown as ``/..`` with one ``/..`` for each level above
+    the own group. The outermost mount is returned, because the groups of other pods are only visible in it.
     """
     best: dict[str, tuple[int, Path]] = {}
     for entry in mounts() if mounted is None else mounted:
@@ -113,7 +114,7 @@ def container_groups(pod: Path) -> list[Path]:
 
 
 def outer_names(name: str) -> list[str]:
-    """Return the components of a process's group name (``group_names``) down to its container's group.
+    """Return the components of a process's group name (``group_names``), up to and including its container's group.
 
     Groups inside that have names that the tenant chose.
     """
@@ -125,9 +126,11 @@ def outer_names(name: str) -> list[str]:
 def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> None:
     """Move a process into a new group ``name`` in a pod's group, beside its containers. Raises OSError.
 
-    Its use then counts for the pod, the kubelet ends it with the pod, and ending this process's group does not end it.
-    In other hierarchies it joins the pod's own group where there is one; a group of this process in which it stayed
-    could not be removed afterwards.
+    The memory and processor time of the process then count for the pod, and the kubelet ends the process with the pod. The
+    process survives when the control group of the calling process is ended.
+
+    In other hierarchies the process joins the pod's own group where there is one. If it stayed in a group of the calling
+    process, that group could not be removed afterwards.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)

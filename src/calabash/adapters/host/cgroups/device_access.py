@@ -1,4 +1,4 @@
-"""Deny processes of a control group to open character devices.
+"""Prevent the processes of a control group from opening character devices.
 
 For version 2, a program of type ``BPF_PROG_TYPE_CGROUP_DEVICE`` is attached to the group, beside those of the container
 runtime; the kernel allows only what all programs of a group and its parents allow. The program stays as long as the
@@ -73,12 +73,14 @@ def majors_of(names: Collection[str], text: str | None = None) -> dict[str, int]
 
 
 def deny_devices(hierarchy: DeviceHierarchy, group: Path, denied: Mapping[int, Collection[int]]) -> None:
-    """Deny a group and its nested groups to open character devices; a denied device stays denied.
+    """Prevent the processes of a group and of its nested groups from opening character devices.
+
+    There is no way to permit a denied device again.
 
     Args:
-        hierarchy: the one that ``group`` is in.
-        group: its directory.
-        denied: major number -> minors that stay allowed.
+        hierarchy: hierarchy of the group.
+        group: directory of the group.
+        denied: for each major number that is denied, the minor numbers that stay allowed.
 
     Raises:
         OSError: the group is gone, or the kernel refuses the rule.

@@ -49,7 +49,7 @@ class Vfio:
 
     Args:
         load: tries to load a kernel module.
-        holders: text that names the processes which have a file open; "" for none.
+        holders: returns a text that names the processes which have a file open; "" if there are none.
         timeout_s: longest time of one write.
     """
 
@@ -98,7 +98,8 @@ class Vfio:
     def bind(self, address: str) -> Path:
         """Bind the device to VFIO and return the file of its group; does nothing if it is bound already.
 
-        Raises CalabashError after restoring the former state; with TIMEOUT the device is to be returned later.
+        Raises CalabashError after restoring the former state. If the reason is TIMEOUT, the kernel may still complete the
+        step, so the caller must call ``give_back`` later.
         """
         device = self.require_ready(address)
         if not is_vfio(device.driver):

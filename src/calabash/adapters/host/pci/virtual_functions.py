@@ -1,7 +1,8 @@
 """Virtual devices of a card for virtual machines: SR-IOV functions, virtual GPUs, and mediated devices.
 
-A card's functions are created all at once and only from none; host drivers do not bind them. A virtual GPU is created
-by writing its type into the driver's file and removed by writing 0, which the kernel delays while it is in use.
+The virtual functions of a card are created in one step, and only while the card has none. They are not bound to drivers
+of the host. A virtual GPU is created by writing its type into the driver's file and removed by writing 0, which the
+kernel delays while it is in use.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 
 class KubeCounts:
-    """Counters of requests, lists and watches, and the silence of each mirror; safe for threads."""
+    """Counters of requests, lists and watches, and the silence of each mirror. Safe for threads.
+
+    A mirror is a cache of all objects of a kind. Its silence is the time since the API server last sent anything to it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

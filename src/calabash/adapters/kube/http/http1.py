@@ -65,7 +65,7 @@ class HttpConnection:
         return self._keep and self._ended and not self._buffer
 
     def quiet(self) -> bool:
-        """Return True if an idle connection has nothing to read, not even its end."""
+        """Return True if an idle connection has nothing to read: neither data nor the end of the stream."""
         return not self._poll.poll(0)
 
     def send(self, request: bytes, deadline: float) -> None:

@@ -93,7 +93,8 @@ class MirrorCache(Generic[T]):
         """Handle an object that cannot be decoded; return its key.
 
         Its last readable version stays in the cache, because a pod whose object becomes unreadable keeps its devices.
-        The version of another object of that name is removed, and so is an object that is ``gone``.
+        An object in the cache is removed if it is an earlier object of the same name with another UID, or if ``gone`` is
+        true, which means that the object was deleted.
         """
         key = (skipped.namespace, skipped.name)
         before = self._objects.get(key)

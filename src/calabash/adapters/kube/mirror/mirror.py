@@ -5,10 +5,9 @@ cache into the API server's state, whatever happens on the way:
 
 * A watch that ends or breaks is begun again at the last version seen, so that nothing is lost in between.
 * If the version is too old (410, as an answer or an event), or unknown to the server (a restored etcd), objects are
-    listed
-  again, and the differences to the cache are reported as changes, including deletes that were missed.
+  listed again, and the differences to the cache are reported as changes, including deletes that were missed.
 * An object that was deleted and created again with the same name is reported as a delete and an add, not as a
-    modification.
+  modification.
 * A connection that is silent for longer than the interval of bookmarks is taken for broken.
 * An object that cannot be read is left out and reported to ``on_skipped``; all others are not affected.
 * A caller that must see everything written before now requests a new list with ``renew``.

@@ -13,11 +13,18 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceRecord:
-    """Invoice or, with an empty ``number``, draft; amounts of money are text.
+    """Invoice, credit note or reversal; or a draft, if ``number`` is "". Amounts of money are decimal numbers as text.
 
     Args:
-        reversed_by: number of the reversal.
-        items: parts of its itemised use; only written with a draft, and read by ``BillingTables.items``.
+        month: ``YYYY-MM``.
+        document: fields of the head as JSON values.
+        lines: lines as JSON values; () where only heads are read.
+        reverses: number of the invoice that this one reverses; "" for none.
+        reversed_by: number of the reversal of this invoice; "" for none.
+        net, total: amounts without and with tax.
+        at: time of the issue, or of the rating of a draft, in seconds since the epoch.
+        by: name of the user who issued it.
+        items: blocks of the itemised usage. They are written with a draft only; ``BillingTables.items`` reads them.
     """
 
     tenant: str
@@ -55,7 +62,15 @@ class InvoiceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceFilter:
-    """Filter of invoices; "" is any."""
+    """Filter and page of a query for invoices.
+
+    Args:
+        tenant: tenant of the invoices; "" for any.
+        month: month of the invoices, ``YYYY-MM``; "" for any.
+        after: number of an invoice; only later ones are returned. "" for the first page.
+        limit: greatest number of invoices.
+        tenants: tenants whose invoices may be returned; None for all.
+    """
 
     tenant: str = ""
     month: str = ""

@@ -44,7 +44,7 @@ class BillingTables:
             return [dict(document) for document in rows.scalars()]
 
     def guarantees(self) -> dict[str, list[tuple[float, float]]]:
-        """Return for each tenant the times and numbers of guaranteed devices, oldest first."""
+        """Return the history of each tenant's guarantee, oldest first: time (seconds since the epoch), and devices."""
         table, found = tables.guarantees, dict[str, list[tuple[float, float]]]()
         with self._database.reading() as connection:
             for row in connection.execute(sa.select(table).order_by(table.c.id)):
@@ -216,7 +216,12 @@ class BillingTables:
             return _invoice(dict(row), [dict(line) for line in found.scalars()])
 
     def items(self, record: InvoiceRecord, *, after: int = 0, limit: int = 1) -> list[tuple[int, list[Document]]]:
-        """Return the next parts of the itemised use of an invoice or draft: number and items of each."""
+        """Return the next blocks of the itemised usage of an invoice or draft, each with its number and its items.
+
+        Args:
+            after: number of the last block that was read before; 0 for the first page.
+            limit: greatest number of blocks.
+        """
         table = tables.invoice_items if record.number else tables.invoice_draft_items
         mine = (
             [table.c.number == record.number]
@@ -244,7 +249,7 @@ class BillingTables:
 
 
 def note_guarantee(connection: sa.Connection, tenant: str, guarantee: float, *, at: float) -> None:
-    """Write that the tenant is guaranteed so many devices from now on, unless the last entry says the same.
+    """Add an entry to the history of a tenant's guarantee, unless the last entry has the same number of devices.
 
     The first entry of a tenant, which may be 0, tells when the tenant was created.
     """

@@ -1,4 +1,6 @@
-"""Merge many short usage records of an account and device into few that last a quarter of an hour.
+"""Merge many short usage records of an account and device into few that last a quarter of an hour each.
+
+An account is the combination of tenant, project, queue, user, device model, mode and preemptibility.
 
 Theory of operation. Usage that may still be invoiced is never removed, however much it is, so a user who creates slices
 without end would fill the disk. Beyond a bound the records of one account and device that lie in one quarter of an hour
@@ -36,7 +38,12 @@ _ACCOUNT = ("tenant", "project", "queue", "user", "device", "device_model", "mod
 
 
 def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, Any]]:
-    """Return rows with the same sums, all within the quarter (its number since 1970)."""
+    """Return few rows that have the same sums as the given rows, all within one quarter of an hour.
+
+    Args:
+        rows: usage records that lie within the quarter.
+        quarter: number of the quarter of an hour since 1970.
+    """
     lengths = [_us(row["to_s"]) - _us(row["from_s"]) for row in rows]
     core = sum(us * row["core_percent"] for us, row in zip(lengths, rows, strict=True))
     memory = sum(us * row["memory_mib"] for us, row in zip(lengths, rows, strict=True))
@@ -64,9 +71,10 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 
 
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
-    """Merge the largest groups of the next days if there are more than ``bound`` rows; return the rows removed.
+    """Merge the largest groups of records of the next days, if there are more than ``bound`` rows.
 
-    All of the time is processed once, and again after ``AGAIN_S``, because usage may arrive late.
+    Return the number of removed rows. Successive calls process the whole history, and begin again after ``AGAIN_S`` seconds,
+    because usage may arrive late.
     """
     usage = tables.usage
     with database.reading() as connection:
@@ -92,7 +100,11 @@ def flatten(database: Database, *, bound: int, now_s: float) -> int:
 
 
 def _groups(database: Database, from_s: float, to_s: float) -> sa.Select[Any]:
-    """Return the query for the largest groups that ended in a time of whole quarters."""
+    """Return the query for the largest groups of records of one account in one quarter of an hour.
+
+    Args:
+        from_s, to_s: time in which the records end; both are at the begin of a quarter.
+    """
     usage = tables.usage
     quarter = _quarter(database).label("quarter")
     account = [usage.c[name] for name in _ACCOUNT]
@@ -134,7 +146,7 @@ def _replace(connection: sa.Connection, rows: Sequence[Mapping[str, Any]], group
 
 
 def _mark(connection: sa.Connection) -> tuple[float, float]:
-    """Return when the current pass began, and its position."""
+    """Return when the present pass through the history began, and the time up to which it has come; both in seconds."""
     table = tables.meta
     found = connection.execute(sa.select(table.c.value).where(table.c.key == _MARK)).scalar_one_or_none()
     pass_s, mark_s = (float(word) for word in (found or "-inf 0").split())

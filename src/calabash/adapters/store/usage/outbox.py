@@ -1,12 +1,13 @@
-"""Usage that waits to be collected: the usage table itself, read in the order of its row numbers.
+"""Outbox of a node: usage records that the collector of the cluster has not stored yet.
 
-Theory of operation. An interval is written once, in the transaction that closes it, so nothing can be metered and not be here,
-or be here twice. Row numbers grow with every commit and are never given twice, for the youngest row is never removed; with the
-*epoch*, a random name that is made with the database, they name an interval for ever. Marks in ``meta`` say up to which row
-others have acknowledged (``acked``), may have seen (``sent``, written before anything is sent), and up to which rows are folded
-(``folded``). What is acknowledged is folded away in time: rows of what has ended are removed, rows of what is held become one
-row per slice, which is what a restarted agent goes on from. Rows that nobody can have seen may be joined with their
-neighbours (``join``), which changes no sum.
+Theory of operation. The outbox is the table of usage records, read in the order of row numbers. A record is written once, in
+the transaction that closes its interval, so none is lost or stored twice. Row numbers grow and are never used again, because
+the row with the largest number is never removed. Together with the *epoch*, a random name of the database, a row number
+identifies a record for ever. Three marks in the table ``meta`` are row numbers: up to ``acked`` the collector has acknowledged
+the records, up to ``sent`` it may have received them (written before they are sent), and up to ``folded`` they are folded.
+Folding saves space: acknowledged records of ended allocations are removed, and those of a held slice are replaced by one record
+with their sums, from which a restarted agent continues. Adjacent records that were not sent yet may be joined (``join``), which
+changes no sum.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SUMMED = ("allocated_gpu_s", "used_gpu_s", "memory_mib_s", "idle_s", "uncertain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMarks:
-    """Row numbers: up to where it is acknowledged, may have been sent, and is folded."""
+    """Row numbers up to which records are acknowledged, may have been sent, and are folded."""
 
     acked: int = 0
     sent: int = 0
@@ -39,7 +40,7 @@ class OutboxMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedUsage:
-    """An interval and the number of its row."""
+    """Usage record and the number of its row."""
 
     number: int
     record: UsageRecord
@@ -104,13 +105,16 @@ class UsageOutbox:
         return found
 
     def acknowledge(self, number: int) -> None:
-        """Mark everything up to that row as stored by the collector."""
+        """Mark all records up to that row number as stored by the collector."""
         with self._database.transaction() as connection:
             if number > _marks(connection).acked:
                 _set(connection, usage_acked=number)
 
     def go_back(self, number: int) -> OutboxMarks:
-        """Move the acknowledged mark back to that row, as far as its records still exist; return the marks."""
+        """Move the mark ``acked`` back to that row number, because the collector has lost later records; return the marks.
+
+        The mark is not moved before ``folded``, because folded records do not exist any more.
+        """
         with self._database.transaction() as connection:
             marks = _marks(connection)
             _set(connection, usage_acked=max(marks.folded, min(number, marks.acked)))

@@ -1,4 +1,4 @@
-"""Queries of usage for invoices and reports: page by page, or summed by the database; they do not block writers."""
+"""Queries of usage for invoices and reports, page by page or summed by the database. They do not block writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UsageReader:
         self._database = database
 
     def pages(self, *, from_s: float, to_s: float, tenant: str = "") -> Iterator[Sequence[Any]]:
-        """Yield pages of the records that overlap a time, in the order of insertion.
+        """Yield pages of the records that overlap a time range, in the order of insertion.
 
         Each row has the columns BILLED, MEASURED and EVIDENCE.
         """
