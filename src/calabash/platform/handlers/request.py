@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
@@ -32,6 +32,32 @@ Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Asked = Request[Any, Any, Any]
 _CALLER = "calabash caller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """An authenticated request: who sent it, and the services of the pool.
+
+    ``session_of`` builds it once for routes that do several steps on behalf of the caller.
+    """
+
+    request: Asked
+    operations: Operations
+    caller: Caller
+
+    @property
+    def visibility(self) -> Visibility:
+        """The visibility of the requesting principal, from the present allocations."""
+        return self.operations.visibility(self.caller.principal)
+
+    async def work(self, call: Callable[Given, Answer], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        """Call a function in a worker thread and return its result, as ``work`` does."""
+        return await _in_thread(self.operations, self.caller, self.request.method == "GET", call, *given, **named)
+
+
+def session_of(request: Asked) -> Session:
+    """Authenticate a request and return its session. Raises CalabashError like ``caller_of``."""
+    return Session(request=request, operations=operations_of(request), caller=caller_of(request))
 
 
 def caller_of(request: Asked) -> Caller:
@@ -124,10 +150,22 @@ async def work(request: Asked, call: Callable[Given, Answer], *given: Given.args
     """
     caller: Caller | None = request.scope["state"].get(_CALLER) or connection_of(request.scope).caller
     assert caller is not None
+    return await _in_thread(operations_of(request), caller, request.method == "GET", call, *given, **named)
+
+
+async def _in_thread(
+    operations: Operations,
+    caller: Caller,
+    reads: bool,
+    call: Callable[Given, Answer],
+    /,
+    *given: Given.args,
+    **named: Given.kwargs,
+) -> Answer:
     token = caller.principal.token
     who: int | str = caller.principal.key if token else caller.peer.uid
     with structlog.contextvars.bound_contextvars(uid=who, **({"token": token} if token else {})):
-        async with operations_of(request).fairness.work(who, reads=request.method == "GET"):
+        async with operations.fairness.work(who, reads=reads):
             return await asyncio.to_thread(call, *given, **named)
 
 

@@ -17,7 +17,15 @@ from calabash.model.request import AllocationId
 from calabash.node.agent import Grant
 from calabash.platform.access.caller import Caller
 from calabash.platform.access.permission import not_found
-from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
+from calabash.platform.handlers.request import (
+    Asked,
+    Session,
+    body_of,
+    caller_of,
+    session_of,
+    visibility_of,
+    work,
+)
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
@@ -41,37 +49,38 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
 
 @post("/v1/allocations", status_code=201)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
-    pool, caller = pool_of(request), caller_of(request)
+    pool, session = pool_of(request), session_of(request)
+    caller = session.caller
     wanted = requests.decode(await body_of(request), requests.AllocationRequest)
     if not wanted.standing or wanted.enter:  # a standing allocation has no program on this machine
         pool.permission.require_process(caller.principal, "request a slice for a program")
-    waiting = await work(request, pool.submit, wanted, caller)
-    granted = await _granted(request, waiting, wanted.wait_s)
+    waiting = await session.work(pool.submit, wanted, caller)
+    granted = await _granted(pool, session, waiting, wanted.wait_s)
     shown, entry_socket = granted.record.state, ""
     if pool.ports is not None and granted.record.request.ports:
         try:
-            await until_nothing_lacks(request, partial(pool.ports.lacks, granted))
+            await until_nothing_lacks(session, partial(pool.ports.lacks, granted))
         except BaseException:
             pool.give_back(waiting, why="its ports do not work")
             raise
     if wanted.enter and pool.ports is not None and granted.record.request.ports:
         try:
-            entry_socket = await work(request, pool.ports.entry_socket, granted)
+            entry_socket = await session.work(pool.ports.entry_socket, granted)
         except BaseException:
             pool.give_back(waiting, why="the way to its ports could not be opened")
             raise
     elif wanted.enter and state.membership == "kernel" and not granted.edits.worker_socket:
         try:
-            shown = (await work(request, pool.enter, waiting.id, caller.process)).state
+            shown = (await session.work(pool.enter, waiting.id, caller.process)).state
         except BaseException:
             pool.give_back(waiting, why="the program could not enter")
             raise
     return views_resources.granted(
-        granted, state.context.simulation, visibility_of(request), state=shown, entry_socket=entry_socket
+        granted, state.context.simulation, session.visibility, state=shown, entry_socket=entry_socket
     )
 
 
-async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Grant:
+async def _granted(pool: Pool, session: Session, waiting: WaitingRequest, wait_s: float) -> Grant:
     """Wait for the grant of a request and return it; cancel the request after ``wait_s`` or if its client disconnects.
 
     Args:
@@ -79,16 +88,15 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
             still waits up to LEAVING_WAIT_S seconds for devices of ended programs, and up to EVICTION_WAIT_S seconds if
             allocations are being evicted for it.
     """
-    pool = pool_of(request)
     # If allocations are being evicted for the request, even one without --wait waits for that.
     wait_s = max(wait_s, EVICTION_WAIT_S) if pool.binder.is_placed(waiting) else wait_s
     try:
-        return await _answer(waiting, request, wait_s or LEAVING_WAIT_S)
+        return await _answer(waiting, session.request, wait_s or LEAVING_WAIT_S)
     except TimeoutError:
         if wait_s <= 0:
-            await work(request, pool.refuse, waiting)
-        why = await work(request, pool.explanations.explain, waiting.id)
-        if await work(request, pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
+            await session.work(pool.refuse, waiting)
+        why = await session.work(pool.explanations.explain, waiting.id)
+        if await session.work(pool.cancel, waiting, why=f"no room within {wait_s:g}s"):
             raise CalabashError(
                 f"no room within {wait_s:g}s: {why.explanation}",
                 reason=Reason.TIMEOUT,
@@ -98,7 +106,7 @@ async def _granted(request: Asked, waiting: WaitingRequest, wait_s: float) -> Gr
     except (_GoneError, asyncio.CancelledError) as error:
         ending = isinstance(error, asyncio.CancelledError)  # the server ends; the client is still connected
         why_gone = "the pool is going down" if ending else "the caller went away"
-        if not await work(request, pool.cancel, waiting, why=why_gone):
+        if not await session.work(pool.cancel, waiting, why=why_gone):
             pool.give_back(waiting, why=why_gone)
         reason, hint = (Reason.POOL_DOWN, "ask again when it is up") if ending else (Reason.CONFLICT, "")
         raise CalabashError(why_gone, reason=reason, hint=hint) from None

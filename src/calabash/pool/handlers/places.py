@@ -9,7 +9,7 @@ from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.audit_middleware import concerns
-from calabash.platform.handlers.request import Asked, body_of, caller_of, work
+from calabash.platform.handlers.request import Asked, body_of, caller_of, session_of, work
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.networks.listening_ports import OpenedPlace, ServerPlaces
@@ -23,15 +23,16 @@ async def list_places(request: Asked) -> shapes.PlaceList:
 
 @post(shapes.PATH, status_code=200)
 async def open_place(request: Asked) -> shapes.PlaceView:
-    who, places = caller_of(request).principal, _places(request)
+    session, places = session_of(request), _places(request)
+    who = session.caller.principal
     order = requests.decode(await body_of(request), shapes.PlaceOrder)
     concerns(request, f"port {order.port}")
     new = places.free(order.port)
-    opened = await work(request, places.open, who, port=order.port, holder=order.holder, keep_s=order.keep_s)
+    opened = await session.work(places.open, who, port=order.port, holder=order.holder, keep_s=order.keep_s)
     concerns(request, f"port {order.port}", tenant=opened.entry.tenant)
     if new:
         try:
-            await until_nothing_lacks(request, lambda: places.lacks(opened))
+            await until_nothing_lacks(session, lambda: places.lacks(opened))
         except BaseException:
             places.close(who, order.port)
             raise
