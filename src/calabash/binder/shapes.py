@@ -16,8 +16,8 @@ from calabash.model.device import Device, DeviceUuid, Health, NodeName
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import MIG_MODE, GpuRequest, ModeName, Slice
 from calabash.sched import GpuSpec, NodeSpec, Shape
-from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits, mode_named, mode_of_device, mode_on, selector_misfit
+from calabash.sharing.protocol import Misfit, SharingMode, device_mode
+from calabash.sharing.registry import RequestModes, mode_of_device, selector_misfit
 
 MODELS_SHOWN_MAX = 8
 
@@ -62,25 +62,27 @@ def node_of(name: NodeName, devices: Sequence[Device], *, cpu_milli: int = 0, me
     return NodeSpec(name=name, cpu_milli=cpu_milli, memory_mib=memory_mib, gpus=tuple(specs))
 
 
-def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
+def shapes_of(wanted: RequestModes, devices: Sequence[Device]) -> list[Shape]:
     """Return the shapes that would serve the request: one, or one for each device size on which its memory depends.
 
-    Raises CalabashError: unknown mode, no mode that isolates enough, no device is selected, or the request is too large
-    for every device.
+    Raises CalabashError: no device is selected, or the request is too large for every device.
     """
+    request = wanted.request
     chosen = [d for d in devices if selector_misfit(d, request.selector) is None]
     fitting, misfits = [], []
     for device in chosen:
-        answer = fits(replace(device, health=Health.HEALTHY, mig_instances=()), None, (), request)
+        mode = wanted.on(device)
+        idle = replace(device, health=Health.HEALTHY, mig_instances=())
+        answer = wanted.fits(idle, None, (), mode=mode)
         if isinstance(answer, Misfit):
             misfits.append(answer)
         else:
-            fitting.append((device, answer))
+            fitting.append((device, mode, answer))
     if not chosen or len(fitting) < request.count:
         raise _impossible(request, devices, chosen, misfits)
     sizes: dict[Shape, list[DeviceUuid]] = {}
-    for device, answer in fitting:
-        shape = shape_of(mode_on(device, request).name, device, answer, request, count=request.count)
+    for device, mode, answer in fitting:
+        shape = shape_of(mode, device, answer, request, count=request.count)
         sizes.setdefault(shape, []).append(device.uuid)
     shapes = [
         shape if len(uuids) == len(devices) else replace(shape, models=frozenset(uuids))
@@ -92,10 +94,10 @@ def shapes_of(request: GpuRequest, devices: Sequence[Device]) -> list[Shape]:
     return shapes
 
 
-def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
+def shape_of(mode: SharingMode, device: Device, part: Slice, request: GpuRequest, *, count: int) -> Shape:
     """Return the scheduler's shape for a request that gets ``count`` slices like ``part`` on devices like this one."""
-    charge = mode_named(mode).charge(device, part, request.policy)
-    cut = bool(part.profile) and mode == MIG_MODE  # the scheduler places instances, not shares of one
+    charge = mode.charge(device, part, request.policy)
+    cut = bool(part.profile) and mode.name == MIG_MODE  # the scheduler places instances, not shares of one
     return Shape(
         gpu_count=count,
         gpu_milli=0 if cut else charge.core_milli,
@@ -103,7 +105,7 @@ def shape_of(mode: ModeName, device: Device, part: Slice, request: GpuRequest, *
         gpu_slices=0 if cut else 1,
         gpu_slices_max=0 if cut else charge.slices_max,
         mig_profile=part.profile if cut else "",
-        mode=mode_of_device(mode),
+        mode=device_mode(mode),
         cpu_milli=request.cpu_milli,
         memory_mib=request.host_memory_mib + count * part.spill_mib,
     )

@@ -19,12 +19,11 @@ from calabash.node import snapshot_reader
 from calabash.node.allocations.capacity_check import require_room, require_served
 from calabash.node.allocations.table import Changes
 from calabash.node.modes.protocol import HostingExecutor, ModeExecutor
-from calabash.node.modes.registry import executor_of
+from calabash.node.modes.registry import GrantMode, grant_mode
 from calabash.node.ports.protocol import require_free
 from calabash.node.slots.content import SlotDevice, SlotSpec
 from calabash.node.wiring import NodeParts
 from calabash.sharing.protocol import Edits
-from calabash.sharing.registry import mode_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +58,8 @@ class Granting:
 
     def grant(self, record: AllocationRecord, *, instead_of: Collection[AllocationId] = ()) -> Grant:
         """Implement ``NodeAgent.grant``."""
-        mode = mode_named(record.placement.mode)
-        executor = executor_of(mode.name, self._parts.modes)
+        mode = grant_mode(record, self._parts.modes)
+        executor = mode.executor
         require_served(record, membership=self._parts.membership.form, own_uid=os.geteuid())
         _require_may_stand(record, executor)
         executor.prepare(record)
@@ -68,8 +67,8 @@ class Granting:
         with self._parts.lock:
             known = self._parts.allocations.get(record.id)
             if known is not None:
-                return self._again(known, record)
-            require_room(record, snapshot_reader.devices(self._parts), but=instead_of)
+                return self._again(known, record, mode)
+            require_room(record, mode.rules, snapshot_reader.devices(self._parts), but=instead_of)
             require_free(record.request.ports, self._parts.allocations.records())
             held = self._parts.allocations.hold(record)
         devices = self._provided(held, executor)
@@ -83,7 +82,7 @@ class Granting:
             granted = self._granted(held, spec, executor)
         granted = self._launched(granted, executor)
         with self._parts.lock:
-            edits = self._edits(granted)
+            edits = self._edits(granted, mode)
         self._parts.events.emit(
             "granted", allocation=record.id, message=_described(granted, self._parts.inventory.devices())
         )
@@ -142,7 +141,7 @@ class Granting:
         executor.leave(record)
         self._parts.network.leave(record)
 
-    def _again(self, known: AllocationRecord, wanted: AllocationRecord) -> Grant:
+    def _again(self, known: AllocationRecord, wanted: AllocationRecord, mode: GrantMode) -> Grant:
         if self._parts.allocations.making(known.id):
             raise CalabashError(
                 f"allocation {known.id} is being created",
@@ -155,17 +154,16 @@ class Granting:
                 reason=Reason.CONFLICT,
                 hint="retried automatically when its last process has ended",
             )
-        return Grant(record=known, edits=self._edits(known), devices=self._devices_of(known))
+        return Grant(record=known, edits=self._edits(known, mode), devices=self._devices_of(known))
 
     def _devices_of(self, record: AllocationRecord) -> tuple[Device, ...]:
         uuids = {part.device for part in record.placement.slices}
         return tuple(device for device in self._parts.inventory.devices() if device.uuid in uuids)
 
-    def _edits(self, record: AllocationRecord) -> Edits:
+    def _edits(self, record: AllocationRecord, mode: GrantMode) -> Edits:
         slot = str(self._parts.slots.path(record.id))
-        mode = mode_named(record.placement.mode)
-        everywhere = mode.container_edits(record.placement.slices, library=str(self._library), slot=slot)
-        return everywhere.joined(executor_of(mode.name, self._parts.modes).edits(record))
+        everywhere = mode.rules.best.container_edits(record.placement.slices, library=str(self._library), slot=slot)
+        return everywhere.joined(mode.executor.edits(record))
 
 
 def _slot_user(record: AllocationRecord, executor: ModeExecutor) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
@@ -58,32 +58,92 @@ def mode_of_device(mode: ModeName, modes: Mapping[ModeName, SharingMode] = SHARI
     return mode if known is None else device_mode(known)
 
 
-def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """Return the mode of a request: the mode it names, else the mode with the best rank among those that isolate enough.
+@dataclass(frozen=True, slots=True)
+class RequestModes:
+    """A request with the sharing modes that may serve it, resolved once by ``resolve`` and then passed along.
+
+    Args:
+        candidates: the mode that the request names, or all modes that isolate enough, the best rank first.
+    """
+
+    request: GpuRequest
+    candidates: tuple[SharingMode, ...]
+
+    @property
+    def best(self) -> SharingMode:
+        """The mode with the best rank."""
+        return self.candidates[0]
+
+    def on(self, device: Device) -> SharingMode:
+        """Return the mode in which this device would serve the request.
+
+        It is the mode with the best rank among those in which the request would fit on the device if the device were
+        idle. If it would fit in none, it is the mode with the best rank. A pinned device uses its pinned mode if that
+        may serve the request.
+        """
+        candidates: Sequence[SharingMode] = self.candidates
+        if device.pinned:
+            candidates = [m for m in candidates if device.pinned in {m.name, device_mode(m)}] or candidates
+        if len(candidates) == 1:
+            return candidates[0]
+        idle = replace(device, mig_instances=()) if device.mig_instances else device
+        able = (mode for mode in candidates if not isinstance(mode.fits(idle, (), self.request), Misfit))
+        return next(able, candidates[0])
+
+    def fits(
+        self,
+        device: Device,
+        mode_now: ModeName | None,
+        held: Sequence[HeldSlice],
+        *,
+        mode: SharingMode | None = None,
+        place: MigPlace | None = None,
+    ) -> Slice | Misfit:
+        """Return the slice that the request gets of a device, or the reason for which it does not fit.
+
+        Applies all rules that concern one device: health, selector, mode and amounts.
+
+        Args:
+            mode_now: mode of the device by its current slices; None if it is idle.
+            held: current slices of the device.
+            mode: result of ``on`` for the device if the caller has it; None: determined here.
+            place: required position of the MIG instance; None if the mode may choose it.
+        """
+        mode = mode or self.on(device)
+        if device.health is not Health.HEALTHY:
+            return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
+        mismatch = selector_misfit(device, self.request.selector) or _mode_misfit(device, mode)
+        if mismatch is not None:
+            return mismatch
+        if place is not None and place.start >= 0 and device.mig is not None:
+            device = replace(device, mig=device.mig.only_at(place))
+        if held and mode_now is not None and mode_now != device_mode(mode):
+            # Report that the device can never serve the request rather than that it is in another mode now.
+            alone = mode.fits(device, (), self.request)
+            if isinstance(alone, Misfit):
+                return alone
+            return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in mode {mode_now}, asked {mode.name}")
+        return mode.fits(device, held, self.request)
+
+
+def resolve(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> RequestModes:
+    """Return the request with the modes that may serve it.
 
     Raises:
         CalabashError(UNKNOWN_MODE): the named mode does not exist.
         CalabashError(MODE_CONFLICT): the named mode, or every mode, isolates less than the request requires.
     """
-    return _modes_for(request, modes)[0]
+    return RequestModes(request, tuple(_modes_for(request, modes)))
+
+
+def mode_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
+    """Return the mode of a request: the mode it names, else the mode with the best rank. Raises as ``resolve``."""
+    return resolve(request, modes).best
 
 
 def mode_on(device: Device, request: GpuRequest, modes: Mapping[ModeName, SharingMode] = SHARING_MODES) -> SharingMode:
-    """Return the mode in which this device would serve a request.
-
-    It is the mode with the best rank among those in which the request would fit on the device if the device were idle.
-
-    If it would fit in none, it is the mode with the best rank. A pinned device uses its pinned mode if that may serve
-    the request. Raises CalabashError as ``mode_for`` does.
-    """
-    candidates = _modes_for(request, modes)
-    if device.pinned:
-        candidates = [m for m in candidates if device.pinned in {m.name, device_mode(m)}] or candidates
-    if len(candidates) == 1:
-        return candidates[0]
-    idle = replace(device, mig_instances=()) if device.mig_instances else device
-    able = (mode for mode in candidates if not isinstance(mode.fits(idle, (), request), Misfit))
-    return next(able, candidates[0])
+    """Return the mode in which this device would serve a request. Raises as ``resolve``."""
+    return resolve(request, modes).on(device)
 
 
 def _modes_for(request: GpuRequest, modes: Mapping[ModeName, SharingMode]) -> list[SharingMode]:
@@ -173,25 +233,6 @@ def fits(
 ) -> Slice | Misfit:
     """Return the slice that a request gets of a device, or the reason for which it does not fit.
 
-    Applies all rules that concern one device: health, selector, mode and amounts.
-
-    Args:
-        mode_now: mode of the device by its current slices; None if it is idle.
-        held: current slices of the device.
-        place: required position of the MIG instance; None if the mode may choose it.
+    For one question about one device; see ``RequestModes.fits``. Raises as ``resolve``.
     """
-    mode = mode_on(device, request, modes)
-    if device.health is not Health.HEALTHY:
-        return Misfit(reason=Reason.UNHEALTHY, message=f"is {device.health}")
-    mismatch = selector_misfit(device, request.selector) or _mode_misfit(device, mode)
-    if mismatch is not None:
-        return mismatch
-    if place is not None and place.start >= 0 and device.mig is not None:
-        device = replace(device, mig=device.mig.only_at(place))
-    if held and mode_now is not None and mode_now != device_mode(mode):
-        # Report that the device can never serve the request rather than that it is in another mode now.
-        alone = mode.fits(device, (), request)
-        if isinstance(alone, Misfit):
-            return alone
-        return Misfit(reason=Reason.MODE_CONFLICT, message=f"is in mode {mode_now}, asked {mode.name}")
-    return mode.fits(device, held, request)
+    return resolve(request, modes).fits(device, mode_now, held, place=place)

@@ -22,7 +22,7 @@ from calabash.platform.home.directory import SETTINGS_FILE
 from calabash.pool.settings import read_settings
 from calabash.sched import QueueSpec
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits
+from calabash.sharing.registry import fits, resolve
 from calabash.sharing.vgpu import SLICE_RESERVE_MIB
 
 GIB = 1024
@@ -107,15 +107,16 @@ def test_agent_never_grants_more_spill_memory_than_the_node_allows() -> None:
         placement=Placement(node=NodeName("here"), mode=ModeName("vgpu"), slices=(part,)),
     )
     idle = DeviceSnapshot(device=CARD, mode=None, held=())
-    require_room(record, [idle])
+    rules = resolve(replace(request, mode=ModeName("vgpu")))
+    require_room(record, rules, [idle])
     other = replace(CARD, uuid=DeviceUuid("GPU-2"), index=1)
     busy = DeviceSnapshot(
         device=other, mode=ModeName("vgpu"), held=(HeldSlice(slice=part),), allocations=(AllocationId("a"),)
     )
     with pytest.raises(CalabashError) as caught:
-        require_room(record, [idle, busy])
+        require_room(record, rules, [idle, busy])
     assert caught.value.reason is Reason.NO_HOST_MEMORY
-    require_room(record, [idle, busy], but=[AllocationId("a")])
+    require_room(record, rules, [idle, busy], but=[AllocationId("a")])
 
 
 def test_limits_page_has_initial_resident_and_total_memory_limits(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from calabash.sched import (
 )
 from calabash.sharing.foreign import with_unmanaged_memory
 from calabash.sharing.protocol import HeldSlice, Misfit
-from calabash.sharing.registry import fits, mode_of_device, mode_on
+from calabash.sharing.registry import RequestModes, mode_named, mode_of_device, resolve
 
 _LIST = re.compile(r"\(([^()]+)\)$")
 SETTLE_EVERY_S = 0.05
@@ -110,7 +110,7 @@ class LocalScheduler:
         self._number = {device.uuid: i for i, device in enumerate(self.devices)}
         spec = node_of(node, self.devices, cpu_milli=cpu_milli, memory_mib=memory_mib)
         self.scheduler = Scheduler([spec], queues, policy=policy, options=options, limit=limit)
-        self._requests: dict[str, GpuRequest] = {}
+        self._requests: dict[str, RequestModes] = {}
         self._slices: dict[AllocationId, Placement] = {}
         self._partitions = Partitions(self.scheduler)
         self._cycle_due_s = 0.0
@@ -127,7 +127,7 @@ class LocalScheduler:
         run_time_s: float | None = None,
         owner: str = "",
     ) -> None:
-        """Add the request to ``request.queue``. Raises CalabashError for unknown queues and as ``shapes_of``.
+        """Add the request to ``request.queue``. Raises CalabashError for unknown queues, and as ``resolve`` and ``shapes_of``.
 
         Args:
             submitted_at_s: submission time on the monotonic clock, from which its age counts.
@@ -135,12 +135,13 @@ class LocalScheduler:
             owner: the scheduler alternates between owners of a queue; all members of a gang have the same owner and
                 tenant.
         """
-        shapes = shapes_of(request, self.devices)
+        wanted = resolve(request)
+        shapes = shapes_of(wanted, self.devices)
         with_room = [s for s in shapes if self.scheduler.placer.choose(s) is not None]
         shape = (with_room or sorted(shapes, key=lambda s: -len(s.models)))[0]
         expected_s = run_time_s if run_time_s is not None else request.run_time_s or None
         self.scheduler.submit(_queued(allocation, request, shape, submitted_at_s, run_time_s=expected_s, owner=owner))
-        self._requests[allocation] = request
+        self._requests[allocation] = wanted
         self._partitions.add(allocation, shape)
 
     def adopt(
@@ -159,12 +160,12 @@ class LocalScheduler:
         parts = sorted(placement.slices, key=lambda s: self._number[s.device])
         devices = tuple(self._number[s.device] for s in parts)
         answer = placement.slices[0]
-        shape = shape_of(placement.mode, self.devices[devices[0]], answer, request, count=len(devices))
+        shape = shape_of(mode_named(placement.mode), self.devices[devices[0]], answer, request, count=len(devices))
         queued = _queued(allocation, request, shape, started_at_s, run_time_s=request.run_time_s or None, owner=owner)
         places = tuple((s.place,) for s in parts) if shape.mig_profile else ()
         place = NodePlacement(node=0, devices=devices, mig_places=places)
         self.scheduler.adopt(queued, placement=place, started_at_s=started_at_s)
-        self._requests[allocation] = request
+        self._requests[allocation] = resolve(request)
         self._slices[allocation] = placement
 
     def finished(self, allocation: AllocationId) -> None:
@@ -256,23 +257,24 @@ class LocalScheduler:
 
     def _placed(self, decision: Bind | Move) -> Placement | Misfit:
         """Return the placement, or the reason why the sharing mode refuses a slice beside those that are held now."""
-        request = self._requests[decision.id]
+        wanted = self._requests[decision.id]
         chosen = [self.devices[i] for i in decision.placement.devices]
-        slices = []
+        slices, modes = [], [wanted.on(device) for device in chosen]
         places = decision.placement.mig_places
-        for number, device in enumerate(chosen):
+        for number, (device, mode) in enumerate(zip(chosen, modes, strict=True)):
             held_mode, held = self._held(device.uuid, but=decision.id)
-            answer = fits(device, held_mode, held, request, place=places[number][0] if places else None)
+            place = places[number][0] if places else None
+            answer = wanted.fits(device, held_mode, held, mode=mode, place=place)
             if isinstance(answer, Misfit):
                 return answer
             slices.append(answer)
-        return Placement(node=self.node, mode=mode_on(chosen[0], request).name, slices=tuple(slices))
+        return Placement(node=self.node, mode=modes[0].name, slices=tuple(slices))
 
     def _because(self, name: AllocationId, placement: Placement) -> str:
         """Return a line on where the request is placed and why. Call it before the placement is stored."""
-        request = self._requests[name]
+        wanted = self._requests[name]
         views = [(d, *self._held(d.uuid, but=name)) for d in self.devices]
-        return _reason(request, placement, views, self.scheduler.placer.engine.preference)
+        return _reason(wanted, placement, views, self.scheduler.placer.engine.preference)
 
     def _held(self, uuid: DeviceUuid, *, but: str) -> tuple[ModeName | None, list[HeldSlice]]:
         mode: ModeName | None = None
@@ -281,13 +283,13 @@ class LocalScheduler:
             for s in placement.slices:
                 if s.device == uuid and name != but:
                     mode = mode_of_device(placement.mode)
-                    held.append(HeldSlice(slice=s, policy=self._requests[name].policy))
+                    held.append(HeldSlice(slice=s, policy=self._requests[name].request.policy))
         mode, counted = with_unmanaged_memory(uuid, mode, held, self.unmanaged_memory.memory_mib(uuid))
         return mode, list(counted)
 
 
 def _reason(
-    request: GpuRequest,
+    wanted: RequestModes,
     placement: Placement,
     views: Sequence[tuple[Device, ModeName | None, Sequence[HeldSlice]]],
     policy: str,
@@ -302,14 +304,14 @@ def _reason(
     """
     number = {device.uuid: device.index for device, _, _ in views}
     busy = {device.uuid for device, _, held in views if held}
-    room = sum(not isinstance(fits(device, mode, held, request), Misfit) for device, mode, held in views)
+    room = sum(not isinstance(wanted.fits(device, mode, held), Misfit) for device, mode, held in views)
     places = ", ".join(f"device {number[s.device]}" + (f" at {s.start}" if s.profile else "") for s in placement.slices)
     shared = sum(s.device in busy for s in placement.slices)
     beside = f"{shared} of them shared with others already" if shared else "idle before"
     if len(placement.slices) == 1:
         beside = "shared with others already" if shared else "idle before"
     choice = "there was no other" if room == len(placement.slices) else f"policy {policy}"
-    return f"{places} ({beside}): {room} of {len(views)} devices had room, asked {request.count}; {choice}"
+    return f"{places} ({beside}): {room} of {len(views)} devices had room, asked {wanted.request.count}; {choice}"
 
 
 def due_in_s(scheduler: Scheduler, now_s: float) -> float | None:

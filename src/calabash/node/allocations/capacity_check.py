@@ -6,7 +6,6 @@ The scheduler has chosen the devices, but its view may be outdated; this check u
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
 from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
@@ -16,15 +15,20 @@ from calabash.model.units import format_mib
 from calabash.node.audit.process_census import describe_process
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits
+from calabash.sharing.registry import RequestModes
 
 
 def require_room(
-    record: AllocationRecord, devices: Iterable[DeviceSnapshot], *, but: Collection[AllocationId] = ()
+    record: AllocationRecord,
+    rules: RequestModes,
+    devices: Iterable[DeviceSnapshot],
+    *,
+    but: Collection[AllocationId] = (),
 ) -> None:
     """Raise an error if a slice of an allocation does not fit on its device now.
 
     Args:
+        rules: request of the allocation with the mode of its placement.
         devices: all devices of the node with the slices that are held of each.
         but: allocations whose slices count as free.
 
@@ -51,8 +55,7 @@ def require_room(
                 reason=Reason.UNHEALTHY,
                 hint="the device takes new work when that process has ended",
             )
-        request = replace(record.request, mode=record.placement.mode)
-        answer = fits(state.device, *state.beside(but), request, place=part.place)
+        answer = rules.fits(state.device, *state.beside(but), place=part.place)
         if isinstance(answer, Misfit):
             raise CalabashError(f"device {index} {answer.message}{_beside(state)}", reason=answer.reason)
 

@@ -5,13 +5,29 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
+from calabash.model.allocation import AllocationRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import ModeName
 from calabash.node import modes
 from calabash.node.modes.protocol import ModeExecutor, NodeTools
+from calabash.sharing.registry import RequestModes, resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantMode:
+    """Sharing mode of one allocation on this node, resolved once per grant and passed along.
+
+    Args:
+        rules: its request with the mode of its placement.
+        executor: executor of this mode on this node.
+    """
+
+    rules: RequestModes
+    executor: ModeExecutor
 
 
 def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
@@ -25,6 +41,15 @@ def open_modes(tools: NodeTools) -> Mapping[ModeName, ModeExecutor]:
             executor = cast("Callable[[NodeTools], ModeExecutor]", opener)(tools)
             found[executor.name] = executor
     return MappingProxyType(found)
+
+
+def grant_mode(record: AllocationRecord, executors: Mapping[ModeName, ModeExecutor]) -> GrantMode:
+    """Return the mode of an allocation's placement. Raises UNKNOWN_MODE; MODE_CONFLICT if it isolates too little."""
+    name = record.placement.mode
+    return GrantMode(
+        rules=resolve(replace(record.request, mode=name)),
+        executor=executor_of(name, executors),
+    )
 
 
 def executor_of(name: str, executors: Mapping[ModeName, ModeExecutor]) -> ModeExecutor:

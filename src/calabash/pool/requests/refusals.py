@@ -10,7 +10,7 @@ from calabash.model.request import GpuRequest
 from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched import Explanation
 from calabash.sharing.protocol import Misfit
-from calabash.sharing.registry import fits
+from calabash.sharing.registry import resolve
 
 DETAILS_MAX = 8
 
@@ -80,7 +80,8 @@ def refusal(told: Explanation, states: Sequence[DeviceSnapshot], request: GpuReq
         if told.reserved:
             message += f": {'; '.join(told.reserved)}"
         return Refusal(reason=told.reason, message=message, details=details, suggestions=suggestions)
-    answers = [(s.device.index, fits(s.device, s.mode, s.held, request)) for s in states]
+    wanted = resolve(request)
+    answers = [(s.device.index, wanted.fits(s.device, s.mode, s.held)) for s in states]
     said = tuple(f"device {index}: {answer.message}" for index, answer in answers if isinstance(answer, Misfit))
     room = len(answers) - len(said)
     shown = "; ".join(said[:DETAILS_MAX]) + (f"; and {len(said) - DETAILS_MAX} more" if len(said) > DETAILS_MAX else "")
