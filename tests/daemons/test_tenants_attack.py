@@ -59,24 +59,24 @@ EMPTY: Row = ({}, "")
 ROWS: dict[str, Row] = {
     "GET /v1/status": NOTHING,
     "GET /v1/devices": NOTHING,
-    "GET /v1/devices/{id}": NOTHING,
-    "POST /v1/devices/{id}/drain": ({"reason": "{tenant}", "evict": True}, ""),
-    "POST /v1/devices/{id}/undrain": EMPTY,
-    "POST /v1/devices/{id}/mode": ({"mode": "vgpu"}, ""),
-    "POST /v1/devices/{id}/settings": ({"replicas": 1}, ""),
+    "GET /v1/devices/{device}": NOTHING,
+    "POST /v1/devices/{device}/drain": ({"reason": "{tenant}", "evict": True}, ""),
+    "POST /v1/devices/{device}/undrain": EMPTY,
+    "POST /v1/devices/{device}/mode": ({"mode": "vgpu"}, ""),
+    "POST /v1/devices/{device}/settings": ({"replicas": 1}, ""),
     "GET /v1/mig": NOTHING,
     "POST /v1/mig/plan": ({"profiles": ["1g.5gb"]}, ""),
     "POST /v1/mig/apply": ({"layout": {"0": ["1g.5gb"]}}, ""),
-    "POST /v1/devices/{id}/test": EMPTY,
-    "POST /v1/devices/{id}/reset": EMPTY,
+    "POST /v1/devices/{device}/test": EMPTY,
+    "POST /v1/devices/{device}/reset": EMPTY,
     "GET /v1/allocations": (None, "all=1&after={id}"),
     "POST /v1/allocations": ({"tenant": "{tenant}", "project": "{project}", "gang": "{gang}", "memory_mib": 16}, ""),
-    "POST /v1/allocations/{id}/started": ({"pid": 1}, ""),
-    "POST /v1/allocations/{id}/keep": EMPTY,
-    "PUT /v1/allocations/{id}/queue/{name}": NOTHING,
-    "DELETE /v1/allocations/{id}": (None, "force=1"),
-    "GET /v1/allocations/{id}/environment": NOTHING,
-    "GET /v1/allocations/{id}/why": NOTHING,
+    "POST /v1/allocations/{allocation}/started": ({"pid": 1}, ""),
+    "POST /v1/allocations/{allocation}/keep": EMPTY,
+    "PUT /v1/allocations/{allocation}/queue/{name}": NOTHING,
+    "DELETE /v1/allocations/{allocation}": (None, "force=1"),
+    "GET /v1/allocations/{allocation}/environment": NOTHING,
+    "GET /v1/allocations/{allocation}/why": NOTHING,
     "GET /v1/queues": NOTHING,
     "PUT /v1/queues/{name}": ({"parent": "{tenant}", "deserved": 1, "users": ["{user}"]}, ""),
     "DELETE /v1/queues/{name}": NOTHING,
@@ -103,7 +103,7 @@ ROWS: dict[str, Row] = {
     "DELETE /v1/members": (None, "user={user}&tenant={tenant}"),
     "GET /v1/tokens": NOTHING,
     "POST /v1/tokens": ({"user": "{user}"}, ""),
-    "DELETE /v1/tokens/{id}": NOTHING,
+    "DELETE /v1/tokens/{token}": NOTHING,
     "POST /v1/sessions": ({"subject": "zqsubject"}, ""),
     "DELETE /v1/sessions/current": (None, "user={user}"),
     "GET /v1/quota": NOTHING,
@@ -124,8 +124,8 @@ ROWS: dict[str, Row] = {
     "GET /v1/changes": (None, "after=1"),
     "GET /v1/jobs": NOTHING,
     "POST /v1/jobs": ({"command": ["true"], "tenant": "{tenant}", "memory_mib": 16}, ""),
-    "GET /v1/jobs/{id}": NOTHING,
-    "DELETE /v1/jobs/{id}": NOTHING,
+    "GET /v1/jobs/{job}": NOTHING,
+    "DELETE /v1/jobs/{job}": NOTHING,
     "GET /v1/notifications": NOTHING,
     "GET /v1/notifications/{name}": (None, "tenant={tenant}"),
     "PUT /v1/notifications/{name}": ({"email": "mallory@raiders.example"}, "tenant={tenant}"),
@@ -216,7 +216,7 @@ def _attackers(net: Network) -> None:
 def _words(route: str, names: dict[str, str]) -> dict[str, str]:
     area = route.split("/")[2]
     own = {"id": names.get(f"{area} id", names["id"]), "name": names.get(f"{area} name", names["queue"])}
-    return {**names, **own, **({"id": "0"} if area == "devices" else {})}
+    return {**names, **own, "device": "0", "allocation": names["id"], "token": own["id"], "job": own["id"]}
 
 
 def _filled(value: Any, words: dict[str, str]) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from calabash.api import endpoints
 from calabash.api.replies import Reply
 from calabash.api.route import Route
 
@@ -42,13 +43,12 @@ class ChangeList(Reply, kw_only=True, frozen=True):
     reset: bool
 
 
-CHANGES = (
-    Route(
-        method="GET",
-        path="/v1/changes",
-        summary="List changes since an earlier reply, and wait for the next change",
-        reply=ChangeList,
-        query=ChangePage,
-        note="only objects that the requesting user may see; over TCP, `GET /v1/watch` sends the same as server-sent events",
-    ),
+LIST_CHANGES = Route(
+    endpoint=endpoints.LIST_CHANGES,
+    summary="List changes since an earlier reply, and wait for the next change",
+    reply=ChangeList,
+    query=ChangePage,
+    note="only objects that the requesting user may see; over TCP, `GET /v1/watch` sends the same as server-sent events",
 )
+
+CHANGES: tuple[Route[Any], ...] = (LIST_CHANGES,)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from calabash.api import endpoints
 from calabash.api.replies import Reply
 from calabash.api.route import Route
 
@@ -40,12 +43,11 @@ class PoolCounters(Reply, kw_only=True, frozen=True):
 NO_COUNTERS = PoolCounters(tenants=[], projects=[], wait_bounds_s=[], waits=[])
 
 
-COUNTERS = (
-    Route(
-        method="GET",
-        path="/v1/counters",
-        summary="Get GPU time and waiting times since the start of the pool",
-        reply=PoolCounters,
-        note="for users who may see the whole pool, because it covers all tenants",
-    ),
+SHOW_COUNTERS = Route(
+    endpoint=endpoints.SHOW_COUNTERS,
+    summary="Get GPU time and waiting times since the start of the pool",
+    reply=PoolCounters,
+    note="for users who may see the whole pool, because it covers all tenants",
 )
+
+COUNTERS: tuple[Route[Any], ...] = (SHOW_COUNTERS,)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from calabash.api import endpoints
 from calabash.api.replies import Reply
 from calabash.api.route import Route
 from calabash.model.fabric import FabricPlane, FabricState
@@ -84,28 +85,29 @@ class FabricList(Reply, kw_only=True, frozen=True):
     told_at: float
 
 
-FABRIC = (
-    Route(
-        method="GET",
-        path=PATH,
-        summary="List devices on RDMA fabrics and their partitions",
-        reply=FabricList,
-        administrators=True,
-    ),
-    Route(
-        method="GET",
-        path=f"{PATH}/uses",
-        summary="List the tenants that use each device, for the fabric controller",
-        reply=FabricUses,
-        administrators=True,
-    ),
-    Route(
-        method="PUT",
-        path=f"{PATH}/status",
-        summary="Report the observed state of the fabrics",
-        reply=FabricList,
-        body=FabricReport,
-        administrators=True,
-        note="409 if the report is for another pool process",
-    ),
+SHOW_FABRIC = Route(
+    endpoint=endpoints.SHOW_FABRIC,
+    summary="List devices on RDMA fabrics and their partitions",
+    reply=FabricList,
+    administrators=True,
+)
+LIST_FABRIC_USES = Route(
+    endpoint=endpoints.LIST_FABRIC_USES,
+    summary="List the tenants that use each device, for the fabric controller",
+    reply=FabricUses,
+    administrators=True,
+)
+REPORT_FABRIC_STATUS = Route(
+    endpoint=endpoints.REPORT_FABRIC_STATUS,
+    summary="Report the observed state of the fabrics",
+    reply=FabricList,
+    body=FabricReport,
+    administrators=True,
+    note="409 if the report is for another pool process",
+)
+
+FABRIC: tuple[Route[Any], ...] = (
+    SHOW_FABRIC,
+    LIST_FABRIC_USES,
+    REPORT_FABRIC_STATUS,
 )

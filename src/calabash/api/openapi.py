@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from calabash.api import replies
+from calabash.api import endpoints, replies
 from calabash.api.route import Route
 from calabash.api.routes import ROUTES
 
@@ -64,7 +64,7 @@ def openapi() -> dict[str, Any]:
     return plain
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route[Any]) -> dict[str, Any]:
     words = [route.method.lower(), *(w.strip("{}") for w in route.path.split("/")[2:])]
     operation: dict[str, Any] = {
         "operationId": "_".join(words),
@@ -93,7 +93,7 @@ def _operation(route: Route) -> dict[str, Any]:
         ),
         **{status: {"description": text, "content": _content(replies.Failure)} for status, text in _FAILURES.items()},
     }
-    if route.name == "POST /v1/sessions":
+    if route.endpoint is endpoints.CREATE_SESSION:
         operation["security"] = [{}, {"token": []}]
     return operation
 

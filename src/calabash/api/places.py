@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from calabash.api.networks import PATH as NETWORKS
+from calabash.api import endpoints
 from calabash.api.networks import Path
 from calabash.api.replies import Named, Reply
 from calabash.api.route import Route
 from calabash.model.request import KEEP_S_MAX
 
-PATH = f"{NETWORKS}/places"
 _LOCAL = "only for processes of the pool's machine"
 
 
@@ -49,30 +48,31 @@ class PlaceList(Reply, kw_only=True, frozen=True):
     items: list[PlaceView]
 
 
-PLACES = (
-    Route(
-        method="GET",
-        path=PATH,
-        summary="List ports at which servers of this machine listen",
-        reply=PlaceList,
-        administrators=True,
-    ),
-    Route(
-        method="POST",
-        path=PATH,
-        summary="Hold a port for a server, and create its network namespace",
-        reply=PlaceView,
-        body=PlaceOrder,
-        administrators=True,
-        note=f"{_LOCAL}; 409 while another holder has the port",
-    ),
-    Route(
-        method="DELETE",
-        path=PATH,
-        summary="Give back a port of a server",
-        reply=Named,
-        query=PlaceName,
-        administrators=True,
-        note=f"{_LOCAL}; its connections are closed",
-    ),
+LIST_SERVER_PORTS = Route(
+    endpoint=endpoints.LIST_SERVER_PORTS,
+    summary="List ports at which servers of this machine listen",
+    reply=PlaceList,
+    administrators=True,
+)
+HOLD_SERVER_PORT = Route(
+    endpoint=endpoints.HOLD_SERVER_PORT,
+    summary="Hold a port for a server, and create its network namespace",
+    reply=PlaceView,
+    body=PlaceOrder,
+    administrators=True,
+    note=f"{_LOCAL}; 409 while another holder has the port",
+)
+RELEASE_SERVER_PORT = Route(
+    endpoint=endpoints.RELEASE_SERVER_PORT,
+    summary="Give back a port of a server",
+    reply=Named,
+    query=PlaceName,
+    administrators=True,
+    note=f"{_LOCAL}; its connections are closed",
+)
+
+PLACES: tuple[Route[Any], ...] = (
+    LIST_SERVER_PORTS,
+    HOLD_SERVER_PORT,
+    RELEASE_SERVER_PORT,
 )

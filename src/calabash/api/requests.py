@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from calabash.api import endpoints
 from calabash.api.compute import Cores, Policy
 from calabash.model.compute import with_compute
 from calabash.model.device import DeviceUuid
@@ -17,7 +18,7 @@ from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, GpuRequest, Isolat
 
 BODY_BYTES_MAX = 64 * 1024
 LARGE_BODY_BYTES_MAX = 1 << 20  # for requests about many objects
-_LARGE = frozenset({"/v1/networks/apply", "/v1/networks/status"})
+_LARGE = frozenset({endpoints.APPLY_NETWORKS.path, endpoints.REPORT_NETWORK_STATUS.path})
 WAIT_S_MAX = 7 * 86_400.0
 RUN_TIME_S_MAX = 366 * 86_400.0
 PAGE_MAX = 1000

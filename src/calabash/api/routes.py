@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from calabash.api.audit_routes import AUDIT
 from calabash.api.billing_routes import BILLING
 from calabash.api.changes import CHANGES
@@ -17,7 +19,7 @@ from calabash.api.route import Route
 from calabash.api.simulator_routes import SIMULATOR
 from calabash.api.tenancy_routes import TENANCY
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[Route[Any], ...] = (
     *POOL,
     *COUNTERS,
     *AUDIT,

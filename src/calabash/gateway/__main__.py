@@ -16,6 +16,7 @@ import msgspec
 import uvicorn
 
 from calabash.adapters.pool.streams import PoolStreams
+from calabash.api import endpoints
 from calabash.api.gateway import GatewayOrder
 from calabash.gateway.application import gateway_application
 from calabash.gateway.serving.privileges import drop_privileges
@@ -26,7 +27,7 @@ from calabash.gateway.settings import Gateway
 from calabash.platform.home.logs import configure
 
 ORDER_BYTES_MAX = 1 << 20
-WARM_UP_PATHS = ("/login", "/nowhere", "/", "/v1/status", "/v1/nowhere")
+WARM_UP_PATHS = ("/login", "/nowhere", "/", endpoints.SHOW_STATUS.path, f"{endpoints.ROOT}/nowhere")
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calabash.api import endpoints
 from calabash.gateway.api.forwarding import Forwarder
 from calabash.gateway.serving.request_guard import Application, Receive, RequestGuard, Send
 from calabash.gateway.serving.static import FOREVER, PREFIX
@@ -11,7 +12,7 @@ from calabash.gateway.sessions.gate import SessionGate
 from calabash.gateway.settings import Gateway
 from calabash.gateway.site import Site
 
-API = "/v1"
+API = endpoints.ROOT
 
 
 class _Dispatcher:

@@ -19,6 +19,7 @@ from litestar import Litestar, Response, get, post
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
+from calabash.api import endpoints, tenancy_routes
 from calabash.api.gateway import SESSION_HEADER
 from calabash.api.tenancy import Me, SessionOrder
 from calabash.gateway.api.pool_api import PoolOfVisitor, SignedOutError
@@ -94,8 +95,8 @@ class Site:
         """End the session in the pool."""
         session = self._session(request)
         await self._gateway.pool.ask(
-            "DELETE",
-            "/v1/sessions/current",
+            endpoints.END_SESSION.method,
+            endpoints.END_SESSION.path,
             token=self._gateway.credential,
             headers={**forwarded_for(request.scope), SESSION_HEADER: session},
             holder=f"session {session}",
@@ -108,7 +109,7 @@ class Site:
                 return self._shell(request)
             session = self._session(request)
             visitor = self._visitor(request, session)
-            me = await visitor.get("/v1/me", Me)
+            me = await visitor.get(tenancy_routes.SHOW_ME)
             shown = dict(await page.read(self._visit(request, visitor, me)))
             if (file := page.files.get(request.query_params.get("format", ""))) is not None:
                 return await _download(file, shown, request.query_params["format"])
@@ -124,7 +125,7 @@ class Site:
         async def act(request: Seen) -> Response[str]:
             session, given = self._session(request), await _fields(request)
             visitor = self._visitor(request, session)
-            me = await visitor.get("/v1/me", Me)
+            me = await visitor.get(tenancy_routes.SHOW_ME)
             outcome = await action.act(self._visit(request, visitor, me), given)
             if outcome.said or outcome.secret:
                 self._flashes.put(session, Flash(said=outcome.said, secret=outcome.secret))

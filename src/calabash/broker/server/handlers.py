@@ -11,16 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from litestar import Litestar, Request, Response, delete, get, post
+from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+from litestar.params import FromPath
 
+from calabash.api import lease_endpoints
 from calabash.broker import messages as broker_messages
 from calabash.broker.server.authentication import TokenVerifier
 from calabash.broker.server.broker import Broker
 from calabash.broker.tokens import TokenClaims
 from calabash.model.errors import CalabashError, Reason
+from calabash.transport.web.routing import handles
 
 log = structlog.get_logger(__name__)
 
@@ -95,19 +98,19 @@ async def _body(request: Asked) -> bytes:
         ) from None
 
 
-@get("/v1/server")
+@handles(lease_endpoints.SHOW_SERVER)
 async def server(request: Asked) -> broker_messages.ServerView:
     """Return the state of the server."""
     return await _broker(request).view(_holder(request))
 
 
-@get("/v1/leases")
+@handles(lease_endpoints.LIST_LEASES)
 async def leases(request: Asked) -> broker_messages.LeaseViews:
     """Return the leases of the token's name, or all leases for the owner of the server."""
     return _broker(request).leases.views(_holder(request, ended_too=True))
 
 
-@post("/v1/leases", status_code=201)
+@handles(lease_endpoints.REQUEST_LEASE)
 async def lease(request: Asked) -> broker_messages.LeaseGrant:
     """Grant a lease. If the client disconnects, the request to the pool is withdrawn.
 
@@ -140,23 +143,23 @@ async def _hung_up(request: Asked) -> None:
         pass
 
 
-@post("/v1/leases/{lease_id:str}/renew", status_code=200)
-async def renew(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+@handles(lease_endpoints.RENEW_LEASE)
+async def renew(request: Asked, lease: FromPath[str]) -> broker_messages.LeaseEnd:
     """Renew a lease: move its deadline, and return the seconds until then."""
     broker = _broker(request)
     holder = _holder(request, ended_too=broker.settings.on_revoke == "finish")
-    return broker.leases.renew(broker.leases.require_lease(holder, lease_id))
+    return broker.leases.renew(broker.leases.require_lease(holder, lease))
 
 
-@delete("/v1/leases/{lease_id:str}", status_code=200)
-async def release(request: Asked, lease_id: str) -> broker_messages.LeaseEnd:
+@handles(lease_endpoints.END_LEASE)
+async def release(request: Asked, lease: FromPath[str]) -> broker_messages.LeaseEnd:
     """End a lease at the request of its holder."""
     broker = _broker(request)
-    held = broker.leases.require_lease(_holder(request, ended_too=True), lease_id)
+    held = broker.leases.require_lease(_holder(request, ended_too=True), lease)
     return await broker.leases.release(held, cut=broker.settings.on_revoke == "cut", peer=_peer(request))
 
 
-@post("/v1/drain", status_code=200)
+@handles(lease_endpoints.DRAIN_SERVER)
 async def drain(request: Asked) -> broker_messages.DrainServer:
     """Refuse or accept new leases; for the owner only."""
     _require_owner(request)
@@ -165,7 +168,7 @@ async def drain(request: Asked) -> broker_messages.DrainServer:
     return order
 
 
-@post("/v1/shutdown", status_code=200)
+@handles(lease_endpoints.SHUT_DOWN_SERVER)
 async def shutdown(state: State, request: Asked) -> broker_messages.StopServer:
     """Stop the server; for the owner only.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from calabash.api import endpoints
 from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
@@ -32,7 +33,10 @@ from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
 WAIT_S = 3700.0  # a request for a slice may wait for an hour
-_EXCHANGE = ("POST", "/v1/sessions")  # authenticated by a login code instead of a token
+_EXCHANGE = (
+    endpoints.CREATE_SESSION.method,
+    endpoints.CREATE_SESSION.path,
+)  # authenticated by a login code instead of a token
 _STATUS = {
     Reason.NOT_AUTHENTICATED: 401,
     Reason.NOT_PERMITTED: 403,
@@ -40,7 +44,7 @@ _STATUS = {
     Reason.BAD_REQUEST: 400,
     Reason.USER_LIMIT: 429,
 }
-DOCUMENT, WATCHED, CHANGED = "/v1/openapi.json", "/v1/watch", "/v1/changes"
+DOCUMENT, WATCHED, CHANGED = endpoints.DOCUMENT.path, endpoints.WATCH.path, endpoints.LIST_CHANGES.path
 CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
 _MORE = {401: [CHALLENGE], 429: [(b"retry-after", b"1")]}
 
@@ -124,7 +128,7 @@ def _require_code(body: bytes) -> None:
     try:
         order = msgspec.json.decode(body, type=SessionOrder)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise CalabashError(f"the request cannot be decoded: {error}", hint="see /v1/openapi.json") from None
+        raise CalabashError(f"the request cannot be decoded: {error}", hint=f"see {DOCUMENT}") from None
     if not order.code or order.subject or order.console:
         raise CalabashError(
             "a session without a token needs a login code", reason=Reason.NOT_PERMITTED, hint="calabash login-link"
@@ -136,5 +140,5 @@ async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...])
         error = CalabashError(f"{method} is not a method of {path}", hint=f"allowed: {', '.join(allowed)}")
         await refuse(send, 405, error, (b"allow", ", ".join(allowed).encode()))
         return
-    error = CalabashError(f"no route {path}", reason=Reason.NOT_FOUND, hint="see /v1/openapi.json")
+    error = CalabashError(f"no route {path}", reason=Reason.NOT_FOUND, hint=f"see {DOCUMENT}")
     await refuse(send, 404, error)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import msgspec
 
 from calabash.adapters.pool.streams import PoolAnswer, PoolStreams
 from calabash.adapters.pool.wire import broken, refusal
 from calabash.api.gateway import SESSION_HEADER
+from calabash.api.route import Route
 from calabash.model.errors import CalabashError, Reason
 
 PAGES_MAX = 50  # pages of a thousand items each; more than the console shows
 SIGNED_OUT = 401
 AT_ONCE = 8  # concurrent requests to the pool for one visitor
 
-Shape = TypeVar("Shape")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class PoolOfVisitor:
@@ -47,18 +48,22 @@ class PoolOfVisitor:
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._headers = {**(origin or {}), **({SESSION_HEADER: session} if session else {})}
 
-    async def get(self, path: str, shape: type[Shape]) -> Shape:
-        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason."""
-        return decoded(await self._ask("GET", path), shape)
+    async def get(self, route: Route[Shape], *values: str, query: Mapping[str, str] | None = None) -> Shape:
+        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason.
 
-    async def pages(self, path: str, shape: type[Any]) -> list[Any]:
-        """Return the items of a list, read in pages, at most PAGES_MAX pages."""
+        Args:
+            values: values of the variable segments of the route's path.
+            query: parameters of the query string.
+        """
+        path = route.endpoint.at(*values)
+        return decoded(await self._ask("GET", f"{path}?{urlencode(query)}" if query else path), route.reply)
+
+    async def pages(self, route: Route[Any], *values: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        """Return the items of a list, read in pages, at most PAGES_MAX pages; arguments as for ``get``."""
         found: list[Any] = []
         after = ""
         for _ in range(PAGES_MAX):
-            page = await self.get(
-                f"{path}{'&' if '?' in path else '?'}after={quote(after, safe='')}" if after else path, shape
-            )
+            page = await self.get(route, *values, query={**(query or {}), **({"after": after} if after else {})})
             found += page.items
             after = getattr(page, "next", "")
             if not after:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from calabash.adapters.pool.streams import PoolStreams
-from calabash.api.tenancy import Me
+from calabash.api import tenancy_routes
 from calabash.gateway.api.pool_api import PoolOfVisitor
 
 KEPT_MAX = 10_000
@@ -30,7 +30,7 @@ class Principals:
         user = self._known.get(digest)
         if user is None:
             visitor = PoolOfVisitor(self._pool, token, origin=origin, holder=f"token {digest}")
-            user = f"user {(await visitor.get('/v1/me', Me)).user}"
+            user = f"user {(await visitor.get(tenancy_routes.SHOW_ME)).user}"
             self._known[digest] = user
             if len(self._known) > KEPT_MAX:
                 self._known.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from calabash.api.route import Route
@@ -22,15 +23,15 @@ class RouteMatch:
         allowed: methods of the path if it is known but ``route`` is None; () otherwise.
     """
 
-    route: Route | None
+    route: Route[Any] | None
     allowed: tuple[str, ...] = ()
 
 
 class RouteTable:
     """Table of the routes that are forwarded."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
-        patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
+    def __init__(self, routes: Sequence[Route[Any]]) -> None:
+        patterns: dict[str, tuple[re.Pattern[str], dict[str, Route[Any]]]] = {}
         for route in routes:
             patterns.setdefault(route.path, (_pattern(route.path), {}))[1][route.method] = route
         plain = sorted(patterns, key=lambda path: ("{" in path, -len(path)))  # more specific paths first

@@ -17,13 +17,12 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from calabash.api.changes import ChangeList
+from calabash.api.changes import LIST_CHANGES, ChangeList
 from calabash.gateway.api.pool_api import PoolOfVisitor
 from calabash.gateway.serving.request_guard import Receive, Send, forwarded_for, while_connected
 from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
 
-PATH = "/v1/watch"
 WAIT_S = 15.0  # interval of keep-alive comments
 RETRY_MS = 2000
 _HEADERS = [
@@ -84,7 +83,7 @@ class Watchers:
         pool = PoolOfVisitor(self._gateway.pool, token, origin=forwarded_for(scope))
         said = headers.get("last-event-id", "")
         number = int(said) if said.isascii() and said.isdigit() and len(said) < 18 else -1
-        found = await pool.get(f"/v1/changes?after={number}", ChangeList)
+        found = await pool.get(LIST_CHANGES, query={"after": str(number)})
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         sending = asyncio.ensure_future(_send_changes(pool, send, _kinds(scope), found))
         ending = asyncio.ensure_future(end.wait())
@@ -104,7 +103,7 @@ async def _send_changes(pool: PoolOfVisitor, send: Send, kinds: set[str], found:
     while True:
         await send(_part(_events(found, kinds)))
         try:
-            found = await pool.get(f"/v1/changes?after={found.next}&wait_s={WAIT_S:g}", ChangeList)
+            found = await pool.get(LIST_CHANGES, query={"after": str(found.next), "wait_s": f"{WAIT_S:g}"})
         except CalabashError:
             return
 

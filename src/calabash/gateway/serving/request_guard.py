@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from calabash.api import replies, requests
+from calabash.api import endpoints, replies, requests
 from calabash.api.gateway import SESSION_HEADER
 from calabash.gateway.settings import Gateway
 from calabash.model.errors import CalabashError, Reason
@@ -260,7 +260,11 @@ def _prove(scope: Any, status: int) -> None:
         return
     if scope.get(SESSION_SCOPE) is not None:
         connection.prove(f"session {scope[SESSION_SCOPE].id}")
-    elif (shown := headers.get("authorization", "")) and 200 <= status < 400 and scope["path"].startswith("/v1/"):
+    elif (
+        (shown := headers.get("authorization", ""))
+        and 200 <= status < 400
+        and scope["path"].startswith(f"{endpoints.ROOT}/")
+    ):
         connection.prove("token " + hashlib.sha256(shown.encode()).hexdigest())
 
 

@@ -10,6 +10,7 @@ from litestar import Response
 from msgspec import Meta
 
 from calabash.adapters.pool.streams import PoolStreams
+from calabash.api.endpoints import CREATE_SESSION
 from calabash.api.tenancy import IssuedTokenReply, SessionOrder
 from calabash.gateway.api.pool_api import decoded
 from calabash.gateway.sessions.redirects import Seen
@@ -48,7 +49,7 @@ class Logins:
     async def begin(self, order: SessionOrder, *, origin: Mapping[str, str], to: str = "/") -> Response[bytes]:
         """Return the reply with the new session. Raises CalabashError with the pool's reason."""
         body = msgspec.json.encode(order)
-        asked = self._pool.ask("POST", "/v1/sessions", body, token=self._credential, headers=origin)
+        asked = self._pool.ask(CREATE_SESSION.method, CREATE_SESSION.path, body, token=self._credential, headers=origin)
         issued = decoded(await asked, IssuedTokenReply)
         return json_reply(SessionBegun(session=issued.id, key=self._sessions.key(issued.id), to=to))
 

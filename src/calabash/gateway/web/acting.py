@@ -46,7 +46,7 @@ def action_of(form: Form) -> PageAction:
 
     async def act(visit: Visit, given: Mapping[str, str]) -> Outcome:
         path, body = form.request(given)
-        reply = await visit.pool.send(form.method, path, body, AnyReply)
+        reply = await visit.pool.send(form.endpoint.method, path, body, AnyReply)
         known: dict[str, Any] = {n: v for n, v in msgspec.structs.asdict(reply).items() if v not in ("", None, [])}
         known |= {"id": reply.job.id} if reply.job else {}
         said = form.message(given, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from calabash.api import endpoints
 from calabash.gateway.web.forms import Form, decimal, text
 
 _MEASURES = ("guaranteed", "borrowed", "memory")
@@ -30,8 +31,7 @@ INVOICES = (
     Form(
         name="tariff",
         needs="manage-bills",
-        method="PUT",
-        path="/v1/tariffs",
+        endpoint=endpoints.PUT_TARIFF,
         fields={"name": text, "currency": text, "valid_from": text, **dict.fromkeys((*_MEASURES, "tax"), amount)},
         shaped=_tariff,
         back="/tariffs",
@@ -40,8 +40,7 @@ INVOICES = (
     Form(
         name="invoice-draft",
         needs="manage-bills",
-        method="POST",
-        path="/v1/invoices",
+        endpoint=endpoints.DRAFT_INVOICES,
         fields={"month": text, "tenant": text},
         back="/invoices",
         said="{month} is drafted.",
@@ -49,16 +48,14 @@ INVOICES = (
     Form(
         name="invoice-issue",
         needs="manage-bills",
-        method="POST",
-        path="/v1/invoices/{number}/issue",
+        endpoint=endpoints.ISSUE_INVOICE,
         back="/invoices/{number}",
         said="It is issued as {number}.",
     ),
     Form(
         name="invoice-credit",
         needs="manage-bills",
-        method="POST",
-        path="/v1/invoices/{number}/credit",
+        endpoint=endpoints.CREDIT_INVOICE,
         fields={"amount": amount, "reason": text},
         back="/invoices/{number}",
         said="Credit note {number} is issued.",
@@ -66,8 +63,7 @@ INVOICES = (
     Form(
         name="invoice-void",
         needs="manage-bills",
-        method="POST",
-        path="/v1/invoices/{number}/void",
+        endpoint=endpoints.VOID_INVOICE,
         back="/invoices",
         said="It is taken back.",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from calabash.api import endpoints
 from calabash.gateway.web.forms import DURATION, MEMORY, Form, text, whole
 from calabash.model.errors import CalabashError
 
@@ -34,8 +35,7 @@ JOBS = (
     Form(
         name="job",
         needs="run",
-        method="POST",
-        path="/v1/jobs",
+        endpoint=endpoints.CREATE_JOB,
         fields={
             "command": command_words,
             "directory": text,
@@ -50,16 +50,15 @@ JOBS = (
     Form(
         name="job-stop",
         needs="stop",
-        method="DELETE",
-        path="/v1/jobs/{id}",
+        endpoint=endpoints.STOP_JOB,
+        at=("id",),
         back="/jobs",
         said="Job {id}: {state}.",
     ),
     Form(
         name="reserve",
         needs="operate",
-        method="POST",
-        path="/v1/allocations",
+        endpoint=endpoints.ALLOCATE,
         fields={**_AMOUNTS, **_ACCOUNT, "keep_s": DURATION, "note": text},
         shaped=_reservation,
         back="/workloads/{id}",
@@ -68,8 +67,8 @@ JOBS = (
     Form(
         name="keep",
         needs="stop",
-        method="POST",
-        path="/v1/allocations/{id}/keep",
+        endpoint=endpoints.RENEW_ALLOCATION,
+        at=("id",),
         back="/workloads/{id}",
         said="{id} is kept for that long again.",
     ),

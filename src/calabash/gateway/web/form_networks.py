@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from calabash.api import endpoints
 from calabash.gateway.web.forms import Form, Reader, flag, text, whole, words
 from calabash.model.errors import CalabashError
 
-PATH = "/v1/networks/objects"
 Read = dict[str, Any]
 
 
@@ -51,8 +51,7 @@ def _form(kind: str, fields: Mapping[str, Reader], spec: Callable[[Read], Read],
     return Form(
         name=f"network-{kind}",
         needs="manage-networks",
-        method="PUT",
-        path=PATH,
+        endpoint=endpoints.PUT_NETWORK_OBJECT,
         fields={"vpc": text, "label": text, **fields},
         back="/networks/{vpc}",
         said=said,
@@ -64,8 +63,7 @@ NETWORKS = (
     Form(
         name="network-vpc",
         needs="manage-networks",
-        method="PUT",
-        path=PATH,
+        endpoint=endpoints.PUT_NETWORK_OBJECT,
         fields={"label": text, "cidrs": words, "tenant": text},
         back="/networks/{name}",
         said="Network {name} is there.",
@@ -86,8 +84,7 @@ NETWORKS = (
     Form(
         name="network-delete",
         needs="manage-networks",
-        method="DELETE",
-        path=PATH + "/{kind}",
+        endpoint=endpoints.DELETE_NETWORK_OBJECT,
         query={"name": text},
         back="/networks/{vpc}",
         said="{name} is gone.",
@@ -95,8 +92,7 @@ NETWORKS = (
     Form(
         name="network-vpc-delete",
         needs="manage-networks",
-        method="DELETE",
-        path=PATH + "/{kind}",
+        endpoint=endpoints.DELETE_NETWORK_OBJECT,
         query={"name": text, "cascade": flag},
         back="/networks",
         said="Network {name} is gone, with everything in it.",

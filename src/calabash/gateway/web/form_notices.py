@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.api import endpoints
 from calabash.gateway.web.forms import Form, flag, text, words
 
 _OF = {"tenant": text}
@@ -10,8 +11,7 @@ NOTICES = (
     Form(
         name="notification",
         needs="manage-notices",
-        method="PUT",
-        path="/v1/notifications/{name}",
+        endpoint=endpoints.PUT_NOTIFICATION,
         fields={"webhook": text, "email": text, "kinds": words, "new_secret": flag},
         blank={"kinds": []},
         query=_OF,
@@ -21,8 +21,7 @@ NOTICES = (
     Form(
         name="notification-test",
         needs="manage-notices",
-        method="POST",
-        path="/v1/notifications/{name}/test",
+        endpoint=endpoints.TEST_NOTIFICATION,
         query=_OF,
         back="/notifications",
         said="{name} has taken a test notice.",
@@ -30,8 +29,7 @@ NOTICES = (
     Form(
         name="notification-delete",
         needs="manage-notices",
-        method="DELETE",
-        path="/v1/notifications/{name}",
+        endpoint=endpoints.DELETE_NOTIFICATION,
         query=_OF,
         back="/notifications",
         said="Notification {name} is gone.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.api import endpoints
 from calabash.gateway.web.form_invoices import INVOICES
 from calabash.gateway.web.form_jobs import JOBS
 from calabash.gateway.web.form_networks import NETWORKS
@@ -13,8 +14,8 @@ DEVICES = (
     Form(
         name="drain",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/drain",
+        endpoint=endpoints.DRAIN_DEVICE,
+        at=("id",),
         fields={"reason": text, "evict": flag, "grace_s": DURATION},
         back="/devices/{id}",
         said="Device {id} takes nothing new.",
@@ -22,16 +23,16 @@ DEVICES = (
     Form(
         name="undrain",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/undrain",
+        endpoint=endpoints.UNDRAIN_DEVICE,
+        at=("id",),
         back="/devices/{id}",
         said="Device {id} goes back to work when it passes its test.",
     ),
     Form(
         name="mode",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/mode",
+        endpoint=endpoints.SET_DEVICE_MODE,
+        at=("id",),
         fields={"mode": text},
         back="/devices/{id}",
         said="Device {id} is kept in mode {mode}.",
@@ -39,8 +40,8 @@ DEVICES = (
     Form(
         name="settings",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/settings",
+        endpoint=endpoints.SET_DEVICE,
+        at=("id",),
         fields={"replicas": whole, "interval": text, "spill": text},
         back="/devices/{id}",
         said="Device {id} has its settings.",
@@ -48,16 +49,16 @@ DEVICES = (
     Form(
         name="test",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/test",
+        endpoint=endpoints.TEST_DEVICE,
+        at=("id",),
         back="/devices/{id}",
         said="Device {id} was tested.",
     ),
     Form(
         name="reset",
         needs="operate",
-        method="POST",
-        path="/v1/devices/{id}/reset",
+        endpoint=endpoints.RESET_DEVICE,
+        at=("id",),
         back="/devices/{id}",
         said="Device {id} was reset.",
     ),
@@ -66,8 +67,8 @@ WORKLOADS = (
     Form(
         name="stop",
         needs="stop",
-        method="DELETE",
-        path="/v1/allocations/{id}",
+        endpoint=endpoints.RELEASE,
+        at=("id",),
         query={"force": flag},
         back="/workloads",
         said="{id} was stopped.",
@@ -75,16 +76,16 @@ WORKLOADS = (
     Form(
         name="withdraw",
         needs="stop",
-        method="DELETE",
-        path="/v1/allocations/{id}",
+        endpoint=endpoints.RELEASE,
+        at=("id",),
         back="/waiting",
         said="{id} waits no more.",
     ),
     Form(
         name="move",
         needs="stop",
-        method="PUT",
-        path="/v1/allocations/{id}/queue/{queue}",
+        endpoint=endpoints.CHANGE_QUEUE,
+        at=("id", "queue"),
         back="/workloads/{id}",
         said="{id} waits in {queue} now.",
     ),
@@ -93,8 +94,7 @@ QUEUES = (
     Form(
         name="queue",
         needs="operate",
-        method="PUT",
-        path="/v1/queues/{name}",
+        endpoint=endpoints.PUT_QUEUE,
         fields={
             "parent": text,
             "deserved": decimal,
@@ -111,8 +111,7 @@ QUEUES = (
     Form(
         name="queue-delete",
         needs="operate",
-        method="DELETE",
-        path="/v1/queues/{name}",
+        endpoint=endpoints.DELETE_QUEUE,
         back="/queues",
         said="Queue {name} is gone.",
     ),
@@ -122,8 +121,7 @@ SIMULATOR = (
     Form(
         name="fault",
         needs="shut-down",
-        method="POST",
-        path="/v1/simulator/faults",
+        endpoint=endpoints.INJECT_FAULT,
         fields={"gpu": text, "fault": text, "value": text},
         back="/simulator",
         said="Card {gpu}: {fault} {value}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calabash.api import endpoints
 from calabash.gateway.web.forms import (
     DURATION,
     Form,
@@ -21,8 +22,8 @@ TEAMS = (
     Form(
         name="tenant",
         needs="manage-tenants",
-        method="PUT",
-        path="/v1/tenants/{name}",
+        endpoint=endpoints.PUT_TENANT,
+        at=("name",),
         fields={
             **_AMOUNTS,
             "budget": text_or_none,
@@ -39,16 +40,16 @@ TEAMS = (
     Form(
         name="tenant-delete",
         needs="manage-tenants",
-        method="DELETE",
-        path="/v1/tenants/{name}",
+        endpoint=endpoints.DELETE_TENANT,
+        at=("name",),
         back="/tenants",
         said="Tenant {name} is gone.",
     ),
     Form(
         name="project",
         needs="manage-projects",
-        method="PUT",
-        path="/v1/tenants/{tenant}/projects/{name}",
+        endpoint=endpoints.PUT_PROJECT,
+        at=("tenant", "name"),
         fields=_AMOUNTS,
         back="/tenants/{tenant}",
         said="Project {name} is set.",
@@ -56,16 +57,15 @@ TEAMS = (
     Form(
         name="project-delete",
         needs="manage-projects",
-        method="DELETE",
-        path="/v1/tenants/{tenant}/projects/{name}",
+        endpoint=endpoints.DELETE_PROJECT,
+        at=("tenant", "name"),
         back="/tenants/{tenant}",
         said="Project {name} is gone.",
     ),
     Form(
         name="member",
         needs="manage-members",
-        method="PUT",
-        path="/v1/members",
+        endpoint=endpoints.ADD_MEMBER,
         fields={"user": text, "role": text, "tenant": text, "project": text},
         back="/tenants/{place}",
         said="{user} is {role} now.",
@@ -73,8 +73,7 @@ TEAMS = (
     Form(
         name="member-remove",
         needs="manage-members",
-        method="DELETE",
-        path="/v1/members",
+        endpoint=endpoints.REMOVE_MEMBER,
         query={"user": text, "tenant": text, "project": text},
         back="/tenants/{place}",
         said="{user} is no member any more.",
@@ -82,8 +81,8 @@ TEAMS = (
     Form(
         name="user",
         needs="manage-users",
-        method="PUT",
-        path="/v1/users/{name}",
+        endpoint=endpoints.PUT_USER,
+        at=("name",),
         fields={"login": text, "email": text, "subject": text, "new": flag},
         back="/users",
         said="User {name} is set.",
@@ -91,16 +90,15 @@ TEAMS = (
     Form(
         name="user-delete",
         needs="manage-users",
-        method="DELETE",
-        path="/v1/users/{name}",
+        endpoint=endpoints.DELETE_USER,
+        at=("name",),
         back="/users",
         said="User {name} is gone.",
     ),
     Form(
         name="token",
         needs="",
-        method="POST",
-        path="/v1/tokens",
+        endpoint=endpoints.CREATE_TOKEN,
         fields={"note": text, "scopes": words, "life_s": DURATION, "user": text},
         back="/tokens",
         said="The token is made. Keep it where nobody else reads:",
@@ -108,8 +106,8 @@ TEAMS = (
     Form(
         name="token-revoke",
         needs="",
-        method="DELETE",
-        path="/v1/tokens/{id}",
+        endpoint=endpoints.DELETE_TOKEN,
+        at=("id",),
         back="/tokens",
         said="Token {id} is refused from now on.",
     ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from calabash.api.endpoints import Endpoint
 from calabash.model.errors import CalabashError
 from calabash.model.tenancy import parse_network_bounds
 from calabash.model.units import parse_duration_s, parse_memory_mib
@@ -74,8 +75,9 @@ class Form:
     Args:
         name: last part of the form's path, ``/do/NAME``.
         needs: permission that the visitor must have for the page to offer the form; "" offers it to all.
-        method: HTTP method of the pool's route.
-        path: pool's route; ``{NAME}`` is filled from a field, which is then not part of the body.
+        endpoint: endpoint of the pool that the form calls.
+        at: fields with the values of the variable segments of the endpoint's path, which are not part of the body;
+            None for fields with the names of the segments.
         back: page shown next; ``{NAME}`` is filled from the reply or a field.
         said: message on the next page, with the same placeholders.
         fields: parser of each field of the body; empty fields are left out.
@@ -86,10 +88,10 @@ class Form:
 
     name: str
     needs: str
-    method: str
-    path: str
+    endpoint: Endpoint
     back: str
     said: str
+    at: tuple[str, ...] | None = None
     fields: Mapping[str, Reader] = field(default_factory=dict)
     blank: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, Reader] = field(default_factory=dict)
@@ -97,11 +99,12 @@ class Form:
 
     def request(self, form: Given) -> tuple[str, dict[str, Any] | None]:
         """Return the path and body of the request to the pool. Raises CalabashError that names the invalid field."""
-        path = self.path.format_map({name: quote(form.get(name, ""), safe="") for name in _names(self.path)})
-        if "//" in path or path.endswith("/"):
+        values = [form.get(name, "") for name in (self.endpoint.variables if self.at is None else self.at)]
+        if not all(values):
             raise CalabashError("the form names no object", hint="fill in the name")
+        path = self.endpoint.at(*values)
         asked = {name: str(value) for name, value in _read(self.query, form).items()}
-        body = None if self.method == "DELETE" else self.shaped(self._cleared(form) | _read(self.fields, form))
+        body = None if self.endpoint.method == "DELETE" else self.shaped(self._cleared(form) | _read(self.fields, form))
         return path + (f"?{urlencode(asked)}" if asked else ""), body
 
     def _cleared(self, form: Given) -> dict[str, Any]:

@@ -6,15 +6,16 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
-from litestar import HttpMethod, delete, get, post, put, route
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 import calabash
 from calabash.adapters.store import public_url
 from calabash.api import devices as device_requests
-from calabash.api import replies, requests
+from calabash.api import endpoints, replies, requests
 from calabash.api.overview import OverviewReply
 from calabash.api.route import Route
 from calabash.api.routes import ROUTES
@@ -34,6 +35,7 @@ from calabash.platform.handlers.request import (
     visibility_of,
     work,
 )
+from calabash.transport.web.routing import handles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ def cluster_of(request: Asked) -> ClusterFace:
     return cluster
 
 
-@get("/v1/status")
+@handles(endpoints.SHOW_STATUS)
 async def status(state: State, request: Asked) -> replies.Status:
     context: ClusterContext = state.context
     operations = operations_of(request)
@@ -80,35 +82,35 @@ async def status(state: State, request: Asked) -> replies.Status:
     )
 
 
-@get("/v1/devices")
+@handles(endpoints.LIST_DEVICES)
 async def list_devices(request: Asked) -> replies.DeviceList:
     return await work(request, cluster_of(request).devices, visibility_of(request))
 
 
-@get("/v1/devices/{id:str}")
-async def show_device(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002 - as the routes call it
-    return await work(request, cluster_of(request).device, id, visibility_of(request))
+@handles(endpoints.SHOW_DEVICE)
+async def show_device(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
+    return await work(request, cluster_of(request).device, device, visibility_of(request))
 
 
-@get("/v1/allocations")
+@handles(endpoints.LIST_ALLOCATIONS)
 async def list_allocations(request: Asked) -> replies.AllocationList:
     visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
     return await work(request, cluster_of(request).allocations, page, visibility)
 
 
-@get("/v1/allocations/{id:str}/why")
-async def explain_allocation(request: Asked, id: str) -> replies.WhyReply:  # noqa: A002
-    visibility, name = visibility_of(request), requests.checked_id(id)
+@handles(endpoints.EXPLAIN)
+async def explain_allocation(request: Asked, allocation: FromPath[str]) -> replies.WhyReply:
+    visibility, name = visibility_of(request), requests.checked_id(allocation)
     return await work(request, lambda: visibility.shown_why(cluster_of(request).explain(name, visibility)))
 
 
-@get("/v1/overview")
+@handles(endpoints.SHOW_OVERVIEW)
 async def show_overview(request: Asked) -> OverviewReply:
     return await work(request, cluster_of(request).overview, visibility_of(request))
 
 
-@get("/v1/events")
+@handles(endpoints.LIST_EVENTS)
 async def list_events(request: Asked) -> replies.EventList:
     visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
@@ -124,36 +126,36 @@ async def list_events(request: Asked) -> replies.EventList:
     return replies.EventList(items=[visibility.shown_event(event) for event in items])
 
 
-@post("/v1/devices/{id:str}/drain", status_code=200)
-async def drain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
+@handles(endpoints.DRAIN_DEVICE)
+async def drain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "drain devices")
     body = requests.decode(await body_of(request), device_requests.DrainOrder)
     orders: DeviceOrders = request.app.state.orders
-    await work(request, orders.drain, id, reason=body.reason, evict=body.evict)
-    return await work(request, cluster_of(request).device, id, visibility_of(request))
+    await work(request, orders.drain, device, reason=body.reason, evict=body.evict)
+    return await work(request, cluster_of(request).device, device, visibility_of(request))
 
 
-@post("/v1/devices/{id:str}/undrain", status_code=200)
-async def undrain(request: Asked, id: str) -> replies.DeviceDetail:  # noqa: A002
+@handles(endpoints.UNDRAIN_DEVICE)
+async def undrain(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "put devices back")
     requests.decode(await body_of(request), requests.Nothing)
     orders: DeviceOrders = request.app.state.orders
-    await work(request, orders.undrain, id)
-    return await work(request, cluster_of(request).device, id, visibility_of(request))
+    await work(request, orders.undrain, device)
+    return await work(request, cluster_of(request).device, device, visibility_of(request))
 
 
 # -- queues ----------------------------------------------------------------------------------------------------
 
 
-@get("/v1/queues")
+@handles(endpoints.LIST_QUEUES)
 async def list_queues(request: Asked) -> replies.QueueList:
     visibility = visibility_of(request)
     found = await work(request, operations_of(request).queues, visibility)
     return replies.QueueList(items=[visibility.shown_queue(queue) for queue in found])
 
 
-@put("/v1/queues/{name:path}")
-async def put_queue(request: Asked, name: str) -> replies.Named:
+@handles(endpoints.PUT_QUEUE)
+async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "change queues")
     name = name.removeprefix("/")
     body = requests.decode(await body_of(request), requests.QueueSettings)
@@ -162,8 +164,8 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
 
 
-@delete("/v1/queues/{name:path}", status_code=200)
-async def delete_queue(request: Asked, name: str) -> replies.Named:
+@handles(endpoints.DELETE_QUEUE)
+async def delete_queue(request: Asked, name: FromPath[str]) -> replies.Named:
     operations_of(request).permission.require(caller_of(request).principal, Action.OPERATE, "change queues")
     name = name.removeprefix("/")
     writer: QueueWriter = request.app.state.queues
@@ -174,17 +176,20 @@ async def delete_queue(request: Asked, name: str) -> replies.Named:
 # -- what means nothing here -------------------------------------------------------------------------------------
 
 _INSTEAD = (
-    ("/v1/allocations", "slices of a cluster are asked for by pods, with `calabash.dev/gpus` in their limits"),
-    ("/v1/devices", "`kubectl calabash device` does it on Kubernetes"),
-    ("/v1/jobs", "a Job of Kubernetes runs a command, with `calabash.dev/gpus` in the limits of its pod"),
-    ("/v1/mig", "the planner cuts cards as pods ask for it; `kubectl get gpunodes -o yaml` shows how they are cut"),
-    ("/v1/simulator", "simulated cards of a cluster are set by the chart's agent.simulated"),
-    ("/v1/scenario", "`kubectl calabash why` says what the planner knows of a pod"),
-    ("/v1/shutdown", "`kubectl scale deployment calabash-server --replicas=0` ends the server"),
+    (endpoints.ALLOCATE.path, "slices of a cluster are asked for by pods, with `calabash.dev/gpus` in their limits"),
+    (endpoints.LIST_DEVICES.path, "`kubectl calabash device` does it on Kubernetes"),
+    (endpoints.LIST_JOBS.path, "a Job of Kubernetes runs a command, with `calabash.dev/gpus` in the limits of its pod"),
+    (
+        endpoints.LIST_MIG.path,
+        "the planner cuts cards as pods ask for it; `kubectl get gpunodes -o yaml` shows how they are cut",
+    ),
+    (endpoints.SHOW_SIMULATOR.path, "simulated cards of a cluster are set by the chart's agent.simulated"),
+    (endpoints.EXPORT_SCENARIO.path, "`kubectl calabash why` says what the planner knows of a pod"),
+    (endpoints.SHUT_DOWN.path, "`kubectl scale deployment calabash-server --replicas=0` ends the server"),
 )
 
 
-def _refusal(known: Route) -> HTTPRouteHandler:
+def _refusal(known: Route[Any]) -> HTTPRouteHandler:
     hint = next((hint for begin, hint in _INSTEAD if known.path.startswith(begin)), "see the API reference")
 
     async def refuse(request: Asked) -> None:
@@ -193,8 +198,7 @@ def _refusal(known: Route) -> HTTPRouteHandler:
             f"{known.method} {known.path} is not served by a cluster", reason=Reason.UNSUPPORTED, hint=hint
         )
 
-    path = re.sub(r"\{(\w+)\}", r"{\1:str}", known.path)
-    return route(path, http_method=[HttpMethod(known.method)], status_code=known.status)(refuse)
+    return handles(known.endpoint)(refuse)
 
 
 SERVED: tuple[HTTPRouteHandler, ...] = (

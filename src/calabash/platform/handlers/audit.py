@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from litestar import get
-
 from calabash.api import audit as shapes
-from calabash.api import requests
+from calabash.api import endpoints, requests
 from calabash.model.access import Action, is_allowed
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, caller_of, operations_of, work
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/audit")
+@handles(endpoints.LIST_AUDIT)
 async def list_audit(request: Asked) -> shapes.AuditList:
     """Return a page of audit lines. Raises NOT_PERMITTED if the principal may not read those of the pool or any tenant."""
     who = caller_of(request).principal
@@ -39,7 +38,7 @@ async def list_audit(request: Asked) -> shapes.AuditList:
     return shapes.AuditList(items=[_shown(line) for line in lines])
 
 
-@get("/v1/audit/verify")
+@handles(endpoints.VERIFY_AUDIT)
 async def verify_audit(request: Asked) -> shapes.AuditVerdict:
     who, operations = caller_of(request).principal, operations_of(request)
     operations.permission.require(who, Action.SEE_AUDIT, "verify the audit log")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from calabash.api import endpoints
 from calabash.model.access import requestable_tenants
 from calabash.model.audit import AuditLine
 from calabash.model.errors import CalabashError
@@ -20,8 +21,8 @@ from calabash.platform.http.server import Application, Message, Receive, Send, c
 WORDS_MAX = 200
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSED = frozenset({401, 403})
-_RUNS = "/v1/allocations"
-_TENANTS = "/v1/tenants/"
+_RUNS = endpoints.ALLOCATE.path
+_TENANTS = f"{endpoints.LIST_TENANTS.path}/"
 _CONCERNED = "calabash concerned"
 
 

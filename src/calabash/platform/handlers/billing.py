@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from litestar import get, post, put
+from litestar.params import FromPath
 
-from calabash.api import billing, requests
+from calabash.api import billing, endpoints, requests
 from calabash.model import access
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
+from calabash.transport.web.routing import handles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +60,21 @@ def _manager(request: Asked, what: str) -> str:
     return who.user
 
 
-@get("/v1/usage")
+@handles(endpoints.SHOW_USAGE)
 async def usage(request: Asked) -> billing.UsageSums:
     visible = _visibility_of(request)
     asked = requests.decode_query(dict(request.query_params), billing.UsageQuestion)
     return await work(request, operations_of(request).billing.usage, asked, tenants=visible.tenants, user=visible.user)
 
 
-@get("/v1/tariffs")
+@handles(endpoints.LIST_TARIFFS)
 async def list_tariffs(request: Asked) -> billing.TariffList:
     who, visible = caller_of(request).principal, _visibility_of(request)
     mine = visible.tenants if visible.tenants is None else visible.tenants | set(access.requestable_tenants(who))
     return billing.TariffList(items=await work(request, operations_of(request).billing.tariffs, tenants=mine))
 
 
-@put("/v1/tariffs")
+@handles(endpoints.PUT_TARIFF)
 async def put_tariff(request: Asked) -> billing.TariffSettings:
     _manager(request, "change tariffs")
     settings = requests.decode(await body_of(request), billing.TariffSettings)
@@ -81,7 +82,7 @@ async def put_tariff(request: Asked) -> billing.TariffSettings:
     return settings
 
 
-@get("/v1/invoices")
+@handles(endpoints.LIST_INVOICES)
 async def list_invoices(request: Asked) -> billing.InvoiceList:
     visible = _visibility_of(request)
     page = requests.decode_query(dict(request.query_params), billing.InvoicePage)
@@ -89,7 +90,7 @@ async def list_invoices(request: Asked) -> billing.InvoiceList:
     return await work(request, service.invoices, page, tenants=visible.tenants, drafts=visible.drafts)
 
 
-@post("/v1/invoices", status_code=201)
+@handles(endpoints.DRAFT_INVOICES)
 async def draft_invoices(request: Asked) -> billing.InvoiceList:
     _manager(request, "draft invoices")
     order = requests.decode(await body_of(request), billing.InvoiceOrder)
@@ -97,16 +98,16 @@ async def draft_invoices(request: Asked) -> billing.InvoiceList:
     return await asyncio.wrap_future(operations_of(request).billing.draft(order))
 
 
-@get("/v1/invoices/{number:str}")
-async def show_invoice(request: Asked, number: str) -> billing.InvoiceView:
+@handles(endpoints.SHOW_INVOICE)
+async def show_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
     visible = _visibility_of(request)
     found = await work(request, operations_of(request).billing.invoice, number)
     visible.require(found.tenant, number, draft=not found.number)
     return await work(request, operations_of(request).billing.view, found)
 
 
-@get("/v1/invoices/{number:str}/items")
-async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
+@handles(endpoints.LIST_INVOICE_ITEMS)
+async def invoice_items(request: Asked, number: FromPath[str]) -> billing.InvoiceItems:
     visible, service = _visibility_of(request), operations_of(request).billing
     page = requests.decode_query(dict(request.query_params), billing.ItemPage)
     found = await work(request, service.invoice, number)
@@ -114,8 +115,8 @@ async def invoice_items(request: Asked, number: str) -> billing.InvoiceItems:
     return await work(request, service.items, found, page)
 
 
-@get("/v1/invoices/{number:str}/verify")
-async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
+@handles(endpoints.VERIFY_INVOICE)
+async def verify_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceVerdict:
     visible, service = _visibility_of(request), operations_of(request).billing
     if not visible.drafts:
         _manager(request, "verify invoices")
@@ -124,15 +125,15 @@ async def verify_invoice(request: Asked, number: str) -> billing.InvoiceVerdict:
     return await asyncio.wrap_future(service.verify(found.number or number))
 
 
-@post("/v1/invoices/{number:str}/issue", status_code=200)
-async def issue_invoice(request: Asked, number: str) -> billing.InvoiceView:
+@handles(endpoints.ISSUE_INVOICE)
+async def issue_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
     by = _manager(request, "issue invoices")
     requests.decode(await body_of(request), requests.Nothing)
     return await work(request, operations_of(request).billing.issue, number, by=by)
 
 
-@post("/v1/invoices/{number:str}/credit", status_code=201)
-async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
+@handles(endpoints.CREDIT_INVOICE)
+async def credit_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
     by = _manager(request, "credit invoices")
     order, service = requests.decode(await body_of(request), billing.CreditOrder), operations_of(request).billing
     concerns(request, f"{order.amount}: {order.reason}")
@@ -141,8 +142,8 @@ async def credit_invoice(request: Asked, number: str) -> billing.InvoiceView:
     return note
 
 
-@post("/v1/invoices/{number:str}/void", status_code=200)
-async def void_invoice(request: Asked, number: str) -> billing.InvoiceView:
+@handles(endpoints.VOID_INVOICE)
+async def void_invoice(request: Asked, number: FromPath[str]) -> billing.InvoiceView:
     by = _manager(request, "take invoices back")
     requests.decode(await body_of(request), requests.Nothing)
     return await work(request, operations_of(request).billing.void, number, by=by)

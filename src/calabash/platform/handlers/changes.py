@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from litestar import get
-
-from calabash.api import requests
+from calabash.api import endpoints, requests
 from calabash.api.changes import ChangeList, ChangePage
 from calabash.model.access import visible_tenants
 from calabash.platform.handlers.request import Asked, caller_of, operations_of
 from calabash.platform.http.change_feed import ChangeFeed, Trace
+from calabash.transport.web.routing import handles
 
 _KEPT = "calabash_changes"
 
 
-@get("/v1/changes")
+@handles(endpoints.LIST_CHANGES)
 async def list_changes(request: Asked) -> ChangeList:
     who, operations = caller_of(request).principal, operations_of(request)
     page = requests.decode_query(dict(request.query_params), ChangePage)

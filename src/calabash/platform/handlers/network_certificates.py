@@ -5,23 +5,22 @@ A private key is accepted in a request body, and is returned only to a process o
 
 from __future__ import annotations
 
-from litestar import delete, get, put
-
+from calabash.api import endpoints, requests
 from calabash.api import networks as shapes
-from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.platform.handlers.audit_middleware import concerns
 from calabash.platform.handlers.networks import certificates_of
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/networks/certificates")
+@handles(endpoints.LIST_CERTIFICATES)
 async def list_certificates(request: Asked) -> shapes.CertificateList:
     who = caller_of(request).principal
     return shapes.CertificateList(items=await work(request, certificates_of(request).visible_certificates, who))
 
 
-@put("/v1/networks/certificates")
+@handles(endpoints.PUT_CERTIFICATE)
 async def put_certificate(request: Asked) -> Named:
     who, name = caller_of(request).principal, _name(request)
     order = requests.decode(await body_of(request), shapes.CertificateOrder)
@@ -30,7 +29,7 @@ async def put_certificate(request: Asked) -> Named:
     return Named(name=name)
 
 
-@delete("/v1/networks/certificates", status_code=200)
+@handles(endpoints.DELETE_CERTIFICATE)
 async def delete_certificate(request: Asked) -> Named:
     who, name = caller_of(request).principal, _name(request)
     tenant = await work(request, certificates_of(request).delete, who, name)
@@ -38,7 +37,7 @@ async def delete_certificate(request: Asked) -> Named:
     return Named(name=name)
 
 
-@get("/v1/networks/certificates/key")
+@handles(endpoints.SHOW_CERTIFICATE_KEY)
 async def certificate_key(request: Asked) -> shapes.CertificateSecret:
     who = caller_of(request).principal
     return await work(request, certificates_of(request).secret, who, _name(request))

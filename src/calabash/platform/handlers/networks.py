@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from litestar import delete, get, post, put
+from litestar.params import FromPath
 
 from calabash.adapters.store.networks import StoredNetworkObject
+from calabash.api import endpoints, requests
 from calabash.api import networks as shapes
-from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.network_services import LoadBalancer
@@ -20,25 +20,26 @@ from calabash.platform.networks import views
 from calabash.platform.networks.certificates import CertificateStore
 from calabash.platform.networks.files import apply_file, shown_changes
 from calabash.platform.networks.store import NetworkStore
+from calabash.transport.web.routing import handles
 
 AUDITED_MAX = 5  # most objects of a file that an audit line names
 
 
-@get("/v1/networks/objects")
+@handles(endpoints.LIST_NETWORK_OBJECTS)
 async def list_objects(request: Asked) -> shapes.NetworkObjectList:
     who, network_store = caller_of(request).principal, network_store_of(request)
     page = requests.decode_query(dict(request.query_params), shapes.NetworkPage)
     return await work(request, views.page, network_store.state(), network_store.rights, who, page)
 
 
-@get("/v1/networks/objects/{kind:str}")
-async def show_object(request: Asked, kind: str) -> shapes.NetworkObjectView:
+@handles(endpoints.SHOW_NETWORK_OBJECT)
+async def show_object(request: Asked, kind: FromPath[str]) -> shapes.NetworkObjectView:
     who, network_store = caller_of(request).principal, network_store_of(request)
     name = requests.decode_query(dict(request.query_params), shapes.NetworkName).name
     return views.shown(network_store.rights.found(who, network_store.state().kept, parse_kind(kind), name))
 
 
-@put("/v1/networks/objects")
+@handles(endpoints.PUT_NETWORK_OBJECT)
 async def put_object(request: Asked) -> shapes.NetworkObjectView:
     who, network_store = caller_of(request).principal, network_store_of(request)
     order = requests.decode(await body_of(request), shapes.NetworkOrder)
@@ -50,8 +51,8 @@ async def put_object(request: Asked) -> shapes.NetworkObjectView:
     return views.shown(_noted(request, made))
 
 
-@delete("/v1/networks/objects/{kind:str}", status_code=200)
-async def remove_object(request: Asked, kind: str) -> Named:
+@handles(endpoints.DELETE_NETWORK_OBJECT)
+async def remove_object(request: Asked, kind: FromPath[str]) -> Named:
     who, network_store = caller_of(request).principal, network_store_of(request)
     order = requests.decode_query(dict(request.query_params), shapes.NetworkRemoval)
     found = parse_kind(kind)
@@ -60,7 +61,7 @@ async def remove_object(request: Asked, kind: str) -> Named:
     return Named(name=_noted(request, gone).name)
 
 
-@post("/v1/networks/apply", status_code=200)
+@handles(endpoints.APPLY_NETWORKS)
 async def apply_objects(request: Asked) -> shapes.NetworkChanges:
     who, network_store = caller_of(request).principal, network_store_of(request)
     file = requests.decode(await body_of(request), shapes.NetworkFile)
@@ -71,7 +72,7 @@ async def apply_objects(request: Asked) -> shapes.NetworkChanges:
     return await work(request, shown_changes, found, revision)
 
 
-@get("/v1/networks/snapshot")
+@handles(endpoints.SHOW_NETWORK_SNAPSHOT)
 async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
     who, network_store = caller_of(request).principal, network_store_of(request)
     network_store.rights.require_platform(who, "read the networks of all tenants")
@@ -80,7 +81,7 @@ async def snapshot(request: Asked) -> shapes.NetworkSnapshot:
     return await work(request, _snapshot, network_store, since)
 
 
-@put("/v1/networks/status")
+@handles(endpoints.REPORT_NETWORK_STATUS)
 async def report(request: Asked) -> shapes.NetworkReported:
     who, network_store = caller_of(request).principal, network_store_of(request)
     network_store.rights.require_platform(who, "report the status of networks")

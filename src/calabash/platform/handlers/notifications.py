@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from litestar import delete, get, post, put
+from litestar.params import FromPath
 
+from calabash.api import endpoints, requests
 from calabash.api import notifications as shapes
-from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, body_of, caller_of, operations_of, work
 from calabash.platform.notifications.rules import NotificationRules
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/notifications")
+@handles(endpoints.LIST_NOTIFICATIONS)
 async def list_notifications(request: Asked) -> shapes.NotificationList:
     who = caller_of(request).principal
     return shapes.NotificationList(items=await work(request, _rules(request).visible_rules, who))
 
 
-@get("/v1/notifications/{name:str}")
-async def show_notification(request: Asked, name: str) -> shapes.NotificationView:
+@handles(endpoints.SHOW_NOTIFICATION)
+async def show_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationView:
     who = caller_of(request).principal
     return await work(request, _rules(request).show, who, _named(name), _tenant(request))
 
 
-@put("/v1/notifications/{name:str}")
-async def put_notification(request: Asked, name: str) -> shapes.NotificationReply:
+@handles(endpoints.PUT_NOTIFICATION)
+async def put_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationReply:
     who = caller_of(request).principal
     order = requests.decode(await body_of(request), shapes.NotificationOrder)
     return await work(request, _rules(request).put, who, _named(name), _tenant(request), order)
 
 
-@delete("/v1/notifications/{name:str}", status_code=200)
-async def delete_notification(request: Asked, name: str) -> Named:
+@handles(endpoints.DELETE_NOTIFICATION)
+async def delete_notification(request: Asked, name: FromPath[str]) -> Named:
     who = caller_of(request).principal
     await work(request, _rules(request).delete, who, _named(name), _tenant(request))
     return Named(name=name)
 
 
-@post("/v1/notifications/{name:str}/test", status_code=200)
-async def test_notification(request: Asked, name: str) -> shapes.NotificationTested:
+@handles(endpoints.TEST_NOTIFICATION)
+async def test_notification(request: Asked, name: FromPath[str]) -> shapes.NotificationTested:
     who = caller_of(request).principal
     return await work(request, _rules(request).test, who, _named(name), _tenant(request))
 

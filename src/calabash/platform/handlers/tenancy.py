@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from litestar import delete, get, post, put
+from litestar.params import FromPath
 
-from calabash.api import requests
+from calabash.api import endpoints, requests
 from calabash.api import tenancy as shapes
 from calabash.api.replies import Named
 from calabash.model import access
@@ -22,45 +22,46 @@ from calabash.platform.handlers.request import (
 )
 from calabash.platform.tenancy import views
 from calabash.platform.tenancy.store import missing
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/tenants")
+@handles(endpoints.LIST_TENANTS)
 async def list_tenants(request: Asked) -> shapes.TenantList:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     return shapes.TenantList(items=[views.shown_tenant(people, t) for t in views.tenants(people, who)])
 
 
-@get("/v1/tenants/{tenant:str}")
-async def show_tenant(request: Asked, tenant: str) -> shapes.TenantView:
+@handles(endpoints.SHOW_TENANT)
+async def show_tenant(request: Asked, tenant: FromPath[str]) -> shapes.TenantView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     return views.shown_tenant(people, views.tenant(people, who, tenant))
 
 
-@put("/v1/tenants/{tenant:str}")
-async def put_tenant(request: Asked, tenant: str) -> Named:
+@handles(endpoints.PUT_TENANT)
+async def put_tenant(request: Asked, tenant: FromPath[str]) -> Named:
     who, tenant = caller_of(request).principal, requests.checked_name(tenant, what="tenant")
     body = requests.decode(await body_of(request), shapes.TenantSettings)
     await work(request, operations_of(request).changes.put_tenant, who, tenant, body)
     return Named(name=tenant, warnings=await guarantee_warnings_of(request, body.guarantee))
 
 
-@delete("/v1/tenants/{tenant:str}", status_code=200)
-async def delete_tenant(request: Asked, tenant: str) -> Named:
+@handles(endpoints.DELETE_TENANT)
+async def delete_tenant(request: Asked, tenant: FromPath[str]) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).settle)  # allocations that have ended must not block the deletion
     await work(request, operations_of(request).changes.delete_tenant, who, tenant)
     return Named(name=tenant)
 
 
-@get("/v1/tenants/{tenant:str}/projects")
-async def list_projects(request: Asked, tenant: str) -> shapes.ProjectList:
+@handles(endpoints.LIST_PROJECTS)
+async def list_projects(request: Asked, tenant: FromPath[str]) -> shapes.ProjectList:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = people.projects_of(views.tenant(people, who, tenant).name)
     return shapes.ProjectList(items=[views.shown_project(p) for p in sorted(found, key=lambda p: p.name)])
 
 
-@get("/v1/tenants/{tenant:str}/projects/{project:str}")
-async def show_project(request: Asked, tenant: str, project: str) -> shapes.ProjectView:
+@handles(endpoints.SHOW_PROJECT)
+async def show_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> shapes.ProjectView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = people.projects.get((views.tenant(people, who, tenant).name, project))
     if found is None:
@@ -68,30 +69,30 @@ async def show_project(request: Asked, tenant: str, project: str) -> shapes.Proj
     return views.shown_project(found)
 
 
-@put("/v1/tenants/{tenant:str}/projects/{project:str}")
-async def put_project(request: Asked, tenant: str, project: str) -> Named:
+@handles(endpoints.PUT_PROJECT)
+async def put_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> Named:
     who, project = caller_of(request).principal, requests.checked_part(project, what="project")
     body = requests.decode(await body_of(request), shapes.ProjectSettings)
     await work(request, operations_of(request).changes.put_project, who, tenant, project, body)
     return Named(name=f"{tenant}/{project}")
 
 
-@delete("/v1/tenants/{tenant:str}/projects/{project:str}", status_code=200)
-async def delete_project(request: Asked, tenant: str, project: str) -> Named:
+@handles(endpoints.DELETE_PROJECT)
+async def delete_project(request: Asked, tenant: FromPath[str], project: FromPath[str]) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).settle)
     await work(request, operations_of(request).changes.delete_project, who, tenant, project)
     return Named(name=f"{tenant}/{project}")
 
 
-@get("/v1/users")
+@handles(endpoints.LIST_USERS)
 async def list_users(request: Asked) -> shapes.UserList:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     return shapes.UserList(items=views.users(people, who))
 
 
-@get("/v1/users/{user:str}")
-async def show_user(request: Asked, user: str) -> shapes.UserView:
+@handles(endpoints.SHOW_USER)
+async def show_user(request: Asked, user: FromPath[str]) -> shapes.UserView:
     who, people = caller_of(request).principal, operations_of(request).tenancy.people()
     found = views.user(people, who, user)
     if found is None:
@@ -99,22 +100,22 @@ async def show_user(request: Asked, user: str) -> shapes.UserView:
     return found
 
 
-@put("/v1/users/{user:str}")
-async def put_user(request: Asked, user: str) -> Named:
+@handles(endpoints.PUT_USER)
+async def put_user(request: Asked, user: FromPath[str]) -> Named:
     who, user = caller_of(request).principal, requests.checked_login(user)
     body = requests.decode(await body_of(request), shapes.UserSettings)
     await work(request, operations_of(request).changes.put_user, who, user, body)
     return Named(name=user)
 
 
-@delete("/v1/users/{user:str}", status_code=200)
-async def delete_user(request: Asked, user: str) -> Named:
+@handles(endpoints.DELETE_USER)
+async def delete_user(request: Asked, user: FromPath[str]) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).changes.delete_user, who, user)
     return Named(name=user)
 
 
-@put("/v1/members")
+@handles(endpoints.ADD_MEMBER)
 async def put_member(request: Asked) -> Named:
     who = caller_of(request).principal
     body = requests.decode(await body_of(request), shapes.MemberOrder)
@@ -122,7 +123,7 @@ async def put_member(request: Asked) -> Named:
     return Named(name=body.user)
 
 
-@delete("/v1/members", status_code=200)
+@handles(endpoints.REMOVE_MEMBER)
 async def delete_member(request: Asked) -> Named:
     who = caller_of(request).principal
     where = requests.decode_query(dict(request.query_params), shapes.MemberPlace)
@@ -130,7 +131,7 @@ async def delete_member(request: Asked) -> Named:
     return Named(name=where.user)
 
 
-@get("/v1/tokens")
+@handles(endpoints.LIST_TOKENS)
 async def list_tokens(request: Asked) -> shapes.TokenList:
     who, operations = caller_of(request).principal, operations_of(request)
     everybody = access.is_allowed(who, Action.MANAGE_USERS)
@@ -138,35 +139,35 @@ async def list_tokens(request: Asked) -> shapes.TokenList:
     return shapes.TokenList(items=[views.shown_token(t, operations.tokens.now_s()) for t in found])
 
 
-@post("/v1/tokens", status_code=201)
+@handles(endpoints.CREATE_TOKEN)
 async def create_token(request: Asked) -> shapes.IssuedTokenReply:
     who = caller_of(request).principal
     body = requests.decode(await body_of(request), shapes.TokenOrder)
     return _issued(await work(request, operations_of(request).changes.issue, who, body))
 
 
-@delete("/v1/tokens/{name:str}", status_code=200)
-async def revoke_token(request: Asked, name: str) -> Named:
+@handles(endpoints.DELETE_TOKEN)
+async def revoke_token(request: Asked, token: FromPath[str]) -> Named:
     who = caller_of(request).principal
-    await work(request, operations_of(request).changes.revoke, who, name)
-    return Named(name=name)
+    await work(request, operations_of(request).changes.revoke, who, token)
+    return Named(name=token)
 
 
-@post("/v1/sessions", status_code=201)
+@handles(endpoints.CREATE_SESSION)
 async def begin_session(request: Asked) -> shapes.IssuedTokenReply:
     who = caller_of(request).principal
     body = requests.decode(await body_of(request), shapes.SessionOrder)
     return _issued(await work(request, operations_of(request).changes.session, who, body))
 
 
-@delete("/v1/sessions/current", status_code=200)
+@handles(endpoints.END_SESSION)
 async def end_session(request: Asked) -> Named:
     who = caller_of(request).principal
     await work(request, operations_of(request).changes.revoke, who, who.token)
     return Named(name=who.token)
 
 
-@get("/v1/quota")
+@handles(endpoints.LIST_QUOTA)
 async def list_quota(request: Asked) -> shapes.QuotaList:
     operations, visibility = operations_of(request), visibility_of(request)
     queues = await work(request, operations.queues, visibility)
@@ -178,7 +179,7 @@ async def list_quota(request: Asked) -> shapes.QuotaList:
     return shapes.QuotaList(items=views.quota(operations.tenancy.people(), visibility.who, queues, spent))
 
 
-@get("/v1/me")
+@handles(endpoints.SHOW_ME)
 async def me(request: Asked) -> shapes.Me:
     return views.me(caller_of(request).principal)
 

@@ -23,6 +23,7 @@ import uvicorn
 from calabash.adapters.host.failures import EXHAUSTED
 from calabash.adapters.host.processes import identify, peer_of
 from calabash.adapters.host.readable import readable
+from calabash.api import endpoints
 from calabash.api.gateway import SESSION_HEADER
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.access.caller import Caller
@@ -33,7 +34,7 @@ from calabash.transport.uvicorn_http11 import StrictProtocol
 HEADER_S = 10.0
 DATE_S = 1.0  # the resolution of the header Date
 ACCEPTED_AT_ONCE = 16
-WATCHED = "/v1/changes"  # the change feed: waits long, and its replies are small
+WATCHED = endpoints.LIST_CHANGES.path  # the change feed: waits long, and its replies are small
 DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from litestar import delete, get, put
+from litestar.params import FromPath
 
-from calabash.api import replies, requests
+from calabash.api import endpoints, replies, requests
 from calabash.model.access import Action
 from calabash.platform.handlers.request import (
     Asked,
@@ -15,17 +15,18 @@ from calabash.platform.handlers.request import (
     work,
 )
 from calabash.pool.handlers.context import pool_of
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/queues")
+@handles(endpoints.LIST_QUEUES)
 async def list_queues(request: Asked) -> replies.QueueList:
     pool, visibility = pool_of(request), visibility_of(request)
     found = await work(request, pool.queues.shown, pool.binder, visibility.queue)
     return replies.QueueList(items=[visibility.shown_queue(q) for q in found])
 
 
-@put("/v1/queues/{name:path}")
-async def put_queue(request: Asked, name: str) -> replies.Named:
+@handles(endpoints.PUT_QUEUE)
+async def put_queue(request: Asked, name: FromPath[str]) -> replies.Named:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
     name = requests.checked_name(name.removeprefix("/"), what="queue")
@@ -35,8 +36,8 @@ async def put_queue(request: Asked, name: str) -> replies.Named:
     return replies.Named(name=name, warnings=await guarantee_warnings_of(request, body.deserved))
 
 
-@delete("/v1/queues/{name:path}", status_code=200)
-async def delete_queue(request: Asked, name: str) -> replies.Named:
+@handles(endpoints.DELETE_QUEUE)
+async def delete_queue(request: Asked, name: FromPath[str]) -> replies.Named:
     pool, caller, name = pool_of(request), caller_of(request), name.removeprefix("/")
     pool.permission.require(caller.principal, Action.OPERATE, "change queues")
     await work(request, pool.queues.delete_queue, name, pool.binder)

@@ -7,10 +7,10 @@ import time
 from functools import partial
 from typing import Any
 
-from litestar import delete, get, post, put
 from litestar.datastructures import State
+from litestar.params import FromPath
 
-from calabash.api import replies, requests
+from calabash.api import endpoints, replies, requests
 from calabash.binder.local.requests import WaitingRequest
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
@@ -31,6 +31,7 @@ from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.pool import Pool
 from calabash.pool.queue_moves import move
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.routing import handles
 
 EVICTION_WAIT_S = 10.0
 LEAVING_WAIT_S = 1.0  # longest wait of a request without --wait while ended programs release their devices
@@ -38,7 +39,7 @@ RELEASE_S = 8.0  # SIGKILL comes after 5
 POLL_S = 0.02
 
 
-@get("/v1/allocations")
+@handles(endpoints.LIST_ALLOCATIONS)
 async def list_allocations(request: Asked) -> replies.AllocationList:
     visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.AllocationPage)
@@ -47,7 +48,7 @@ async def list_allocations(request: Asked) -> replies.AllocationList:
     return await work(request, views_resources.allocations, pool_of(request), page, visibility, pid)
 
 
-@post("/v1/allocations", status_code=201)
+@handles(endpoints.ALLOCATE)
 async def allocate(state: State, request: Asked) -> replies.GrantReply:
     pool, session = pool_of(request), session_of(request)
     caller = session.caller
@@ -141,30 +142,30 @@ async def _disconnected(request: Asked) -> None:
             return
 
 
-@post("/v1/allocations/{allocation:str}/started", status_code=200)
-async def started(request: Asked, allocation: str) -> replies.StateReply:
+@handles(endpoints.REPORT_START)
+async def started(request: Asked, allocation: FromPath[str]) -> replies.StateReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     body = requests.decode(await body_of(request), requests.StartedReport)
     record = await work(request, pool_of(request).started, name, pid=body.pid, caller=caller)
     return replies.StateReply(id=record.id, state=record.state)
 
 
-@post("/v1/allocations/{allocation:str}/keep", status_code=200)
-async def renew(request: Asked, allocation: str) -> replies.KeptReply:
+@handles(endpoints.RENEW_ALLOCATION)
+async def renew(request: Asked, allocation: FromPath[str]) -> replies.KeptReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     requests.decode(await body_of(request), requests.Nothing)
     return replies.KeptReply(id=name, keep_s=await work(request, pool_of(request).renew, name, caller=caller))
 
 
-@put("/v1/allocations/{allocation:str}/queue/{name:path}")
-async def change_queue(request: Asked, allocation: str, name: str) -> replies.MovedReply:
+@handles(endpoints.CHANGE_QUEUE)
+async def change_queue(request: Asked, allocation: FromPath[str], name: FromPath[str]) -> replies.MovedReply:
     pool, caller, moved = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
     wanted = requests.checked_name(name.removeprefix("/"), what="queue")
     return replies.MovedReply(id=moved, queue=await work(request, move, pool, moved, wanted, caller))
 
 
-@delete("/v1/allocations/{allocation:str}", status_code=200)
-async def release(request: Asked, allocation: str) -> replies.StateReply:
+@handles(endpoints.RELEASE)
+async def release(request: Asked, allocation: FromPath[str]) -> replies.StateReply:
     """Release an allocation; a forced release waits up to RELEASE_S seconds until its devices are free."""
     pool, caller, name = pool_of(request), caller_of(request), AllocationId(requests.checked_id(allocation))
     how = requests.decode_query(dict(request.query_params), requests.Release)
@@ -178,8 +179,8 @@ async def release(request: Asked, allocation: str) -> replies.StateReply:
     return replies.StateReply(id=name, state=shown)
 
 
-@get("/v1/allocations/{allocation:str}/environment")
-async def environment(state: State, request: Asked, allocation: str) -> replies.GrantReply:
+@handles(endpoints.SHOW_ENVIRONMENT)
+async def environment(state: State, request: Asked, allocation: FromPath[str]) -> replies.GrantReply:
     caller, name = caller_of(request), AllocationId(requests.checked_id(allocation))
     granted = await work(request, _granted_before, pool_of(request), name, caller)
     return views_resources.granted(
@@ -200,8 +201,8 @@ def _granted_before(pool: Pool, allocation: AllocationId, caller: Caller) -> Gra
     return pool.agent.grant(record)  # idempotent: returns the grant again
 
 
-@get("/v1/allocations/{allocation:str}/why")
-async def explain(request: Asked, allocation: str) -> replies.WhyReply:
+@handles(endpoints.EXPLAIN)
+async def explain(request: Asked, allocation: FromPath[str]) -> replies.WhyReply:
     visibility, name = visibility_of(request), AllocationId(requests.checked_id(allocation))
     if not await work(request, visibility.allocation, name):
         raise not_found(name)

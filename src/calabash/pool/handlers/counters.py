@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from litestar import get
-
+from calabash.api import endpoints
 from calabash.api.counters import GpuTimeView, PoolCounters, QueueWaitView
 from calabash.binder.local.wait_times import BOUNDS_S
 from calabash.model.access import Action
@@ -11,9 +10,10 @@ from calabash.node.metering.usage_totals import GpuTime, Key
 from calabash.platform.handlers.request import Asked, caller_of, work
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/counters")
+@handles(endpoints.SHOW_COUNTERS)
 async def show_counters(request: Asked) -> PoolCounters:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.SEE_PLATFORM, "see counters of all tenants")

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import time
 
-from litestar import get, put
-
+from calabash.api import endpoints, requests
 from calabash.api import fabric as shapes
-from calabash.api import requests
 from calabash.model.access import Action
 from calabash.model.device import DeviceUuid
 from calabash.model.fabric import FabricCondition
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.networks.fabric import FabricHolds
+from calabash.transport.web.routing import handles
 
 
-@get(shapes.PATH)
+@handles(endpoints.SHOW_FABRIC)
 async def list_cards(request: Asked) -> shapes.FabricList:
     return _shown(_holds(request, "see fabrics"))
 
 
-@get(f"{shapes.PATH}/uses")
+@handles(endpoints.LIST_FABRIC_USES)
 async def list_uses(request: Asked) -> shapes.FabricUses:
     moment = await work(request, _holds(request, "see who has which card").moment)
     uses = [shapes.FabricUseView(device=use.device, tenant=use.tenant) for use in moment.uses]
     return shapes.FabricUses(pool=moment.pool, number=moment.number, uses=uses)
 
 
-@put(f"{shapes.PATH}/status")
+@handles(endpoints.REPORT_FABRIC_STATUS)
 async def report(request: Asked) -> shapes.FabricList:
     holds = _holds(request, "report the state of fabrics")
     told = requests.decode(await body_of(request), shapes.FabricReport)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from litestar import delete, get, post
+from litestar.params import FromPath
 
+from calabash.api import endpoints, requests
 from calabash.api import jobs as shapes
-from calabash.api import requests
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
 from calabash.pool.jobs.service import Jobs
+from calabash.transport.web.routing import handles
 
 
 def _jobs(request: Asked) -> Jobs:
@@ -15,25 +16,25 @@ def _jobs(request: Asked) -> Jobs:
     return found
 
 
-@get("/v1/jobs")
+@handles(endpoints.LIST_JOBS)
 async def list_jobs(request: Asked) -> shapes.JobList:
     return shapes.JobList(items=await work(request, _jobs(request).listed, caller_of(request).principal))
 
 
-@post("/v1/jobs", status_code=201)
+@handles(endpoints.CREATE_JOB)
 async def start_job(request: Asked) -> shapes.JobDetail:
     caller = caller_of(request)
     order = requests.decode(await body_of(request), shapes.JobOrder)
     return await work(request, _jobs(request).start, order, caller)
 
 
-@get("/v1/jobs/{job:str}")
-async def show_job(request: Asked, job: str) -> shapes.JobDetail:
+@handles(endpoints.SHOW_JOB)
+async def show_job(request: Asked, job: FromPath[str]) -> shapes.JobDetail:
     return await work(request, _jobs(request).one, job, caller_of(request).principal)
 
 
-@delete("/v1/jobs/{job:str}", status_code=200)
-async def stop_job(request: Asked, job: str) -> shapes.JobStopped:
+@handles(endpoints.STOP_JOB)
+async def stop_job(request: Asked, job: FromPath[str]) -> shapes.JobStopped:
     return shapes.JobStopped(id=job, state=await work(request, _jobs(request).stop, job, caller_of(request)))
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from litestar import get, post
 from litestar.datastructures import State
 
 import calabash
 from calabash.adapters.store import public_url
-from calabash.api import replies, requests
+from calabash.api import endpoints, replies, requests
 from calabash.model.access import Action
 from calabash.model.allocation import AllocationState
 from calabash.platform.access.visibility import Visibility
@@ -19,11 +18,12 @@ from calabash.pool.handlers.allocations import POLL_S, RELEASE_S
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.routing import handles
 
 SETTLE_S = 2.0
 
 
-@get("/v1/status")
+@handles(endpoints.SHOW_STATUS)
 async def status(state: State, request: Asked) -> replies.Status:
     """Return the status of the pool, also to users of the machine whom the pool does not serve."""
     pool, context = state.pool, state.context
@@ -56,26 +56,26 @@ def _counts(pool: Pool, visibility: Visibility) -> tuple[int, int]:
     return held, sum(views_resources.is_visible(w, visibility) for w in pool.binder.waiting())
 
 
-@get("/v1/devices")
+@handles(endpoints.LIST_DEVICES)
 async def list_devices(request: Asked) -> replies.DeviceList:
     return await work(request, views_resources.devices, pool_of(request).agent, visibility_of(request))
 
 
-@get("/v1/scenario")
+@handles(endpoints.EXPORT_SCENARIO)
 async def scenario(request: Asked) -> replies.ScenarioText:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.SEE_PLATFORM, "read the scheduler's state of all tenants")
     return replies.ScenarioText(scenario=await work(request, pool.scenario))
 
 
-@get("/v1/events")
+@handles(endpoints.LIST_EVENTS)
 async def list_events(request: Asked) -> replies.EventList:
     visibility = visibility_of(request)
     page = requests.decode_query(dict(request.query_params), requests.EventPage)
     return await work(request, views_resources.events, pool_of(request).store, page, visibility)
 
 
-@post("/v1/shutdown", status_code=200)
+@handles(endpoints.SHUT_DOWN)
 async def shutdown(state: State, request: Asked) -> replies.Stopping:
     pool, caller = pool_of(request), caller_of(request)
     body = requests.decode(await body_of(request), requests.Shutdown)

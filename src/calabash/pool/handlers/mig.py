@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from litestar import get, post
+from litestar.params import FromPath
 
 from calabash.api import devices as device_requests
+from calabash.api import endpoints, replies, requests
 from calabash.api import mig as mig_messages
-from calabash.api import replies, requests
 from calabash.model.access import Action
 from calabash.platform.handlers.request import Asked, body_of, caller_of, visibility_of, work
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import mig as views_mig
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.routing import handles
 
 
-@get("/v1/mig")
+@handles(endpoints.LIST_MIG)
 async def list_cards(request: Asked) -> mig_messages.MigCards:
     visibility = visibility_of(request)
 
@@ -26,7 +27,7 @@ async def list_cards(request: Asked) -> mig_messages.MigCards:
     return await work(request, shown, pool_of(request))
 
 
-@post("/v1/mig/plan", status_code=200)
+@handles(endpoints.PLAN_MIG)
 async def plan(request: Asked) -> mig_messages.MigPlaces:
     caller_of(request)
     asked = requests.decode(await body_of(request), mig_messages.MigQuestion)
@@ -37,7 +38,7 @@ async def plan(request: Asked) -> mig_messages.MigPlaces:
     return await work(request, answer, pool_of(request))
 
 
-@post("/v1/mig/apply", status_code=200)
+@handles(endpoints.APPLY_MIG)
 async def apply(request: Asked) -> mig_messages.MigPlaces:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "cut devices")
@@ -56,15 +57,15 @@ async def apply(request: Asked) -> mig_messages.MigPlaces:
     return await work(request, change, pool)
 
 
-@post("/v1/devices/{name:str}/mode", status_code=200)
-async def keep_mode(request: Asked, name: str) -> replies.DeviceDetail:
+@handles(endpoints.SET_DEVICE_MODE)
+async def keep_mode(request: Asked, device: FromPath[str]) -> replies.DeviceDetail:
     pool, caller = pool_of(request), caller_of(request)
     pool.permission.require(caller.principal, Action.OPERATE, "set the mode of devices")
     asked = requests.decode(await body_of(request), device_requests.DeviceMode)
 
     def change(pool: Pool) -> replies.DeviceDetail:
-        pool.agent.mig_layouts.set_mode(pool.agent.administration.find(name), asked.mode)
-        return views_resources.device(pool.agent, name, visibility_of(request))
+        pool.agent.mig_layouts.set_mode(pool.agent.administration.find(device), asked.mode)
+        return views_resources.device(pool.agent, device, visibility_of(request))
 
     return await work(request, change, pool)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from litestar import get
-
-from calabash.api import replies
+from calabash.api import endpoints, replies
 from calabash.api.overview import OverviewReply
 from calabash.model.errors import CalabashError
 from calabash.model.request import AllocationId
@@ -18,11 +16,12 @@ from calabash.platform.overview import overview
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.pool import Pool
 from calabash.pool.views import resources as views_resources
+from calabash.transport.web.routing import handles
 
 UNKNOWN = "unknown"
 
 
-@get("/v1/overview")
+@handles(endpoints.SHOW_OVERVIEW)
 async def show_overview(request: Asked) -> OverviewReply:
     return await work(request, _overview, pool_of(request), visibility_of(request))
 

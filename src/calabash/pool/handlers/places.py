@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from litestar import delete, get, post
-
+from calabash.api import endpoints, requests
 from calabash.api import places as shapes
-from calabash.api import requests
 from calabash.api.replies import Named
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.audit_middleware import concerns
@@ -13,15 +11,16 @@ from calabash.platform.handlers.request import Asked, body_of, caller_of, sessio
 from calabash.pool.handlers.context import pool_of
 from calabash.pool.handlers.ready import until_nothing_lacks
 from calabash.pool.networks.listening_ports import OpenedPlace, ServerPlaces
+from calabash.transport.web.routing import handles
 
 
-@get(shapes.PATH)
+@handles(endpoints.LIST_SERVER_PORTS)
 async def list_places(request: Asked) -> shapes.PlaceList:
     found = await work(request, _places(request).views, caller_of(request).principal)
     return shapes.PlaceList(items=[_shown(one) for one in found])
 
 
-@post(shapes.PATH, status_code=200)
+@handles(endpoints.HOLD_SERVER_PORT)
 async def open_place(request: Asked) -> shapes.PlaceView:
     session, places = session_of(request), _places(request)
     who = session.caller.principal
@@ -39,7 +38,7 @@ async def open_place(request: Asked) -> shapes.PlaceView:
     return _shown(opened)
 
 
-@delete(shapes.PATH, status_code=200)
+@handles(endpoints.RELEASE_SERVER_PORT)
 async def close_place(request: Asked) -> Named:
     who, places = caller_of(request).principal, _places(request)
     port = requests.decode_query(dict(request.query_params), shapes.PlaceName).port

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from litestar import get, post
-
 from calabash.adapters.gpu import sim
-from calabash.api import requests
+from calabash.api import endpoints, requests
 from calabash.api import simulator as shapes
 from calabash.model.access import Action
 from calabash.model.errors import CalabashError, Reason
 from calabash.platform.handlers.request import Asked, body_of, caller_of, work
 from calabash.pool.handlers.context import Context, pool_of
+from calabash.transport.web.routing import handles
 
 XIDS_SHOWN = 16
 
 
-@get("/v1/simulator")
+@handles(endpoints.SHOW_SIMULATOR)
 async def show_simulator(request: Asked) -> shapes.SimulatedNode:
     return await work(request, _shown, _allowed(request))
 
 
-@post("/v1/simulator/faults", status_code=200)
+@handles(endpoints.INJECT_FAULT)
 async def inject_fault(request: Asked) -> shapes.SimulatedNode:
     context = _allowed(request)
     body = requests.decode(await body_of(request), shapes.FaultOrder)

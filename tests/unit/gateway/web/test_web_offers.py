@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from tests.unit.gateway import replies as made
 
 from calabash.api import replies, tenancy
 from calabash.api.overview import OverviewReply
+from calabash.api.route import Route
 from calabash.gateway.web.navigation import navigation
 from calabash.gateway.web.offers import may, named, offered
 from calabash.gateway.web.pages import PAGES
@@ -54,11 +56,15 @@ class Pool:
     def __init__(self, **known: Any) -> None:
         self._known = known
 
-    async def get(self, path: str, shape: type[Any]) -> Any:
-        return self._known.get(shape.__name__) or filled(shape)
+    async def get(self, route: Route[Any], *values: str, query: Mapping[str, str] | None = None) -> Any:
+        route.endpoint.at(*values)
+        assert query is None or set(query) <= set(route.query.__struct_encode_fields__ if route.query else ()), (
+            route.name
+        )
+        return self._known.get(route.reply.__name__) or filled(route.reply)
 
-    async def pages(self, path: str, shape: type[Any]) -> list[Any]:
-        return list((await self.get(path, shape)).items)
+    async def pages(self, route: Route[Any], *values: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        return list((await self.get(route, *values, query=query)).items)
 
     async def send(self, method: str, path: str, body: Any, shape: type[Any]) -> Any:
         return filled(shape)

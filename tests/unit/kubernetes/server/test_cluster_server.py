@@ -279,7 +279,7 @@ def test_every_route_is_answered_or_refused_with_what_to_do_instead(cluster: Ser
     for known in ROUTES:
         if known.path == "/v1/sessions/current":
             continue  # it would end the token that asks
-        path = known.path.replace("{name}", "x").replace("{id}", "0").replace("{", "").replace("}", "")
+        path = known.path.replace("{name}", "x").replace("{device}", "0").replace("{", "").replace("}", "")
         status, answer = cluster.ask(token, known.method, path, {} if known.method in {"PUT", "POST"} else None)
         assert status < 500, (known.name, answer)
         if status >= 400 and answer["reason"] == "unsupported":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.api import audit
+from calabash.api import audit, audit_routes
 from calabash.gateway.web.lists import choices, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.errors import CalabashError
@@ -35,12 +35,12 @@ def listed(lines: Sequence[audit.AuditView], verdict: audit.AuditVerdict | None,
 
 async def _listed(visit: Visit) -> Shown:
     after = visit.query.get("after", "")
-    asked = f"?after={after}" if after.isascii() and after.isdigit() and len(after) < 18 else ""
-    lines = (await visit.pool.get(f"/v1/audit{asked}", audit.AuditList)).items
+    asked = {"after": after} if after.isascii() and after.isdigit() and len(after) < 18 else {}
+    lines = (await visit.pool.get(audit_routes.LIST_AUDIT, query=asked)).items
     verdict = None
     if visit.query.get("verify"):
         try:
-            verdict = await visit.pool.get("/v1/audit/verify", audit.AuditVerdict)
+            verdict = await visit.pool.get(audit_routes.VERIFY_AUDIT)
         except CalabashError:
             verdict = None  # a principal that sees a part of the log cannot verify the chain
     return listed(lines, verdict, visit)

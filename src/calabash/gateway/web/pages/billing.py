@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from calabash.adapters.documents.invoice_csv import invoice_csv
 from calabash.adapters.documents.invoice_html import invoice_html
 from calabash.adapters.documents.invoice_pdf import invoice_pdf  # now: later the gateway may have no right to read it
-from calabash.api import billing
+from calabash.api import billing, billing_routes
 from calabash.gateway.web.lists import part_of
 from calabash.gateway.web.pages.page import ConsolePage, PageFile, Shown, Visit
 from calabash.gateway.web.words import share
@@ -84,36 +84,37 @@ def plotted(parts: Sequence[billing.UsageSums], by: str) -> Shown:
     }
 
 
-def _asked(by: str, from_s: float, to_s: float) -> str:
-    return "/v1/usage?" + urlencode({"by": by, "from": f"{from_s:.3f}", "to": f"{to_s:.3f}"})
+async def _sums(visit: Visit, by: str, from_s: float, to_s: float) -> billing.UsageSums:
+    asked = {"by": by, "from": f"{from_s:.3f}", "to": f"{to_s:.3f}"}
+    return await visit.pool.get(billing_routes.SHOW_USAGE, query=asked)
 
 
 async def _usage(visit: Visit) -> Shown:
     by = summed_by(visit)
-    return usage(await visit.pool.get(_asked(by, *period(visit)), billing.UsageSums), by, visit)
+    return usage(await _sums(visit, by, *period(visit)), by, visit)
 
 
 async def _plot(visit: Visit) -> Shown:
     by, (begin, end) = summed_by(visit), period(visit)
     edges = [begin + (end - begin) * i / POINTS for i in range(POINTS + 1)]
-    asked = (visit.pool.get(_asked(by, a, b), billing.UsageSums) for a, b in pairwise(edges))
+    asked = (_sums(visit, by, a, b) for a, b in pairwise(edges))
     return plotted(await asyncio.gather(*asked), by)
 
 
 async def _tariffs(visit: Visit) -> Shown:
-    tariffs = (await visit.pool.get("/v1/tariffs", billing.TariffList)).items
+    tariffs = (await visit.pool.get(billing_routes.LIST_TARIFFS)).items
     return {"part": part_of(sorted(tariffs, key=lambda t: (t.name, t.valid_from)), visit.query)}
 
 
 async def _invoices(visit: Visit) -> Shown:
-    asked = urlencode({name: visit.query[name] for name in ("tenant", "month") if visit.query.get(name)})
-    found = await visit.pool.pages("/v1/invoices" + (f"?{asked}" if asked else ""), billing.InvoiceList)
+    asked = {name: visit.query[name] for name in ("tenant", "month") if visit.query.get(name)}
+    found = await visit.pool.pages(billing_routes.LIST_INVOICES, query=asked)
     states = [i for i in found if not visit.query.get("state") or i.state == visit.query["state"]]
     return {"part": part_of(states, visit.query, total=len(found))}
 
 
 async def _invoice(visit: Visit) -> Shown:
-    return {"invoice": await visit.pool.get(f"/v1/invoices/{visit.quoted('number')}", billing.InvoiceView)}
+    return {"invoice": await visit.pool.get(billing_routes.SHOW_INVOICE, visit.path["number"])}
 
 
 def _number(shown: Shown) -> str:

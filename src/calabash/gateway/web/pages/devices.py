@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calabash.api import mig as mig_messages
-from calabash.api import replies
+from calabash.api import pool_routes, replies
 from calabash.gateway.web.drawing import Held, by_device, compute_lane, held_of, memory_lane, mig_lane
 from calabash.gateway.web.lists import ListPart, choices, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
@@ -61,16 +61,16 @@ def single(
 
 async def _listed(visit: Visit) -> Shown:
     devices, allocations = await asyncio.gather(
-        visit.pool.get("/v1/devices", replies.DeviceList),
-        visit.pool.pages("/v1/allocations", replies.AllocationList),
+        visit.pool.get(pool_routes.LIST_DEVICES),
+        visit.pool.pages(pool_routes.LIST_ALLOCATIONS),
     )
     return listed(devices.items, by_device(allocations), visit.query)
 
 
 async def _single(visit: Visit) -> Shown:
     detail, allocations, cards = await asyncio.gather(
-        visit.pool.get(f"/v1/devices/{visit.quoted('id')}", replies.DeviceDetail),
-        visit.pool.pages("/v1/allocations", replies.AllocationList),
+        visit.pool.get(pool_routes.SHOW_DEVICE, visit.path["id"]),
+        visit.pool.pages(pool_routes.LIST_ALLOCATIONS),
         _cards(visit),
     )
     return single(detail, allocations, cards)
@@ -78,7 +78,7 @@ async def _single(visit: Visit) -> Shown:
 
 async def _cards(visit: Visit) -> list[Any]:
     try:
-        return list((await visit.pool.get("/v1/mig", mig_messages.MigCards)).items)
+        return list((await visit.pool.get(pool_routes.LIST_MIG)).items)
     except CalabashError:
         return []  # the page is shown without the MIG layout
 

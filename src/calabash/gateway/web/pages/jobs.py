@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from calabash.api import jobs, replies
+from calabash.api import jobs, jobs_routes, pool_routes
 from calabash.gateway.web.lists import choices, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
@@ -36,15 +36,13 @@ def single(detail: jobs.JobDetail) -> Shown:
 
 
 async def _listed(visit: Visit) -> Shown:
-    found, queues = await asyncio.gather(
-        visit.pool.get("/v1/jobs", jobs.JobList), visit.pool.get("/v1/queues", replies.QueueList)
-    )
+    found, queues = await asyncio.gather(visit.pool.get(jobs_routes.LIST_JOBS), visit.pool.get(pool_routes.LIST_QUEUES))
     parents = {q.parent for q in queues.items}
     return listed(found.items, sorted(q.name for q in queues.items if q.name not in parents), visit)
 
 
 async def _single(visit: Visit) -> Shown:
-    return single(await visit.pool.get(f"/v1/jobs/{visit.quoted('id')}", jobs.JobDetail))
+    return single(await visit.pool.get(jobs_routes.SHOW_JOB, visit.path["id"]))
 
 
 JOB_PAGES = (

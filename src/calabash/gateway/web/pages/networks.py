@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calabash.api.networks import NetworkObjectList, NetworkObjectView
+from calabash.api import network_routes
+from calabash.api.networks import NetworkObjectView
 from calabash.gateway.web.lists import ListPart, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.errors import CalabashError, Reason
@@ -188,7 +189,7 @@ def _row(item: NetworkObjectView, columns: Sequence[tuple[str, Cell]]) -> Networ
 
 async def _listed(visit: Visit) -> Shown:
     try:
-        vpcs = await visit.pool.pages("/v1/networks/objects?kind=vpc", NetworkObjectList)
+        vpcs = await visit.pool.pages(network_routes.LIST_NETWORK_OBJECTS, query={"kind": "vpc"})
     except CalabashError as error:
         if error.reason is not Reason.UNSUPPORTED:
             raise
@@ -197,9 +198,9 @@ async def _listed(visit: Visit) -> Shown:
 
 
 async def _one(visit: Visit) -> Shown:
-    name = visit.quoted("name")
-    vpc = await visit.pool.get(f"/v1/networks/objects/vpc?name={name}", NetworkObjectView)
-    items = await visit.pool.pages(f"/v1/networks/objects?vpc={name}", NetworkObjectList)
+    name = visit.path["name"]
+    vpc = await visit.pool.get(network_routes.SHOW_NETWORK_OBJECT, "vpc", query={"name": name})
+    items = await visit.pool.pages(network_routes.LIST_NETWORK_OBJECTS, query={"vpc": name})
     ranges = _text(vpc.spec.get("cidrs"))
     shown = {"name": vpc.name, "tenant": vpc.tenant, "ranges": ranges, "state": state_of(vpc)}
     subnets = [item.name.partition("/")[2] for item in items if item.kind == NetworkKind.SUBNET]

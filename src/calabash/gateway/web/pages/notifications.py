@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.api import notifications
+from calabash.api import notification_routes, notifications
 from calabash.gateway.web.lists import matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.notices import KINDS
@@ -18,7 +18,7 @@ def listed(found: Sequence[notifications.NotificationView], visit: Visit) -> Sho
 
 
 async def _listed(visit: Visit) -> Shown:
-    return listed(await visit.pool.pages("/v1/notifications", notifications.NotificationList), visit)
+    return listed(await visit.pool.pages(notification_routes.LIST_NOTIFICATIONS), visit)
 
 
 NOTIFICATION_PAGES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calabash.api import overview_routes
 from calabash.api.overview import OverviewCell, OverviewReply
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.gateway.web.words import share
@@ -68,7 +69,7 @@ def view(seen: OverviewReply) -> Shown:
 
 
 async def _read(visit: Visit) -> Shown:
-    return view(await visit.pool.get("/v1/overview", OverviewReply))
+    return view(await visit.pool.get(overview_routes.SHOW_OVERVIEW))
 
 
 OVERVIEW_PAGES = (ConsolePage(path="/", title="Overview", template="overview.html", read=_read, section="overview"),)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
 
 import msgspec
+
+from calabash.api.route import Route
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 Shown = Mapping[str, Any]
@@ -16,11 +17,16 @@ Shown = Mapping[str, Any]
 class PagePool(Protocol):
     """Client of the pool with the rights of the visitor."""
 
-    async def get(self, path: str, shape: type[Shape]) -> Shape:
-        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason."""
+    async def get(self, route: Route[Shape], *values: str, query: Mapping[str, str] | None = None) -> Shape:
+        """Return the decoded reply to a GET. Raises CalabashError with the pool's reason.
 
-    async def pages(self, path: str, shape: type[Any]) -> list[Any]:
-        """Return all items of a list."""
+        Args:
+            values: values of the variable segments of the route's path.
+            query: parameters of the query string.
+        """
+
+    async def pages(self, route: Route[Any], *values: str, query: Mapping[str, str] | None = None) -> list[Any]:
+        """Return all items of a list; arguments as for ``get``."""
 
     async def send(self, method: str, path: str, body: Any, shape: type[Shape]) -> Shape:
         """Send a change and return the decoded reply. Raises CalabashError with the pool's reason."""
@@ -45,10 +51,6 @@ class Visit:
     may: frozenset[str]
     now_s: float
     sim: str = ""
-
-    def quoted(self, name: str) -> str:
-        """Return a path parameter, quoted for the path of a request to the pool."""
-        return quote(self.path[name], safe="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calabash.api import replies
+from calabash.api import pool_routes, replies
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.gateway.web.words import share
 
@@ -67,8 +67,8 @@ def tree(queues: Sequence[replies.QueueView], devices: int) -> list[QueueRow]:
 
 
 async def _listed(visit: Visit) -> Shown:
-    queues = await visit.pool.get("/v1/queues", replies.QueueList)
-    status = await visit.pool.get("/v1/status", replies.Status)
+    queues = await visit.pool.get(pool_routes.LIST_QUEUES)
+    status = await visit.pool.get(pool_routes.SHOW_STATUS)
     return {"rows": tree(queues.items, status.devices), "devices": status.devices}
 
 

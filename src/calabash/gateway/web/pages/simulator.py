@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calabash.api.simulator import SimulatedNode
+from calabash.api import simulator_routes
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
 FAULTS = (
@@ -16,7 +16,7 @@ FAULTS = (
 
 
 async def _read(visit: Visit) -> Shown:
-    return {"node": await visit.pool.get("/v1/simulator", SimulatedNode), "faults": FAULTS}
+    return {"node": await visit.pool.get(simulator_routes.SHOW_SIMULATOR), "faults": FAULTS}
 
 
 SIMULATOR_PAGES = (

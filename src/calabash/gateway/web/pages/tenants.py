@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calabash.api import tenancy
+from calabash.api import tenancy, tenancy_routes
 from calabash.gateway.web.lists import matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.gateway.web.words import share
@@ -88,28 +88,28 @@ def single(
 
 async def _quotas(visit: Visit) -> list[Any]:
     try:
-        return list((await visit.pool.get("/v1/quota", tenancy.QuotaList)).items)
+        return list((await visit.pool.get(tenancy_routes.LIST_QUOTA)).items)
     except CalabashError:
         return []  # the page is shown without quotas
 
 
 async def _users(visit: Visit) -> list[Any]:
     try:
-        return await visit.pool.pages("/v1/users", tenancy.UserList)
+        return await visit.pool.pages(tenancy_routes.LIST_USERS)
     except CalabashError:
         return []
 
 
 async def _listed(visit: Visit) -> Shown:
-    tenants, quotas = await asyncio.gather(visit.pool.pages("/v1/tenants", tenancy.TenantList), _quotas(visit))
+    tenants, quotas = await asyncio.gather(visit.pool.pages(tenancy_routes.LIST_TENANTS), _quotas(visit))
     return listed(tenants, quotas, visit.query)
 
 
 async def _single(visit: Visit) -> Shown:
-    name = visit.quoted("name")
+    name = visit.path["name"]
     tenant, projects, users, quotas = await asyncio.gather(
-        visit.pool.get(f"/v1/tenants/{name}", tenancy.TenantView),
-        visit.pool.pages(f"/v1/tenants/{name}/projects", tenancy.ProjectList),
+        visit.pool.get(tenancy_routes.SHOW_TENANT, name),
+        visit.pool.pages(tenancy_routes.LIST_PROJECTS, name),
         _users(visit),
         _quotas(visit),
     )
@@ -117,7 +117,7 @@ async def _single(visit: Visit) -> Shown:
 
 
 async def _all_users(visit: Visit) -> Shown:
-    users = sorted(await visit.pool.pages("/v1/users", tenancy.UserList), key=lambda u: u.name)
+    users = sorted(await visit.pool.pages(tenancy_routes.LIST_USERS), key=lambda u: u.name)
     facets = {"name": lambda u: u.name, "email": lambda u: u.email, "login": lambda u: u.login}
     return {"part": part_of(matching(users, visit.query, facets), visit.query, total=len(users))}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calabash.api import tenancy
+from calabash.api import tenancy, tenancy_routes
 from calabash.gateway.web.lists import matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 
@@ -21,7 +21,7 @@ def listed(tokens: Sequence[tenancy.TokenView], visit: Visit) -> Shown:
 
 
 async def _listed(visit: Visit) -> Shown:
-    return listed(await visit.pool.pages("/v1/tokens", tenancy.TokenList), visit)
+    return listed(await visit.pool.pages(tenancy_routes.LIST_TOKENS), visit)
 
 
 TOKEN_PAGES = (ConsolePage(path="/tokens", title="Tokens", template="tokens.html", read=_listed, section="tokens"),)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
-from calabash.api import replies
+from calabash.api import pool_routes, replies
 from calabash.gateway.web.lists import ListPart, choices, matching, part_of
 from calabash.gateway.web.pages.page import ConsolePage, Shown, Visit
 from calabash.model.errors import CalabashError, Reason
@@ -81,15 +80,14 @@ def single(
 
 
 async def _listed(visit: Visit) -> Shown:
-    over = "?ended=1&limit=500" if visit.query.get("over") else ""
-    if over:
-        page = await visit.pool.get(f"/v1/allocations{over}", replies.AllocationList)
+    if visit.query.get("over"):
+        page = await visit.pool.get(pool_routes.LIST_ALLOCATIONS, query={"ended": "1", "limit": "500"})
         return listed(page.items, visit.query)
-    return listed(await visit.pool.pages("/v1/allocations", replies.AllocationList), visit.query)
+    return listed(await visit.pool.pages(pool_routes.LIST_ALLOCATIONS), visit.query)
 
 
 async def _line(visit: Visit) -> Shown:
-    allocations = await visit.pool.pages("/v1/allocations", replies.AllocationList)
+    allocations = await visit.pool.pages(pool_routes.LIST_ALLOCATIONS)
     shown: ListPart = line(allocations, {}, visit.query)["part"]
     names = [a.id for a in shown.items[:EXPLAINED]]
     answers = await asyncio.gather(*(_why(visit, name) for name in names))
@@ -98,23 +96,21 @@ async def _line(visit: Visit) -> Shown:
 
 async def _why(visit: Visit, name: str) -> replies.WhyReply | None:
     try:
-        return await visit.pool.get(f"/v1/allocations/{quote(name, safe='')}/why", replies.WhyReply)
+        return await visit.pool.get(pool_routes.EXPLAIN, name)
     except CalabashError:
         return None  # allocated or withdrawn in the meantime
 
 
 async def _single(visit: Visit) -> Shown:
     name = visit.path["id"]
-    allocations, why = await asyncio.gather(
-        visit.pool.pages("/v1/allocations", replies.AllocationList), _why(visit, name)
-    )
+    allocations, why = await asyncio.gather(visit.pool.pages(pool_routes.LIST_ALLOCATIONS), _why(visit, name))
     found = next((a for a in allocations if a.id == name), None)
     if found is None:
-        over = await visit.pool.get("/v1/allocations?ended=1", replies.AllocationList)
+        over = await visit.pool.get(pool_routes.LIST_ALLOCATIONS, query={"ended": "1"})
         found = next((a for a in over.items if a.id == name), None)
     if found is None or why is None:
         raise CalabashError(f"no workload {name[:80]!r}", reason=Reason.NOT_FOUND, hint="it may have ended long ago")
-    queues = (await visit.pool.get("/v1/queues", replies.QueueList)).items if found.state == WAITING else ()
+    queues = (await visit.pool.get(pool_routes.LIST_QUEUES)).items if found.state == WAITING else ()
     return single(found, why, queues)
 
 
