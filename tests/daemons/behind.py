@@ -1,4 +1,4 @@
-"""Callers of ``calabash run --port``, forked from the test, of any user."""
+"""Forked processes of any user that start programs as ``calabash run --port`` does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = {"PATH": "/usr/bin:/bin"}
 
 
 class ForkedCaller:
-    """A fork of the test as a user: it runs ``action`` and exits with its result; input and output are pipes."""
+    """Fork of the test that becomes a user, runs ``action`` and exits with its result. Input and output are pipes."""
 
     def __init__(self, user: User | None, action: Callable[[], int]) -> None:
         reading, self.stdin = os.pipe()
@@ -63,7 +63,12 @@ class ForkedCaller:
 
 
 def behind(socket_path: str, command: Sequence[str], user: User | None) -> ForkedCaller:
-    """Start a program through an open port connection of an allocation."""
+    """Start a program in the network of an allocation's ports, through the allocation's entry socket.
+
+    Args:
+        socket_path: path of the entry socket.
+        user: user that starts the program; None for the test's own.
+    """
     return ForkedCaller(user, lambda: run_behind(socket_path, command, PLAIN))
 
 

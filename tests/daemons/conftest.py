@@ -28,7 +28,10 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[dict[str, World]]:
-    """Yield the pool that tests share as long as each leaves it unchanged."""
+    """Yield a dictionary with the pool that tests share, and close the pool after the last test.
+
+    A test that breaks the pool removes it, and the next test creates another one.
+    """
     kept: dict[str, World] = {}
     yield kept
     for world in kept.values():
@@ -50,7 +53,7 @@ def world(shared: dict[str, World], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def hold() -> str:
-    """Path of the program that holds device memory (``programs/hold.c``)."""
+    """Compile the program that holds device memory (``programs/hold.c``); return its path."""
     packages = Path(sysconfig.get_path("purelib"))
     headers = packages / "nvidia" / "cu13" / "include"
     source = Path(__file__).parent / "programs" / "hold.c"

@@ -20,10 +20,10 @@ def processor_s(pid: int) -> float:
 
 
 class Answered:
-    """The cost of one answer of a daemon: the time that it took, without the time in which the daemon could not run.
+    """Cost of one answer of a daemon, without the time in which other programs kept the daemon from the processor.
 
-    The daemon's processor time during the call bounds the work that it did before it answered. A daemon that other
-    programs keep from the processor takes longer and does no more work, so the smaller of both is taken.
+    It is the time that the answer took, or the daemon's processor time meanwhile if that is less. A daemon that has to
+    wait for the processor takes longer but uses no more processor time.
     """
 
     def __init__(self, pid: int) -> None:

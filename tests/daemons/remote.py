@@ -1,4 +1,4 @@
-"""Server of remote cards beside a pool, and clients of it with a home of their own."""
+"""Server that lends a pool's devices to other machines, and clients of it, each with a home of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD = ("sh", "-c", "echo holding; exec cat")
 
 
 class RemoteSite:
-    """One server at a pool. Its clients have homes of their own, as on another machine."""
+    """Server of remote devices for one pool. Its clients have homes of their own, as if they were on other machines."""
 
     def __init__(self, world: World, scratch: Path, *options: str) -> None:
         self.world = world
@@ -77,7 +77,7 @@ class RemoteSite:
         until(lambda: not self.world.allocations(), what="all leases to end")
 
     def run_late(self, lease_file: Path, *command: str) -> str:
-        """Start a program with the file of an earlier lease; return its output."""
+        """Start a program that uses the lease file of an earlier program, whose lease has ended; return its output."""
         environment = self.owner.environment | {
             "CALABASH_REMOTE": f"file:{lease_file}",
             "LD_LIBRARY_PATH": str(NATIVE / "remote"),

@@ -70,7 +70,7 @@ class Job:
 
 
 class Terminal:
-    """A user with one pool: ``t("ps")`` runs a command to its end, ``t.start("run", ...)`` leaves it running."""
+    """User at a terminal with one pool. ``t("ps")`` runs ``calabash ps``; ``t.start("run", ...)`` leaves a command running."""
 
     def __init__(self, home: Path, scratch: Path, **environment: str) -> None:
         self.home = home
@@ -156,7 +156,7 @@ def own_home(place: Path, gpus: str = "1xT4") -> Iterator[Terminal]:
 
 @contextmanager
 def own_pool(place: Path, gpus: str) -> Iterator[Terminal]:
-    """Yield such a terminal with a pool of the simulated devices, such as ``3xT4``."""
+    """Yield a terminal with a home of its own and a running pool on a simulated node with these devices (``3xT4``)."""
     with own_home(place, gpus) as made:
         made("up", "--sim", "lab")
         yield made

@@ -1,6 +1,6 @@
-"""OpenAPI document against a real pool, by schemathesis: valid and invalid requests as each role.
+"""OpenAPI document against a real pool: schemathesis sends valid and invalid requests with the token of each role.
 
-No request is answered by a failure of the server, and each is answered as the document says.
+No request may cause an internal error, and each answer must have a status and a body that the document permits.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_answers_are_those_of_the_document_whatever_is_asked(net: Network, name:
 
 
 def _known(name: str, case: Any) -> None:
-    """Use names of existing objects, so that more than "not found" is answered."""
+    """Set the parameters of a request to names of existing objects, so that not all answers are "not found"."""
     names = KNOWN | (
         {"tenant": "spare", "project": "spare", "user": "nobody.spare"} if name.startswith("DELETE") else {}
     )
@@ -102,7 +102,7 @@ def _known(name: str, case: Any) -> None:
 
 
 def _bounded(name: str, case: Any, who: str) -> None:
-    """Bound requests that would wait for an hour, or end the pool."""
+    """Change a request that would wait for an hour or end the pool into one that does not."""
     if (
         name == "POST /v1/allocations"
         and isinstance(case.body, dict)

@@ -56,7 +56,10 @@ def used(allocation: str, tenant: str, user: User, hours: float) -> UsageRecord:
 
 @pytest.fixture
 def world_of_teams(make_world: Any) -> World:
-    """Start a pool with tenant vision (ann, and eve who administers it) and tenant speech (bob); last month is rated."""
+    """Start a pool with two tenants and usage of the last month.
+
+    Tenant vision has member ann and administrator eve; tenant speech has member bob.
+    """
     world: World = make_world("1xT4")
     world.up()
     open_way(world.home)

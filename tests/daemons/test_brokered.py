@@ -54,7 +54,7 @@ def terminal(world: World, tmp_path: Path) -> Any:
 
 
 def start_holder(world: World, hold: str, mib: int = 100, **body: Any) -> tuple[Program, dict[str, Any]]:
-    """Start a program whose worker holds memory; return both once it does."""
+    """Start a program whose worker holds device memory; return the program and its allocation once it does."""
     tenant, _ = world.running(hold, str(mib), "10", **BROKERED | body)
     until(lambda: tenant.says("held"), what="the program to hold memory")
     found = world.allocation_of(tenant)
@@ -67,7 +67,7 @@ def workers(allocation: dict[str, Any], tenant: Program) -> list[int]:
 
 
 def host_of(allocation: dict[str, Any], tenant: Program) -> int:
-    """Return the member process whose parent is no member: the host of the workers."""
+    """Return the worker host of an allocation: the member process whose parent is not a member process."""
     members = workers(allocation, tenant)
     parents = {pid: int(status(pid)["PPid"]) for pid in members}
     (host,) = [pid for pid in members if parents[pid] not in members]
@@ -80,7 +80,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def devices_of(world: World, pids: list[int]) -> list[sim.SimProcessDevice]:
-    """Return the use of the card by these processes, by the card's own accounts."""
+    """Return the use of the device by these processes, as the simulated device has recorded it."""
     found = sim.show_node(sim.find_node(world.home, SIM)).processes
     return [device for process in found if process.pid in pids for device in process.devices]
 
@@ -95,7 +95,7 @@ def has_ended(world: World, pids: list[int]) -> bool:
 
 
 def nothing_is_left(world: World, pids: list[int]) -> None:
-    """Wait until the allocation and its directory are gone."""
+    """Wait until the allocation of these processes has ended and the directory of its worker is deleted."""
     until(lambda: has_ended(world, pids), what="the allocation to end")
     until(lambda: not list(world.home.glob("workers/*")), what="its directory to go")
 
@@ -192,7 +192,10 @@ def test_worker_and_software_slice_have_at_most_their_shares_by_the_cards_accoun
 
 
 def code_bytes(terminal: Any, *options: str) -> int:
-    """Return the bytes that loading its code has sent over the line, by the driver's own counter."""
+    """Return the number of bytes that a brokered program sends to its worker to load its kernels.
+
+    The driver library of the program counts them.
+    """
     words = ("run", "--isolation", "brokered", *options, "--memory", "2GiB", "--cores", "30", "--")
     sent: int = json.loads(terminal(*words, sys.executable, str(KERNELS), "loaded").stdout)["load"]["image_bytes"]
     return sent

@@ -1,4 +1,4 @@
-"""Processes that the product starts in a directory, and with an environment, that belong to another user."""
+"""Child processes of a product that is started in another user's directory, with an environment that the user chose."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def processes_of(home: Path) -> dict[int, list[str]]:
-    """Return the command lines of the product's processes of a home, by process."""
+    """Return the command lines of the product's processes that serve a home, by process ID."""
     found = {}
     for entry in Path("/proc").iterdir():
         with suppress(OSError):

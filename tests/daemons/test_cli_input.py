@@ -1,4 +1,4 @@
-"""Wrong input on the command line and in files: one line and a hint each time, or it works; never a traceback."""
+"""Unusual and wrong input on the command line and in files: it works, or fails with an error line and a hint."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_the_home_of_a_user_who_does_not_exist_is_not_guessed(tmp_path: Path) ->
     [(("ps",), "click"), (("run", "--", "true"), "json"), (("top",), "rich"), (("simulate", "--help"), "click")],
 )
 def test_ctrl_c_while_the_command_still_starts_is_one_word(tmp_path: Path, words: tuple[str, ...], module: str) -> None:
-    """The first module that the command needs sends the signal from within its own import."""
+    """The signal is sent while the command imports its first module, which the test has replaced for this."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     )

@@ -1,4 +1,4 @@
-"""``calabash sim``: simulated nodes created, shown, damaged and removed from the command line."""
+"""``calabash sim``: create, show and remove simulated nodes and inject faults from the command line."""
 
 from __future__ import annotations
 

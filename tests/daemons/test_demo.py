@@ -12,9 +12,9 @@ SHORTFALL = re.compile(r"\w+ got ([\d.]+)% of the card instead of (\d+)%")
 
 
 def test_demo_finds_no_limit_exceeded() -> None:
-    """The check accepts a share below the requested one: programs that wait for a processor do not keep the card busy.
+    """A share below the requested one is accepted, because programs that wait for a processor do not keep the card busy.
 
-    Whether shares are reached is measured by `bench/shares.py` and tested in virtual time by `tests/native`.
+    `bench/shares.py` measures whether shares are reached, and `tests/native` tests it in virtual time.
     """
     done = subprocess.run(
         [sys.executable, "-m", "tools.demo", "--seconds", "7"],

@@ -1,12 +1,12 @@
-"""Commands of the pages that a new user follows, run as they are written, at the pace of a person.
+"""Commands on the pages for new users: the tests run them as they are written, with the pauses of a person.
 
-A person reads between commands, for a minute at least. Programs that a page starts in the background must still run then. Here
-a pause is shorter, and all durations on the page (how long programs run, how long requests wait) are shorter by the same
-factor, so that a page that works at one pace works at the other. ``CALABASH_DOCS_PAUSE_S=60`` runs the pages with the pauses of
-a person.
+A person reads between commands, for a minute at least. Programs that a page starts in the background must still run
+then. Here a pause is shorter, and all durations on the page (how long programs run, how long requests wait) are shorter
+by the same factor, so that a page that works at one pace works at the other. ``CALABASH_DOCS_PAUSE_S=60`` runs the
+pages with the pauses of a person.
 
-Each page has a home of its own, which it removes: the tests fail for a page that uses the home of the machine's pool, or leaves
-a process or a file.
+Each page has a home of its own, which it removes: the tests fail for a page that uses the home of the machine's pool,
+or leaves a process or a file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def script(page: str) -> str:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield each command: a line, or the lines of a loop."""
+    """Yield each command of a page: one line, or all lines of a shell loop."""
     typed: list[str] = []
     for line in text.splitlines():
         typed.append(line)
@@ -93,7 +93,7 @@ def commands(text: str) -> Iterator[str]:
 def paced(text: str) -> str:
     """Return the commands with pauses, and with all durations shortened by the ratio of the pauses to a person's.
 
-    There are pauses from the first command on that leaves something running: before, nothing depends on time.
+    The first pause follows the first command that leaves a process running; before, nothing depends on time.
     """
     factor = PAUSE_S / PERSON_S
 
@@ -111,7 +111,7 @@ def paced(text: str) -> str:
 
 
 def checkout(place: Path) -> Path:
-    """Make a directory that looks like this tree, with a ``build`` of its own."""
+    """Create a directory with links to all files of this repository, but with a ``build`` directory of its own."""
     tree = place / "c"
     (tree / "build").mkdir(parents=True)
     for entry in ROOT.iterdir():
@@ -194,7 +194,7 @@ def test_a_page_that_is_followed_is_not_empty() -> None:
 
 
 def test_pages_show_programs_that_do_something() -> None:
-    """A slice of a program that ends at once shows nothing; ``true`` is for requests that are refused or wait."""
+    """A page runs ``true`` on a slice only for requests that are refused or wait: it ends at once and shows nothing."""
     for page, refused in PAGES.items():
         for command in commands(script(page)):
             if re.search(r"calabash run .*-- true\b", command):

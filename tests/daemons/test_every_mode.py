@@ -1,4 +1,7 @@
-"""All modes on one node under random faults: records, cards, machine and journal agree, and nothing is left behind."""
+"""All sharing modes on one node under random steps and faults.
+
+Records of the agent, devices, machine and journal must agree, and nothing may be left on the machine at the end.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ LIVES = 5
 
 
 class Lives:
-    """Agent of one node, started again and again."""
+    """Agent of one node that is killed and started again several times."""
 
     def __init__(self, home: Path, steps: int) -> None:
         self.home = home

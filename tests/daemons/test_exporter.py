@@ -346,7 +346,7 @@ def _equals(told: Callable[[], float], expected: float) -> bool:
 def test_sums_of_queue_tenant_and_project_series_are_the_truth(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
-    """A parent queue holds the devices of its child, and a tenant those of its project."""
+    """The series of a parent queue includes the devices of its child queue, that of a tenant those of its projects."""
     parent, leaf = "summed-parent", "summed-parent/summed-leaf"
     world.client.put(f"/v1/queues/{parent}", {"deserved": 1})
     world.client.put(f"/v1/queues/{leaf}", {"deserved": 0.5})
@@ -399,7 +399,7 @@ def _grows(told: Callable[[], float], beyond: float) -> bool:
 def test_counters_of_gpu_time_and_waits_agree_with_usage_and_survive_a_killed_pool(
     programs: Path, world: World, exporter: Exporter, tmp_path: Path
 ) -> None:
-    """The sum over tenants equals ``/v1/usage``; a new pool begins at 0 and continues."""
+    """The sum over tenants equals ``/v1/usage``, also across a restart of the pool, which resets the counters to 0."""
     series = "calabash_tenant_gpu_seconds_total"
     seconds = partial(_told, exporter, f"{series}{{")
     began_s, counted, answered = time.time(), seconds(), _granted_in(exporter)

@@ -1,4 +1,7 @@
-"""Pool that holds cards until their fabrics are clear, the program that clears them, and a manager that fails."""
+"""Pool that holds back cards until they have left the fabric partitions of other tenants.
+
+The tests run the fabric controller, which changes the partitions, and a fabric manager that can fail.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,16 @@ def ufm() -> Iterator[SimulatedUfm]:
 
 @pytest.fixture
 def fabric(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
-    """Start a pool of one card, with two ports on InfiniBand, that holds it until its fabrics are clear; two tenants."""
+    """Start a pool with two tenants and one card, which has two InfiniBand ports.
+
+    The pool holds the card back until it has left the fabric partitions of other tenants.
+    """
     return _up(make_world, ufm, "hold = true\n")
 
 
 @pytest.fixture
 def kept(make_world: Callable[..., World], ufm: SimulatedUfm) -> World:
-    """Start such a pool that runs the keeper of fabrics itself."""
+    """Start a pool as ``fabric`` does that also runs the fabric controller itself."""
     return _up(make_world, ufm, "hold = true\nrun = true\n")
 
 
@@ -64,13 +70,13 @@ def calabash(world: World, *words: str) -> str:
 
 
 def keeper_pid(world: World) -> int:
-    """Return the process of the keeper that the pool started last; 0 if it does not live."""
+    """Return the process ID of the fabric controller that the pool started last; 0 if it does not run."""
     started = re.findall(r'the keeper of fabrics is started" pid=([0-9]+)', (world.home / "pool.log").read_text())
     return int(started[-1]) if started and lives(int(started[-1])) else 0
 
 
 def lives(pid: int) -> bool:
-    """Return True if the process lives, and is no zombie."""
+    """Return True if the process runs; False also for a zombie."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:

@@ -59,7 +59,7 @@ def happenings(world: World, card: int, *, since: float) -> list[str]:
 
 
 def busy_ns(world: World) -> dict[int, int]:
-    """Return the card's time that each process has had."""
+    """Return the time in nanoseconds for which each process has kept devices busy, by process ID."""
     node = show_node(NodeFile(name=SIM, state=world.state_file))
     return {p.pid: sum(d.busy_ns for d in p.devices) for p in node.processes}
 
@@ -77,7 +77,13 @@ def load_on_every_card(world: World) -> dict[int, Program]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault to inject into a card, and the states that follow from it while a program is on it."""
+    """Fault to inject into a card, and its consequences.
+
+    Args:
+        words: kind of the fault and its value, as for ``calabash sim inject``.
+        states: health states that follow while a program uses the card.
+        recovers: True if the card recovers by itself.
+    """
 
     words: tuple[str, ...]
     states: tuple[str, ...]
@@ -117,7 +123,10 @@ def test_faults_of_all_classes_under_load_are_known_and_harm_nobody_else(cards: 
 
 
 def known(world: World, card: int, *, since: float) -> bool:
-    """Return True if the history of a card has its fault: a hang may be over when the pool polls the card."""
+    """Return True if the pool has detected the fault of a card since a time.
+
+    The history is read, because the fault itself may be over when the card is polled.
+    """
     states = {text.partition(": ")[0] for text in happenings(world, card, since=since)}
     return not states.isdisjoint(FAULTS[card].states)
 

@@ -1,4 +1,4 @@
-"""Gateway of the console beside a real pool: its start, its rights and its end."""
+"""Gateway process of a real pool: its start, its privileges and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateway with the real API behind it under hostile bytes: it refuses them or closes the connection, and goes on serving."""
+"""Gateway of a real pool that receives random hostile bytes: it refuses them or disconnects, and continues to serve."""
 
 from __future__ import annotations
 

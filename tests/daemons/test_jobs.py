@@ -1,4 +1,4 @@
-"""Jobs of the pool: run as the accounts of their users, in slices, bounded, and across the pool's own end."""
+"""Jobs of the pool: they run in slices as the accounts of their users, are limited in number, and survive the pool's end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def pool(shared_pool: World) -> Iterator[World]:
-    """Yield a pool without jobs; remove those of the test."""
+    """Yield the shared pool without jobs; delete the jobs of the test afterwards."""
     yield shared_pool
     for program in shared_pool.programs:
         program.close()

@@ -59,7 +59,7 @@ def processes_of(home: Path, *known: int) -> set[int]:
 
 
 def _inodes(pid: int) -> set[str]:
-    """Return the sockets of a process."""
+    """Return the inode numbers of the sockets of a process."""
     found = set()
     for entry in (Path("/proc") / str(pid) / "fd").iterdir():
         with suppress(OSError):
@@ -113,7 +113,11 @@ def directory() -> Iterator[Path]:
 
 
 def _row_of(found: Listening, table: list[ListenerRow], tcp: dict[str, str]) -> str:
-    """Return the name of the row for a socket, empty for none; ``tcp``: the addresses of this test by row."""
+    """Return the name of the table row that lists a socket; "" if none does.
+
+    Args:
+        tcp: TCP addresses of this test, by the name of the row.
+    """
     if not found.where.startswith("/"):
         return next((name for name, address in tcp.items() if address == found.where), "")
     return next((row.name for row in table if row.has_socket(found.where)), "")

@@ -63,7 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def clean(world: World) -> World:
-    """Yield the pool without networks."""
+    """Return the shared pool after deleting all its networks."""
     _wipe(world)
     assert world.client.items("/v1/networks/objects") == []
     return world

@@ -1,4 +1,7 @@
-"""Notices of a real pool: delivered across its death, refused to private addresses, and never delaying it."""
+"""Notices of a real pool: they are delivered after a crash of the pool too, and not to private addresses.
+
+Slow receivers do not delay the pool.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def _over(world: World) -> None:
-    """Make the tenant hold more than its limit."""
+    """Make tenant vision exceed its limit, and wait for the event of over-use."""
     world.running(memory_mib=100, cores=40, tenant="vision")
     world.client.put("/v1/tenants/vision", {"limit": 0.1})
     until(lambda: world.events("over_use"))

@@ -1,4 +1,4 @@
-"""Idle slice reclaimed by policy: with an event and a line of the audit log, and not while it works."""
+"""Over-use policies: idle slices are ended, and shares of a tenant over its limit are lowered until it is within it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_idle_slice_is_told_of_and_taken_back(tmp_path: Path) -> None:
 
 
 def _policy(world: World, allocation: str) -> int:
-    """Return the policy of the share in the slice's limits page."""
+    """Return the number of the compute policy in the limits page of an allocation."""
     limits = LimitsStruct.from_buffer_copy((world.slot_path(allocation) / "limits").read_bytes())
     return int(limits.device[0].policy)
 

@@ -1,4 +1,4 @@
-"""Pool daemon as its users use it: slices granted, kept, and released after any death."""
+"""Pool daemon as its users see it: slices are granted, held, and released however their programs end."""
 
 from __future__ import annotations
 

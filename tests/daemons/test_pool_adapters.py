@@ -84,7 +84,7 @@ def open_driver(options): return AcmeDriver()
 
 
 def _install_acme(directory: Path) -> None:
-    """Install a vendor's package as pip does: a module and an entry point, without changes of the product."""
+    """Install the package of another GPU vendor as pip does: a module, and an entry point that names it."""
     (directory / "acme_gpu.py").write_text(_ACME)
     info = directory / "acme_gpu-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""SIGKILL of the pool at random points of grant and release: nothing is lost, nothing is promised twice."""
+"""SIGKILL of the pool at random points of grant and release: no allocation is lost, and no share is granted twice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _record(name: str) -> AllocationRecord:
 
 
 def _grant_and_release(home: Path, url: str, round_: int, ready: int) -> None:
-    """Grant and release without end, as the pool does, until killed. Every second slice is taken, and left again."""
+    """Grant and release allocations without end, as the pool does, until killed. A program uses every second one."""
     store = open_store(url)
     membership = LeaseMembership(lambda allocation: home / allocation / "lease")
     allocations = Allocations(
@@ -75,7 +75,7 @@ def _grant_and_release(home: Path, url: str, round_: int, ready: int) -> None:
 
 
 def _entered(path: Path) -> set[str]:
-    """Return the allocations in the journal, read without the store, which takes ten times as long to open."""
+    """Return the held allocations in the journal, read with sqlite3: opening the store takes ten times as long."""
     with closing(sqlite3.connect(path)) as journal:
         rows = journal.execute("SELECT id FROM allocations WHERE state <> ?", (AllocationState.RELEASED.value,))
         return {name for (name,) in rows}

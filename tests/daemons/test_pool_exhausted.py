@@ -23,7 +23,7 @@ SPARE = (0, 1, 3, 6, 10)  # descriptors that may still be opened
 
 @contextmanager
 def _descriptors_left(pid: int, spare: int) -> Iterator[None]:
-    """Limit a process to so many more descriptors than it has, for the block."""
+    """Limit a process to ``spare`` more file descriptors than it has open, while the context lasts."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     numbers = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     free = (number for number in range(max(numbers) + spare + 2) if number not in numbers)
@@ -85,7 +85,7 @@ def test_a_pool_without_free_descriptors_refuses_as_overloaded_and_loses_nothing
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_user_whose_name_cannot_be_looked_up_is_not_taken_for_a_stranger(make_world: Callable[..., World]) -> None:
-    """The name service reports an unknown user if it can open nothing; that must be neither believed nor remembered."""
+    """The name service reports an unknown user if it has no descriptors; the pool must not believe or cache that."""
     world = make_world("1xA100-40GB")
     pid = int(world.up()["pid"])
     open_way(world.home)

@@ -56,7 +56,7 @@ sys.stdin.read()
 
 
 def reporting(world: World, **body: Any) -> tuple[Program, dict[str, Any]]:
-    """Start a program on an instance; return it with its report of what it sees there."""
+    """Start a program on a MIG instance; return it and its report of the devices that it sees."""
     program, _ = world.running(sys.executable, "-c", REPORT, mode="mig", **body)
     until(lambda: program.says("}\n") or program.dead(), what="the program to look around")
     seen: dict[str, Any] = json.loads(program.output.splitlines()[-1])
@@ -64,7 +64,7 @@ def reporting(world: World, **body: Any) -> tuple[Program, dict[str, Any]]:
 
 
 def cards(world: World) -> list[dict[str, Any]]:
-    """Return the instances on the cards, by the simulator."""
+    """Return the state of the simulated cards with their MIG instances, from the simulator's tool."""
     shown = subprocess.run(
         [NATIVE / "simgpu" / "calabash-simctl", "show", world.state_file, "--json"], capture_output=True, check=True
     )
@@ -136,7 +136,7 @@ def test_small_tenants_share_an_instance_and_its_memory_and_nothing_else(make_wo
 
 
 def test_time_on_an_instance_of_a_program_without_the_library_is_what_the_driver_tells(make_world: MakeWorld) -> None:
-    """Drivers report it for cards from Hopper on."""
+    """The driver reports the busy time of instances only for cards from Hopper on."""
     world = make_world("H100")
     world.up()
     words = ("--kernels", str(KERNELS), "--kernel-us", "900", "--seconds", "5")
@@ -161,7 +161,7 @@ def test_time_on_an_instance_of_a_program_without_the_library_is_what_the_driver
 def test_time_on_an_instance_is_metered_as_the_card_has_spent_it(
     make_world: MakeWorld, profile: str, multiprocessors: int, percent: int
 ) -> None:
-    """The load pauses now and then; an idle tenant beside it has used nothing."""
+    """A load with pauses is metered as the simulator has accounted it, and an idle tenant on the card has no GPU time."""
     world = make_world("A100-80GB")
     world.up()
     neighbour, other = world.running("cat", mode="mig", mig="1c.3g.40gb")
@@ -224,7 +224,7 @@ def test_programs_go_on_when_the_pool_is_killed_and_idle_instances_are_known_aga
 
 @kernel_membership
 def test_a_pool_that_is_killed_while_it_cuts_leaves_nothing_that_is_in_the_way(make_world: MakeWorld) -> None:
-    """The pool is killed at many moments of a grant; afterwards the whole card can be had as one instance."""
+    """The pool is killed at many moments of a grant. Afterwards one instance of the whole card can be granted."""
     world = make_world("A100-80GB")
     world.up()
     for delay_ms in (1, 4, 8, 14):

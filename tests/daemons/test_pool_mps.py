@@ -1,4 +1,4 @@
-"""Mode mps on a real pool: shares that the service enforces, faults that affect all its programs, daemons across pools."""
+"""Mode mps on a real pool: shares that the MPS service enforces, faults that affect all its programs, and pool restarts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="session")
 def client() -> str:
-    """Return the path of the program that follows commands."""
+    """Return the path of the MPS client program, which performs the commands that it reads from standard input."""
     return str(program("sim_mps_client"))
 
 
@@ -72,7 +72,7 @@ def daemon_of(world: World) -> int:
     """Return the pid of the only running daemon."""
 
     def alone() -> int:
-        """Return the pid of the daemon, 0 while those of earlier tenants are still ending."""
+        """Return the pid of the daemon; 0 while daemons of earlier allocations are still ending."""
         written = service_directory(world.home).glob("*/pipe/nvidia-cuda-mps-control.pid")
         live = [pid for pid in (int(file.read_text() or 0) for file in written) if not has_ended(pid)]
         return live[0] if len(live) == 1 else 0
@@ -81,7 +81,7 @@ def daemon_of(world: World) -> int:
 
 
 def at_daemon(pipe: Path, line: str) -> str:
-    """Return a daemon's answer to its control program."""
+    """Send a command to an MPS daemon with its control program; return the answer."""
     return subprocess.run(
         [NATIVE / "simgpu" / "nvidia-cuda-mps-control"],
         input=f"{line}\n",

@@ -1,4 +1,4 @@
-"""Mode mps on a card with an operator's MIG layout: one service per instance, shares of the card, faults that stay inside."""
+"""Mode mps on a card with a fixed MIG layout: one MPS service per instance; a fault affects its own instance only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery of a killed pool: cost of a start, number of queries, and waiting time of the caller."""
+"""Recovery of a killed pool: processor time of the start, number of database queries, and waiting time of clients."""
 
 from __future__ import annotations
 

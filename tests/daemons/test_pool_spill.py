@@ -1,6 +1,6 @@
-"""Memory beyond the card on a real pool: ``calabash run --spill``, displayed amounts and refusals.
+"""Slices with more memory than their device (``calabash run --spill``) on a real pool: amounts and refusals.
 
-Two tenants that are together larger than the card both finish.
+Two programs whose memory together exceeds that of the device both finish.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def class_of(world: World, device: int = 0) -> Interval | None:
 
 
 def set_class(world: World, number: int) -> None:
-    """Set the time slice past the pool."""
+    """Set the time-slice class of the card with the driver's tool, without the pool's knowledge."""
     subprocess.run(
         [NATIVE / "simgpu" / "nvidia-smi", "compute-policy", "-i", "0", f"--set-timeslice={number}"],
         env=os.environ | simulated_environment(world.state_file),
@@ -145,7 +145,7 @@ def test_time_slice_is_restored_after_any_death(pool: World) -> None:
 
 
 def class_of_file(world: World) -> int:
-    """Return the time slice of the card, read without a pool."""
+    """Return the time-slice class of the card from the state file of the simulated node."""
     return sim.show_node(sim.find_node(world.home, "lab")).devices[0].timeslice
 
 

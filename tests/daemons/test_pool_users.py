@@ -1,4 +1,4 @@
-"""Pool and other users of the machine: attacks by real users, beside a tenant that must not be affected."""
+"""Pool and other users of the machine: attacks by real users, which must not affect another tenant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 @pytest.fixture
 def make_world() -> Iterator[Callable[..., World]]:
-    """Return a function that makes pools in a directory that others can pass through; pytest closes its own to them."""
+    """Return a function that makes pools in a directory that other users can enter, unlike the directories of pytest."""
     directory = Path(tempfile.mkdtemp(prefix="calabash-"))
     made: list[World] = []
 

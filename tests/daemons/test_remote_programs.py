@@ -1,4 +1,4 @@
-"""Programs that use cards of another machine: through the port, TLS and a worker in a slice, as their users start them."""
+"""Programs that use devices of another machine over TLS, through a worker in a slice, as users start them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def begun(client: Terminal, *options: str, cards: int = 1) -> Job:
 
 
 def does(job: Job, step: str) -> str:
-    """Make the program take a step; return CUDA's result."""
+    """Send a command to the program; return CUDA's result, which the program prints."""
     before = len(job.text)
     assert job.process.stdin is not None
     job.process.stdin.write(f"{step}\n".encode())

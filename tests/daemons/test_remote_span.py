@@ -1,4 +1,4 @@
-"""Program whose cards are of two servers: two pools, two brokers, two leases, one run."""
+"""One program that uses devices of two servers, with a lease of each. Each server has a pool and a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calabash.adapters.host.processes import identify
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RemoteSite]]:
-    """Yield two servers of a card each."""
+    """Yield two servers with one card each."""
     made = []
     for number, card in enumerate(("A100-40GB", "T4"), 1):
         directory = tmp_path_factory.mktemp(f"span{number}")

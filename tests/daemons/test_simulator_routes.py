@@ -1,4 +1,4 @@
-"""Faults of simulated cards by the API: injected there, detected by the pool, healed again."""
+"""API routes of the simulated node: a fault that they inject is detected by the pool, and its card recovers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Root's pool at its fixed path, used by other users of the machine who name no pool, and pools that are planted there.
+"""The system pool, which root runs at a fixed path and which users who name no pool use.
 
-The commands run in a mount namespace in which the path leads to a pool of the test, and in which other users can enter the
-directories of the interpreter and of the product, wherever these are.
+Other users must not be able to put a pool of their own at that path.
+
+The commands run in a mount namespace in which the path leads to a pool of the test, and in which other users can enter
+the directories of the interpreter and of the product, wherever these are.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Machine:
-    """A mount namespace with an empty /var/lib, and commands of users in it."""
+    """Mount namespace with an empty /var/lib, in which commands can be run as any user."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -101,7 +103,7 @@ class Machine:
 
 
 class InsideWorld(World):
-    """A pool whose daemon is in the namespace of a machine, so that the slots that it mounts are seen there."""
+    """Pool whose daemon runs in the mount namespace of a ``Machine``, so that slots which it mounts are visible there."""
 
     def __init__(self, home: Path, machine: Machine) -> None:
         super().__init__(home, options=("--console", "127.0.0.1:0"))
@@ -260,7 +262,7 @@ def test_without_any_pool_the_users_own_is_named(machine: Machine) -> None:
 
 
 def _without_rights(machine: Machine, directory: Path) -> None:
-    """Take the rights of other users from a directory of the product, on this machine only."""
+    """Make a directory of the product inaccessible to other users, in the mount namespace of ``machine`` only."""
     copy = machine.directory / directory.name
     shutil.copytree(directory, copy)
     copy.chmod(0o750)
@@ -305,7 +307,10 @@ def test_doctor_of_root_tries_what_other_users_need(pool: World, machine: Machin
 
 
 class Planted:
-    """A server that answers nothing and records its input. ``bind`` and ``listen`` are called as different users."""
+    """Server that a hostile user has put at the path of the system pool. It records its input and never answers.
+
+    Its socket is bound by one user and made to listen by another.
+    """
 
     def __init__(self, path: Path, user: User) -> None:
         self.received: list[bytes] = []

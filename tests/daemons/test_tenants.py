@@ -1,4 +1,4 @@
-"""Two tenants of one pool: neither reaches the other's objects by ID, by token, by role, or by any route that reads."""
+"""Two tenants of one pool: neither can access the other's objects by ID, token or role, or by any route that reads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def teams(world: World) -> Iterator[Teams]:
 
 
 def _gone(root: PoolClient, path: str) -> bool:
-    """Return True if the object could be deleted; it is in use for a moment after its last program has ended."""
+    """Try to delete an object; return True if it does not exist any more.
+
+    The deletion may be refused for a moment, because the object is in use until its last program has ended.
+    """
     try:
         root.delete(path)
     except CalabashError as error:
@@ -115,7 +118,7 @@ def busy(teams: Teams) -> Iterator[Teams]:
 
 
 def _paths(teams: Teams) -> list[str]:
-    """Return every route that reads, with the names of bob's objects."""
+    """Return the paths of all routes with method GET, with the names of bob's objects in them."""
     found = []
     for route in ROUTES:
         if route.method != "GET":

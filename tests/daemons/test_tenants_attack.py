@@ -1,7 +1,8 @@
-"""Two tenants on one pool: every user of the one tries every route of the API on the objects of the other.
+"""Two tenants on one pool: every user of one tenant tries every API route on the objects of the other tenant.
 
-Names, commands and figures of the victim are canaries. Each request is made twice, with the victim's objects and with names
-that do not exist: the answers may differ only in the name of the request.
+Names, commands and amounts of the victim are unique values, which are searched for in all answers. Each request is made
+twice, with the victim's objects and with names that do not exist: the answers may differ only in the name of the
+request.
 """
 
 from __future__ import annotations

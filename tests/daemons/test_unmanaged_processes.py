@@ -24,7 +24,7 @@ kernel_membership = pytest.mark.skipif(os.geteuid() != 0, reason="control groups
 
 @contextmanager
 def _unmanaged_process(world: World, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program on the simulated cards past the pool."""
+    """Run a program on the simulated cards without an allocation of the pool."""
     environment = {
         **world.environment,
         "LD_LIBRARY_PATH": str(simulated_library_dir()),

@@ -1,4 +1,4 @@
-"""``calabash vm`` against a real pool on a simulated node: cards go to virtual machines, stay through restarts, come back."""
+"""``calabash vm`` on a real pool: attach cards to virtual machines, keep them across restarts, and return them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Traps of a hostile directory: modules and programs with names that other programs search for.
+"""Traps in a hostile directory: modules and programs with the names of those that other programs search for.
 
-Each leaves a mark with its name and the user that ran it, so that a test sees which were run.
+A trap that is run creates a file with its name and its user, so that a test can detect it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Traps:
         }
 
     def sprung(self) -> list[str]:
-        """Return the traps that were run, each with the user that ran it."""
+        """Return the names of the traps that were run, each followed by the uid that ran it."""
         return sorted(os.listdir(self.marks))
 
 

@@ -1,4 +1,4 @@
-"""Ordinary users of the machine, as forks of the test. They are accounts without processes, and need no home."""
+"""Actions as ordinary users of the machine: forks of the test that become an existing account without processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as bytes, whole, broken and hostile, from a seeded generator."""
+"""Seeded random generator of HTTP requests as bytes: valid, malformed and hostile ones."""
 
 from __future__ import annotations
 
@@ -123,19 +123,24 @@ Proved = Callable[[str, str, bytes], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Bytes to send, in parts; ``end`` is what the client does then: read, close, reset, or shut its side."""
+    """Bytes to send over one connection.
+
+    Args:
+        parts: the bytes, sent one part after the other.
+        end: action of the client afterwards: read, close, reset, or shut down its sending side.
+    """
 
     parts: tuple[bytes, ...]
     end: str
 
 
 class WireFuzz:
-    """Requests to one gateway.
+    """Generator of requests to one gateway.
 
     Args:
-        host: as requests should name it.
-        tokens: valid ones.
-        proved: returns the headers of a request of a session of the console: of method, target and body.
+        host: value of the header Host in valid requests.
+        tokens: valid tokens.
+        proved: returns the headers that authenticate a request of a console session, from its method, target and body.
     """
 
     def __init__(self, seed: int, host: str, tokens: tuple[str, ...], proved: Proved) -> None:
@@ -180,7 +185,7 @@ class WireFuzz:
         return end.join([*lines, b"", b""]) + body
 
     def _of_session(self) -> bytes:
-        """Return a request of a page that is logged in."""
+        """Return a request of a browser that is logged in to the console."""
         some, clean, self._clean = self._random, self._clean, True
         known = [("GET", page.path) for page in PAGES] + [("POST", action.path) for action in ACTIONS]
         method, path = some.choice(known)
@@ -235,7 +240,7 @@ class WireFuzz:
         return b"?" + b"&".join(pairs) if pairs else b""
 
     def _pick(self, values: Sequence[bytes]) -> bytes:
-        """Return one of the values; for a clean request one that HTTP allows there."""
+        """Return one of the values; for a request that is to be valid HTTP, one that HTTP permits in this place."""
         while True:
             found = self._random.choice(values)
             if not self._clean or (found and all(0x20 < byte < 0x7F for byte in found)):
@@ -281,7 +286,7 @@ class WireFuzz:
         return found
 
     def _body(self) -> tuple[bytes, list[bytes]]:
-        """Return a body and the headers that frame it, rightly or not."""
+        """Return a body and the headers that give its length, correctly or not."""
         some = self._random
         if some.random() < 0.4:
             return b"", []

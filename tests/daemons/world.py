@@ -28,7 +28,11 @@ HANG_S = 60.0  # a limit far beyond what a busy machine needs
 
 
 def until(condition: Callable[[], Any], *, within_s: float = HANG_S, what: str = "") -> Any:
-    """Poll until it is true and return it; fail with ``what`` when the time is over."""
+    """Poll until ``condition`` returns a true value and return that value; fail after ``within_s`` seconds.
+
+    Args:
+        what: description of the condition for the failure.
+    """
     deadline = time.monotonic() + within_s
     while True:
         found = condition()
@@ -46,7 +50,7 @@ def elapsed_until(condition: Callable[[], Any], *, within_s: float = HANG_S, wha
 
 
 class Program:
-    """A forked child that does what ``calabash run`` does: request, take the lease, execute the program."""
+    """Forked child that does the same as ``calabash run``: request a slice, hold its lease, and execute the program."""
 
     def __init__(self, home: Path, command: list[str], **body: Any) -> None:
         self._from_child, writing = os.pipe()
@@ -80,14 +84,14 @@ class Program:
         return text.encode() in self.output
 
     def has_begun(self) -> bool:
-        """Return True if the child executes the program; it is a member of its slice a little earlier."""
+        """Return True if the child executes the program. It becomes a member process of its allocation shortly before."""
         try:
             return Path(f"/proc/{self.pid}/cmdline").read_bytes() != Path("/proc/self/cmdline").read_bytes()
         except OSError:
             return False
 
     def alive(self) -> bool:
-        """Return True if the program lives; reaps it otherwise."""
+        """Return True if the program runs; otherwise reap it and set ``code`` to its exit code."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -135,7 +139,13 @@ def _allocation_in(slot: Path) -> str:
 
 
 class World:
-    """One pool. ``gpus`` is the simulated node, "" for none; ``options`` are more words for the daemon."""
+    """One pool with a real daemon.
+
+    Args:
+        home: home directory of the pool.
+        gpus: devices of the simulated node, such as ``2xT4``; "" for no simulated node.
+        options: further command-line options of the daemon.
+    """
 
     def __init__(
         self, home: Path, gpus: str = "2xA100-40GB", *, database: str = "", options: tuple[str, ...] = ()
@@ -243,7 +253,7 @@ class World:
             self.events_after = items[-1]["id"]
 
     def slots(self) -> list[str]:
-        """Return the allocations that have a slot, and the names of directories that are no whole slot."""
+        """Return the IDs of allocations that have a slot, and the names of directories that are incomplete slots."""
         return sorted(map(_allocation_in, (self.home / "alloc").iterdir()))
 
     def inject(self, gpu: str, *words: str) -> None:
@@ -254,7 +264,7 @@ class World:
         )
 
     def clean(self) -> bool:
-        """End all programs; return True if the pool is then as good as new."""
+        """End all programs; return True if the pool then has no trace of them and can be used by another test."""
         for program in self.programs:
             program.close()
         self.programs.clear()

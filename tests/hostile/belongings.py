@@ -42,7 +42,7 @@ class Belongings:
         )
 
     def more_than(self, before: Belongings) -> dict[str, object]:
-        """Return the resources that were not there before."""
+        """Return the resources that this snapshot has and the earlier one has not; {} if there are none."""
         found: dict[str, object] = {
             "mounts": sorted(self.mounts - before.mounts),
             "cgroups": sorted(self.cgroups - before.cgroups),

@@ -16,7 +16,7 @@ _PRIORITY = -10  # pool, tenant and attackers alike: other load of the machine i
 
 
 class Standing:
-    """Pool that tests share as long as it is intact, and the priority of this process meanwhile."""
+    """Pool that tests share as long as it is intact, and the raised priority of this process while it exists."""
 
     def __init__(self) -> None:
         self.kept: dict[str, HostileWorld] = {}
@@ -41,14 +41,17 @@ _standing = Standing()
 
 @pytest.fixture
 def standing() -> dict[str, HostileWorld]:
-    """Yield the pool that tests share as long as it is intact."""
+    """Return a dictionary with the pool that tests share as long as it is intact. Skip the test without root."""
     stand_aside()
     return _standing.begin()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the pool and the raised priority before this process runs a test of another folder, which they would slow down."""
+    """End the shared pool and the raised priority before this process runs a test of another folder.
+
+    They would slow down such a test.
+    """
     if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
         _standing.end()
 

@@ -1,8 +1,9 @@
 """Random hostile steps beside an honest tenant: ``python -m tests.hostile.fuzz --steps 10000 --seed 1``.
 
-Two hostile users each do half of the steps (``fuzz_steps``) at the same time. Root kills the pool and its arbiter now
-and then and starts the pool again. The honest tenant is measured all the while. Exits with 0 if the tenant was not harmed,
-nothing was left behind and the pool is alive; prints one line per figure, like a benchmark.
+Two hostile users each do half of the steps (``fuzz_steps``) at the same time. Root kills the pool or its arbiter every
+few seconds and starts the pool again. The share and the answers of the honest tenant are measured all the time. The
+program exits with status 0 if the tenant was not harmed, nothing was left on the machine and the pool runs. It prints
+one line for each measured value, like a benchmark.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Outcome:
     def harm(self) -> list[str]:
         """Return the ways in which the honest tenant was harmed.
 
-        A share that is too small is harm when others had the time of the card. When they had not, the machine is too
-        busy for the neighbour to keep its card busy.
+        A share that is too small counts as harm only if other processes used the time of the card. Otherwise the
+        machine was too busy for the honest tenant to keep the card busy.
         """
         found = []
         if self.share_percent < SHARE_PERCENT - POINTS and self.others_percent > 100 - SHARE_PERCENT + POINTS:
@@ -62,7 +63,7 @@ class Outcome:
 
 
 def fuzz(world: HostileWorld, *, steps: int, seed: int) -> Outcome:
-    """Run the fuzzer on a pool, which must be settled afterwards."""
+    """Run the fuzzer on a pool. The caller must call ``world.settle`` afterwards."""
     outcome = Outcome(steps=steps, seed=seed)
     neighbour, probe, chance = world.neighbour, world.probe, random.Random(seed)
     assert neighbour is not None

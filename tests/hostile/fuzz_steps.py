@@ -1,7 +1,7 @@
 """Random steps of a hostile user, each bounded in time and in what it leaves behind.
 
-Everything here runs in a forked child that has become the user. The simulated node's own file is left alone: it stands
-in for the hardware.
+Everything here runs in a forked child that has become the user. The state file of the simulated node is not attacked,
+because it represents the hardware.
 """
 
 from __future__ import annotations
@@ -40,7 +40,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Hostile:
-    """A hostile user in its own process. ``victims`` are processes that are not its own."""
+    """Hostile user in its own process.
+
+    Args:
+        home: home directory of the attacked pool.
+        kernels: file with the GPU kernels that the hostile program launches.
+        victims: process IDs of other users' processes, which are attacked.
+        random: source of random choices.
+        opened: descriptors that are kept open.
+        parked: socket pairs in which descriptors are kept that this process has closed.
+    """
 
     home: Path
     hostile: Path  # the program of that name
@@ -126,7 +135,10 @@ class Hostile:
         return f"/v1/{part}{more}"
 
     def spawn(self, act: Callable[[], object]) -> tuple[int, int]:
-        """Fork a child that calls ``act`` with the descriptors 0 to 3; 3 is the descriptor ``_KEPT``."""
+        """Fork a child that calls ``act``; return its process ID and a descriptor that writes to its standard input.
+
+        Of the descriptors of this process the child keeps only ``_KEPT``, as descriptor 3.
+        """
         heard, stdin = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -348,7 +360,7 @@ def _lease(file: int, kind: int) -> None:
 
 
 def lock_anything(me: Hostile) -> None:
-    """Take locks and leases on all files that can be opened, until the descriptor is closed."""
+    """Take locks and leases (fcntl F_SETLEASE) on all files that this user can open. They last until the file is closed."""
     paths = [p for slot in me.slots() for p in (slot / "usage", slot / "limits", slot / "lease")]
     for path in [*paths, *(me.home / name for name in ("pool.db", "pool.db-shm", "pool.lock", "arbiter.lock"))]:
         for flags in (os.O_RDWR, os.O_RDONLY):
@@ -440,7 +452,7 @@ def _late(_number: int, _frame: object) -> None:
 
 
 def go(me: Hostile, steps: int, seed: int) -> None:
-    """Do so many steps; print the counts, and then live on with everything held until standard input ends."""
+    """Do so many random steps and print how often each was done. Then keep all resources until standard input ends."""
     signal.signal(signal.SIGALRM, _late)
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     me.random.seed(seed)

@@ -1,4 +1,4 @@
-"""Users without accounts on this machine: uids without a passwd entry, each a set of forked children.
+"""Users for attacks: uids without an account on this machine. The processes of a user are forked children of the test.
 
 The repository may be readable by root only, so such a user runs either a C program in the pool's own directory or a
 function of this process in a forked child that has become the user.
@@ -39,7 +39,7 @@ def processes_of(uid: int) -> Iterator[int]:
 
 
 class Child:
-    """A forked child that became the user; its output comes through a pipe."""
+    """Forked child that has become a user. Its output is read through a pipe."""
 
     def __init__(self, uid: int, act: Callable[[], None]) -> None:
         self._from_child, said = os.pipe()
@@ -113,7 +113,7 @@ class Child:
         return not self.alive()
 
     def let_end(self) -> None:
-        """Close its standard input, at which the tests' programs end."""
+        """Close its standard input, upon which the programs of the tests end."""
         if self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
@@ -143,7 +143,7 @@ def become(uid: int, parent: int) -> None:
 
 
 class User:
-    """A user with a uid of its own. ``home`` is the pool's, ``environment`` leads to the simulated node."""
+    """User with a uid of its own; ``home`` is the home directory of the pool."""
 
     def __init__(self, uid: int, home: Path) -> None:
         self.uid = uid

@@ -1,4 +1,4 @@
-"""User who leaves modules, programs and libraries where root starts a pool, so that root runs them."""
+"""Attack on the start of a pool: a user leaves modules, programs and libraries where root might load them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMAND = [sys.executable, "-I", "-m", "calabash.cli.main"]
 
 
 class LuredWorld(HostileWorld):
-    """A pool that root starts in a directory of another user, who has left traps there."""
+    """Pool that root starts in the directory of a hostile user, who has left traps there."""
 
     def _come_up(self, neighbour: bool) -> None:
         self.mallory = User(self.user().uid, self.home)

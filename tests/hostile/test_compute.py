@@ -18,14 +18,17 @@ def _busy(world: HostileWorld, child: Child) -> int:
 
 
 def _share_while(world: HostileWorld, child: Child, seconds: float) -> float:
-    """Return the share of the card that a program has, in percent; the divisor is at least the measured time."""
+    """Return the share of the card that a program uses over some seconds, in percent.
+
+    It is never overestimated: the busy time is read inside the measured interval.
+    """
     begun, before = time.monotonic(), _busy(world, child)
     time.sleep(seconds)
     return (_busy(world, child) - before) / (time.monotonic() - begun) / 1e7
 
 
 def _held_to(world: HostileWorld, child: Child, percent: int) -> Callable[[], bool]:
-    """Return a condition: the program has ended, or has at most its share over half a second."""
+    """Return a condition that is true if the program has ended or used at most its share during half a second."""
     return lambda: child.dead() or _share_while(world, child, 0.5) <= percent + POINTS
 
 

@@ -29,7 +29,7 @@ def _code(world: HostileWorld) -> str:
 
 
 def _replayed(record: str, host: str, port: int) -> list[list[object]]:
-    """Replay recorded requests to the console, in every form; return the answers."""
+    """Send recorded requests of a browser to the console again, unchanged and with changes; return the answers."""
     found: list[list[object]] = []
     with open(record, encoding="utf-8") as lines:
         received = [json.loads(line) for line in lines]
@@ -78,7 +78,7 @@ def test_the_next_owner_of_the_consoles_port_gets_nothing_that_a_later_pool_acce
 
 
 def _flood(host: str, port: int, token: str) -> None:
-    """Hold idle connections, guess tokens, send heads slowly, and ask without end with one valid token."""
+    """Hold idle connections, guess tokens, send heads of requests slowly, and send requests with one valid token."""
     lines = []
     for _ in range(450):
         with suppress(OSError):

@@ -18,7 +18,10 @@ ONE_PROCESS = "[devices]\none_process = true\n"
 
 
 def _may_open(path: str) -> bool:
-    """Return True if this user may open a device node; a simulated card's has no driver, which is another error."""
+    """Return True if this user may open a device node.
+
+    The node of a simulated card has no driver, so opening it fails with another error than a missing permission.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR)
     except PermissionError:
@@ -36,7 +39,7 @@ def _opens(user: User, node: Path) -> bool:
 
 
 def _alone(world: HostileWorld, user: User, *command: str | Path) -> tuple[Child, int]:
-    """Start a program on a card of its own; return both."""
+    """Start a program that has a card exclusively; return the program and the index of the card."""
     child = user.runs(
         *(command or ("/bin/cat",)), mode="exclusive", wait_s=20
     )  # the probe may be on the card for a moment
@@ -90,7 +93,7 @@ def test_programs_that_ended_leave_no_entry_in_the_slot_of_a_whole_card(world: H
 
 
 def _holds(world: HostileWorld, user: User, card: int) -> str:
-    """Return the output of a program that allocates memory of a card past the pool."""
+    """Return the output of a program that allocates memory of a card without an allocation of the pool."""
     environment = world.environment_of_node() | {"CUDA_VISIBLE_DEVICES": str(card)}
     child = user.starts(world.program("hostile"), "hold", "64", environment=environment)
     line = child.line()

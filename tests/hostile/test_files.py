@@ -83,7 +83,10 @@ def test_files_of_the_home_are_private_whatever_the_umask(make_world: Callable[.
 
 
 def _lease_everything(slot: str) -> None:
-    """Take a lease on all files of the slot: every opening of one would wait until this process gives it up."""
+    """Take a lease (fcntl F_SETLEASE) on all files of the slot.
+
+    Every other process that opens such a file would wait until this process releases the lease.
+    """
     got = 0
     for entry in sorted(Path(slot).iterdir()):
         for flags, kind in ((os.O_RDONLY, fcntl.F_RDLCK), (os.O_RDWR, fcntl.F_WRLCK), (os.O_RDONLY, fcntl.F_WRLCK)):
@@ -158,7 +161,7 @@ def _grow(slot: str) -> list[list[object]]:
 
 
 def _on_disk(directory: Path) -> int:
-    """Return the bytes of all files below a directory, including those in memory."""
+    """Return the number of bytes that all files below a directory occupy, on disk or in memory file systems."""
     found = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -215,7 +218,7 @@ def test_other_tenants_slots_and_pages_are_out_of_reach(world: HostileWorld, mal
 
 
 def test_root_inside_a_container_cannot_block_the_pool(world: HostileWorld) -> None:
-    """Root owns its files there: its changes to its slot must not stop the pool."""
+    """The slot of root in a container belongs to root: its changes to the files must not block the pool."""
     root = User(0, world.home)
     try:
         slot = _slot_of(world, root)

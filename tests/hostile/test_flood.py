@@ -1,4 +1,4 @@
-"""Attacks by number: requests, connections, unread answers, lines in the log."""
+"""Attacks by large numbers of requests, connections, unread answers and log lines."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_answers_that_nobody_reads_take_no_memory(world: HostileWorld, mallory: 
 
 
 def _chatter(home: str) -> None:
-    """Send requests that might write a line into the pool's log or its journal, ``LINES`` times; then go on."""
+    """Send requests that might write a line to the pool's log or journal; report after ``LINES`` requests and continue."""
     long = "x" * 15_000
     bodies = [
         _request("POST", "/v1/allocations", {"gpus": 64}),

@@ -1,4 +1,4 @@
-"""Attacks on the end of a slice: programs that hide from it, or keep resources of it."""
+"""Attacks on the end of an allocation: programs that try to survive it or to keep its resources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_slice_ends_when_its_last_process_has_ended(world: HostileWorld, mallo
 
 
 def _park(slot: str) -> None:
-    """Send all descriptors that can be opened into a socket and close ours: only the kernel still holds them."""
+    """Send descriptors of the slot's files into a socket and close them, so that only the socket's queue holds them."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = []
     for name in ("lease", "usage", "limits"):
@@ -94,7 +94,7 @@ def test_a_slice_ends_by_itself_while_its_descriptors_are_parked_in_a_socket(
 
 
 def _hold_what_is_sent(path: str) -> None:
-    """Receive descriptors and keep them, as an innocent process."""
+    """Receive descriptors on a Unix socket and keep them open, as a process without an allocation."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     os.chmod(path, 0o777)

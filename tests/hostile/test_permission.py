@@ -1,4 +1,4 @@
-"""Attacks by names of other users' objects: queues, tenants, gangs, allocations, whole pools."""
+"""Attacks with the names of other users' objects: queues, tenants, gangs, allocations, and whole pools."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _answers(home: str, asked: list[tuple[str, str, Any]], times: int) -> list[t
 
 
 def _by_name(name: str) -> list[tuple[str, str, Any]]:
-    """Return every call by which a user can name an object of any name."""
+    """Return all API calls in which a user can name an object, each with the given name in one place."""
     ask, at = "/v1/allocations", f"/v1/allocations/{name}"
     return [
         *(("POST", ask, SMALL | {field: name}) for field in ("queue", "tenant", "project")),

@@ -1,4 +1,4 @@
-"""Promises of docs/concepts/enforcement.md: each has the name of the test that checks it."""
+"""Promises of docs/concepts/enforcement.md: for each there is a test whose name is derived from its sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on the slot of a tenant: imitated and exchanged limits, and reads by other users."""
+"""Attacks on the slot of an allocation: forged and replaced limits pages, and reads by other users."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ IMITATIONS: dict[str, tuple[str, str]] = {
 
 
 def raised() -> dict[str, str]:
-    """Return the bytes of a limit of 38 GiB for printf, and their offset."""
+    """Return variables for a shell script that forges a limits page: a limit of 38 GiB for ``printf``, and its offset."""
     return {
         "LIMIT": "".join(f"\\{byte:03o}" for byte in struct.pack("<Q", 38 << 30)),
         "LIMIT_AT": str(_LIMIT_AT),
@@ -75,7 +75,7 @@ def raised() -> dict[str, str]:
 
 
 def _answer(child: Child) -> str:
-    """Return the program's output when it is refused the device, or has memory."""
+    """Wait until the program is refused the device or holds memory; return its output."""
     until(
         lambda: child.says("\nheld ") or child.says("calabash: ") or child.text().startswith("held ") or child.dead(),
         what="the program to be refused or to take memory",
@@ -102,7 +102,10 @@ def test_an_imitated_slot_is_refused_in_any_namespace(world: HostileWorld, mallo
 
 
 def _in_own_namespaces(home: str, slot: str, program: str) -> None:
-    """Keep a copy of all mounts, wait until the slot has ended, and start a program on a new slice with the old slot."""
+    """Start a program on a new slice with the slot of an ended allocation.
+
+    The old slot stays accessible because this process has entered a mount namespace of its own before the allocation ended.
+    """
     parent_uid, libc = os.geteuid(), ctypes.CDLL(None)
     libc.prctl(_PR_SET_DUMPABLE, 1)  # else the maps are root's to write
     assert libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) == 0
@@ -142,7 +145,7 @@ def test_another_slot_of_the_same_tenant_is_refused(world: HostileWorld, mallory
     "unshare", ["", "unshare -Ur", "unshare -Urm", "unshare -UrmC", "unshare -UrmCpf --mount-proc"]
 )
 def test_a_program_in_namespaces_of_its_own_uses_its_slot(world: HostileWorld, mallory: User, unshare: str) -> None:
-    """The slot works also while the pool is down: the kernel provides the proof."""
+    """The slot works also while the pool does not run, because the program checks it with information from the kernel."""
     command = f"echo up; read go; exec {unshare} {world.program('hostile')} hold {WANTED_MIB}"
     program = mallory.runs("/bin/sh", "-c", command, **_SMALL)
     assert program.line() == "up"
@@ -209,7 +212,7 @@ def _found_by_others(roots: list[str], left_out: list[str], own: list[int], secr
 
 
 def test_other_users_read_neither_names_nor_limits_of_a_tenant(make_world: Callable[..., HostileWorld]) -> None:
-    """The tenant gives every name that it may give, in every mode that has files, sockets or processes of the pool."""
+    """The tenant uses its secret name for everything that it can name, in each mode that has files, sockets or processes."""
     world = make_world("2xA100-40GB")
     mallory, eve = world.user(), world.user()
     world.client.put(f"/v1/tenants/{MARK}t", {"users": [str(mallory.uid)]})

@@ -1,4 +1,4 @@
-"""Attacks on a tenant's view: forged slots, drivers under other names, changed environments."""
+"""Attacks by a tenant on the limits and the device list of its programs: forged slots, renamed drivers, environments."""
 
 from __future__ import annotations
 

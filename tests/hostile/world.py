@@ -1,4 +1,4 @@
-"""Root pool on a simulated node with an honest tenant, and measurements of both during attacks.
+"""Pool of root on a simulated node with an honest tenant, and measurements of both during attacks.
 
 The honest tenant (``Neighbour``) holds half of one card, launches kernels without a pause and allocates and frees
 memory all the while. Its time on the card is the simulator's own account. A probe in a third process sends requests to
@@ -53,7 +53,7 @@ _uids = itertools.count(_UID_FIRST)
 
 
 def stand_aside() -> None:
-    """Skip the tests without root, which they need to become other users."""
+    """Skip the tests if this process is not root, which it must be to become other users."""
     if os.geteuid() != 0:
         pytest.skip("attacks on a root pool need root, who becomes the other users")
 
@@ -137,7 +137,10 @@ class Probe:
 
 
 def p99(ascending: list[float]) -> float:
-    """Return the largest but for one of each hundred begun: the worst of a few answers is no percentile."""
+    """Return the 99th percentile of ascending values.
+
+    One value for each hundred, or part of a hundred, is left out: with few values the worst one is not a percentile.
+    """
     return ascending[max(0, len(ascending) - 1 - math.ceil(len(ascending) / 100))]
 
 
@@ -165,7 +168,7 @@ class Neighbour:
         return launches, taken, refused
 
     def mark(self) -> tuple[float, int]:
-        """Return the time now, and the tenant's time on the card so far."""
+        """Return the monotonic time in seconds, and the nanoseconds for which the tenant has kept its card busy so far."""
         before = time.monotonic()
         card_state = self._world.card_state()
         now = (before + time.monotonic()) / 2
@@ -180,7 +183,13 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of the honest tenant in one window."""
+    """Measurements of the honest tenant in one interval.
+
+    Args:
+        share_percent: time of the card that it had.
+        p50_s, p99_s: percentiles of the cost of the pool's answers to the probe.
+        answers: number of these answers.
+    """
 
     share_percent: float
     p50_s: float
@@ -199,7 +208,7 @@ class Measured:
 
 
 class Window:
-    """A window of measurement that begins at its construction."""
+    """Interval of measurement, which begins when the object is created."""
 
     def __init__(self, neighbour: Neighbour, probe: Probe) -> None:
         self._neighbour, self._probe = neighbour, probe
@@ -222,7 +231,12 @@ class Window:
 
 
 class HostileWorld(World):
-    """A pool of root's with the honest tenant on its first card. ``options`` are for the daemon, ``settings`` a pool.toml."""
+    """Pool of root with the honest tenant on its first card.
+
+    Args:
+        options: further command-line options of the daemon.
+        settings: content of ``pool.toml``.
+    """
 
     def __init__(
         self,
@@ -317,10 +331,15 @@ class HostileWorld(World):
 
     @contextmanager
     def unharmed(self, *, seconds: float = 1.0, points: float = POINTS) -> Iterator[None]:
-        """Check that the honest tenant keeps its share, its memory and quick answers during the block, and at least so long.
+        """Check that the honest tenant keeps its share, its memory and quick answers while the context lasts.
 
-        Answers during the attack are bounded. A share that the machine's other work has spoiled is measured again; an
-        attack that goes on spoils all windows.
+        During the attack, half of the pool's answers must come within ANSWER_S and 99 % within ANSWER_MAX_S. If the
+        share is too small, it is measured again, because other work of the machine may be the cause. An attack that
+        continues would affect all measurements.
+
+        Args:
+            seconds: shortest duration of the measurement.
+            points: tolerance of the share in percentage points.
         """
         neighbour, probe = self.neighbour, self.probe
         assert neighbour is not None

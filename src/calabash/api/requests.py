@@ -178,10 +178,10 @@ class AllocationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ] = False
 
     def request(self, *, tenant: str, queue: str) -> GpuRequest:
-        """Return the request of the core. Raises CalabashError(BAD_REQUEST).
+        """Return the request in the form in which the scheduler uses it. Raises CalabashError(BAD_REQUEST).
 
         Args:
-            tenant: the tenant on whose account it is.
+            tenant: the tenant that pays for the request.
             queue: the queue in which it waits.
         """
         if self.gang_size > 1 and not self.gang:

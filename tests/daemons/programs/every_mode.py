@@ -1,8 +1,8 @@
-"""Agent whose front end makes random requests, until it is killed or has done its steps.
+"""Node agent that is driven by random steps until it is killed or has done a number of steps.
 
-``python -m tests.daemons.programs.every_mode HOME SEED STEPS COUNTER``: recovers the state of the last run, checks that records
-and machine agree, then grants, releases, drains and injects faults. COUNTER is a file whose first eight bytes count the steps
-of all runs. Ends with 0 when STEPS are done, everything was released and nothing is left behind.
+``python -m tests.daemons.programs.every_mode HOME SEED STEPS COUNTER``: recovers the state of the last run, checks that
+records and machine agree, then grants, releases, drains and injects faults. COUNTER is a file whose first eight bytes
+count the steps of all runs. Ends with 0 when STEPS are done, everything was released and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ASKED = (
 
 
 class UntilGivenBack:
-    """Membership without processes: a grant is held until its end is requested."""
+    """Membership of processes for a test without programs: an allocation is held until its end is requested."""
 
     def retains(self, record: AllocationRecord, held_ns: int) -> bool:
         del record, held_ns
@@ -166,7 +166,7 @@ class Life:
         self._as_operator(lambda device: self.agent.mig_layouts.set_mode(device, mode))
 
     def cut(self) -> None:
-        """Set a fixed layout whose instances serve mode mps, or none."""
+        """Set a fixed MIG layout whose instances serve mode mps, or remove the fixed layout."""
         layout, mode = self.random.choice(((LAYOUT, "mps"), ((), "auto")))
 
         def change(device: Any) -> None:
@@ -214,7 +214,10 @@ class Life:
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def agree(self) -> None:
-        """Check what holds at every moment: the journal has all grants, a device has one mode, nothing is granted twice."""
+        """Check the invariants of every moment.
+
+        The journal has all allocations, each device has one mode, and no device memory or partition is granted twice.
+        """
         with self.parts.lock:
             held = {record.id for record in self.agent.records()}
             written = {record.id for record in self.store.allocations()}

@@ -1,6 +1,7 @@
-"""Program that takes one step on its card for each line that it reads, and prints CUDA's result.
+"""Program that reads commands from standard input, performs each on its device, and prints CUDA's result.
 
-``alloc MIB`` prints ``alloc CODE``; ``write`` fills the last allocation and waits for it; ``info`` prints free and total MiB.
+``alloc MIB`` allocates memory and prints ``alloc CODE``; ``write`` fills the memory that was allocated last and waits
+until that is done; ``info`` prints free and total MiB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums on the front page of the console."""
+"""Sums of the overview, which the front page of the console shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from calabash.platform.overview import overview
 
 
 def held(name: str, *uses: float) -> AllocationView:
-    """An allocation of 10,000 MiB and 10 % on each of the first devices, of which it gets so many percent."""
+    """Return an allocation with a slice of 10,000 MiB and 10 % on each of the first devices.
+
+    Args:
+        uses: percent of the device's compute that each slice uses; one for each slice.
+    """
     slices = [part(i, memory_mib=10000, core_percent=10, core_used_percent=use) for i, use in enumerate(uses)]
     return allocation(name, tenant="vision", slices=slices)
 

@@ -1,4 +1,4 @@
-"""Changes of settings that name only some fields."""
+"""Partial changes of settings: only the fields that a request names are changed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HELD = [AllocationId(f"a{number}") for number in range(64)]
 
 @dataclass
 class _Agent:
-    """An agent that holds many allocations, and counts the ones whose processes were looked up."""
+    """Node agent that holds many allocations and records those whose processes were looked up."""
 
     looked_up: list[AllocationId] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""A clock that is not set with the calendar."""
+"""SteadyClock: its time does not jump when the calendar of the system is set."""
 
 from __future__ import annotations
 

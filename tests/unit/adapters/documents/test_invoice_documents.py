@@ -1,4 +1,4 @@
-"""Invoices as HTML and PDF: all figures are there, and no name becomes anything but text."""
+"""Invoices as HTML and PDF: they have all amounts, and names are written as text and never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -143,7 +143,10 @@ sys.stdout.buffer.write(found if isinstance(found, bytes) else found.encode())
 
 
 def _rendered(module: str, invoice: InvoiceView, *, moment_s: float, seed: str, zone: str) -> bytes:
-    """The document that another process makes at another time, in another time zone, with other hashes of strings."""
+    """Return the document that another process makes.
+
+    The process has another time, time zone and hash seed, on which the document must not depend.
+    """
     return subprocess.run(
         [sys.executable, "-c", _RENDER.replace("{module}", module), str(moment_s)],
         input=msgspec.json.encode(invoice),

@@ -1,4 +1,4 @@
-"""The calendar as it was when a process started, whatever it was set to since."""
+"""Calendar time at which a process started, although the calendar was set to another time afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Machine:
-    """A machine that runs since 100 s, whose calendar tests set."""
+    """Machine that was booted 100 s ago, and whose calendar a test can set."""
 
     def __init__(self) -> None:
         self.since_boot_s = 100.0

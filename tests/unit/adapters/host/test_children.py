@@ -1,4 +1,4 @@
-"""Children of the product: how they are started, and that nothing else starts any."""
+"""Child processes of the product: how they are started, and that only ``adapters.host.children`` starts any."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def _is_annotation(tree: ast.Module) -> set[int]:
-    """The nodes inside annotations."""
+    """Return the IDs of the syntax nodes inside type annotations."""
     found: set[int] = set()
     for node in ast.walk(tree):
         for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
@@ -63,7 +63,7 @@ def _is_annotation(tree: ast.Module) -> set[int]:
 
 
 def starts_in(tree: ast.Module) -> Iterator[str]:
-    """Every use of a function that starts a program, and every import by which one could be used under another name."""
+    """Yield each use of a function that starts a program, and each import that could give it another name."""
     annotations = _is_annotation(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in annotations:
@@ -120,7 +120,10 @@ def _is_which(node: ast.AST) -> bool:
 
 
 def _started_modules() -> set[str]:
-    """The modules of the product that the product starts: they are named by a constant in a call or an assignment."""
+    """Return the modules of the product that it starts as programs.
+
+    They are found as constants in calls and assignments of files that call a function which starts a module.
+    """
     found = set()
     for path, tree in _sources():
         names = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}

@@ -1,4 +1,4 @@
-"""Processes of the product that run as a user that others have too: their memory is closed to those."""
+"""Processes of the product that share their user with other processes: these cannot read their memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _job() -> None:
 
 
 def _seen_after(act: Callable[[], None]) -> list[int]:
-    """Return if a process is dumpable (0 or 1) after the call, and its limit of core files."""
+    """Return the dumpable attribute of a process (0 or 1) after a call, and its limit on the size of core files."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:

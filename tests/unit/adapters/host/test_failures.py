@@ -1,4 +1,4 @@
-"""A process without descriptors: nothing that it cannot look at is taken for gone, unknown or forbidden."""
+"""Process without free file descriptors: an object that it cannot examine is not reported as missing or forbidden."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LISTED = next(entry for entry in pwd.getpwall() if entry.pw_uid not in (0, 65534
 
 @pytest.fixture(autouse=True)
 def _loaded_name_services() -> None:
-    """Look for an account that no service knows, so that each of them is loaded before a test has no descriptors."""
+    """Look up an account that does not exist, so that all name services are loaded while descriptors are available."""
     with suppress(KeyError):
         pwd.getpwnam("no-such-user-here")
 
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Lower the limit to what is open, so that the next open fails with EMFILE."""
+    """Lower the limit of descriptors to those that are open, so that the next open fails with EMFILE."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     probe = os.open(os.devnull, os.O_RDONLY)
     os.close(probe)

@@ -1,4 +1,4 @@
-"""Log on a full disk: the daemon goes on."""
+"""Log on a full disk: the log line is dropped, and the daemon continues."""
 
 from __future__ import annotations
 

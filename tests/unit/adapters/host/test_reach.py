@@ -12,7 +12,7 @@ from calabash.adapters.host.reach import barrier_to_others
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """``a/b/file`` below a directory that others can enter, and so can be all above it as far as they are the test's."""
+    """Create ``a/b/file`` and make the directories above it, as far as they belong to this user, searchable by others."""
     for part in (tmp_path, *tmp_path.parents):
         if part.stat().st_uid == os.geteuid() and not part.stat().st_mode & 1:
             part.chmod(part.stat().st_mode | 0o011)

@@ -61,7 +61,7 @@ VALUES: dict[str, bytes] = {
 
 
 def sample(type_: Any) -> Json:
-    """A valid value of a type with every field present."""
+    """Return a valid value of a type with every field present."""
     return _sample(msgspec.inspect.type_info(type_))
 
 
@@ -89,12 +89,15 @@ _SIMPLE: dict[type, Json] = {
 
 
 def good(kind: Kind[Any], name: str, version: int = 1) -> bytes:
-    """A valid object of a kind."""
+    """Return a valid object of a kind as JSON text."""
     return msgspec.json.encode(_named(kind, name, "alice", f"u-{name}", version))
 
 
 def hostile(kind: Kind[Any], version: int = 2) -> Iterator[tuple[str, bytes]]:
-    """Objects of a kind, each with one hostile value in one place: its description and text. All have the same name."""
+    """Yield objects of a kind, each with a hostile value in one of its fields: a description, and the JSON text.
+
+    All objects have the same name.
+    """
     base = _named(kind, NAME, NAMESPACE, UID, version)
     for path in _paths(base):
         if path == ("metadata",) or path[:2] in {
@@ -110,7 +113,7 @@ def hostile(kind: Kind[Any], version: int = 2) -> Iterator[tuple[str, bytes]]:
 
 
 def nameless(kind: Kind[Any]) -> Iterator[tuple[str, bytes]]:
-    """Objects whose metadata is hostile."""
+    """Yield objects with a hostile value in their metadata, so that their name cannot be read: description and JSON text."""
     base = _named(kind, NAME, NAMESPACE, UID, 2)
     for path in (("metadata",), ("metadata", "name"), ("metadata", "uid"), ("metadata", "resourceVersion")):
         for label, value in VALUES.items():
@@ -138,7 +141,7 @@ def _paths(value: Json, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def _text(value: Json, path: tuple[Any, ...], replaced: bytes) -> bytes:
-    """The JSON text with what is at the path replaced."""
+    """Return the JSON text of a value, in which the value at the path is replaced by other text."""
     if not path:
         return replaced
     if isinstance(value, list):
@@ -162,10 +165,10 @@ def _text(value: Json, path: tuple[Any, ...], replaced: bytes) -> bytes:
 
 
 class RawApi:
-    """An API server whose objects are texts: lists in pages, and watches that are fed by ``event``.
+    """API server that returns objects as given JSON text: lists in pages, and watches that ``event`` sends events to.
 
-    ``opened``: the watches that were opened so far, by path; an event after that reaches them.
-    ``refuses``: every request is answered with this instead, while it is not empty.
+    ``opened`` is the number of watches that were opened so far, by path; a later event reaches them. While ``refuses`` is
+    not empty, it is the response to every request.
     """
 
     def __init__(self) -> None:

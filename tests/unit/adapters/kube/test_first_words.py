@@ -1,4 +1,4 @@
-"""Many threads begin at once to read objects of the API server, as the mirrors of a planner do when it starts."""
+"""Decoding of objects in many threads that begin at the same time, as the mirrors of a starting planner do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No object that a user can store keeps a list, a watch or a mirror from the other objects."""
+"""Hostile objects that users can store: lists, watches and mirrors still return all other objects."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_list_with_an_object_of_hostile_metadata_has_all_others(kind: Kind[Any])
 
 
 def test_part_of_another_driver_does_not_hide_the_claim() -> None:
-    """A claim is read though its parameters for another driver cannot be."""
+    """A claim is read although its parameters for another driver cannot be decoded."""
     for value in (
         hostile.DEEP_LISTS,
         hostile.DEEP_MAPS,
@@ -238,7 +238,7 @@ def test_page_of_large_objects_is_read_in_smaller_pages(api: RawApi, monkeypatch
 
 
 def test_object_that_cannot_be_read_is_no_outage(api: RawApi) -> None:
-    """Asking again does not help, so it is not an error that callers repeat."""
+    """Repeating the call would return the same object, so the error is not one after which callers repeat a call."""
     kind = objects_core.CONFIG_MAP
     text = good(kind, "a").replace(b'"data":{"a":"a"}', b'"data":5')
     api.refuses = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text

@@ -1,4 +1,4 @@
-"""Pods that share their parts are the pods that they were."""
+"""Pods whose equal values are shared in memory: they are equal to the pods before."""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ from calabash_testing.api_server.client import MemoryKube
 
 
 class RecordedChanges:
-    """Objects according to the changes that a mirror reported, its errors, and changes that contradict earlier ones."""
+    """Recorder of what a mirror reports: its errors, and the objects that result from its changes.
+
+    Changes that contradict earlier ones are recorded as well.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, ConfigMap] = {}

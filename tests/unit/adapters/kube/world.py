@@ -1,4 +1,4 @@
-"""An HTTP server that does what it is told, for the transport; and waiting for things that other threads do."""
+"""HTTP server whose behaviour a test scripts, for tests of the transport; and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ END = b"0\r\n\r\n"
 
 
 class Scripted:
-    """A server that gives every connection to ``serve``, in a thread of its own."""
+    """Server that calls ``serve`` with each connection, in a thread of its own."""
 
     def __init__(self, serve: Callable[[Line], None]) -> None:
         self._serve = serve
@@ -48,7 +48,7 @@ class Scripted:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def access(self, authorization: Callable[[bool], str] = lambda _refused: "") -> ApiAccess:
-        """The way to it."""
+        """Return the access to this server for a client."""
         return ApiAccess(
             host="127.0.0.1", port=self.port, prefix="", namespace="ns", authorization=authorization, tls=None
         )
@@ -77,7 +77,7 @@ class Scripted:
 
 
 class Line:
-    """One connection, seen from the server."""
+    """One connection of the server to a client."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class Line:
         self.requests: list[bytes] = []
 
     def request(self) -> bytes:
-        """The next request, head and body; empty when the caller is gone."""
+        """Return the next request, head and body; b"" if the client has disconnected."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             line = self._file.readline()

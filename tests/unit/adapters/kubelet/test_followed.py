@@ -1,4 +1,4 @@
-"""Streams that follow a value: its state first, then every change, and a normal end."""
+"""Streams that follow a value: they yield the present value, then every change, and end normally."""
 
 from __future__ import annotations
 

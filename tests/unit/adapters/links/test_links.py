@@ -1,4 +1,4 @@
-"""Namespaces and pairs of interfaces, made in the kernel that runs the tests."""
+"""Network namespaces and veth pairs, created in the kernel that runs the tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAC = "0a:01:02:03:04:05"
 
 @pytest.fixture
 def two() -> Iterator[tuple[LinkEnd, LinkEnd]]:
-    """The ends of a pair that is yet to be made, in namespaces of their own."""
+    """Yield the two ends of a veth pair that the test creates; each has a namespace of its own."""
     made = [f"cblt{os.getpid()}{which}" for which in "ab"]
     for name in made:
         namespaces.create(name)

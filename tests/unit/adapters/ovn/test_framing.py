@@ -1,4 +1,4 @@
-"""Messages out of a stream of OVSDB's JSON-RPC."""
+"""Splitting of a stream of OVSDB's JSON-RPC into messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of OVSDB as values, and differences of them as servers tell them."""
+"""Decoding of OVSDB columns, and of the differences with which servers report changed values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def test_what_a_column_cannot_hold_is_an_error(column: str, value: Any) -> None:
 
 
 def difference(kind: ColumnType, before: Any, after: Any) -> Any:
-    """Return a difference as the server encodes it: of sets the elements of one only; of maps also pairs that changed."""
+    """Return the difference of two values as a server encodes it.
+
+    For sets it has the elements that are in only one of them. For maps it has the pairs that are in only one or that differ.
+    """
     if isinstance(after, frozenset):
         return kind.encoded(before ^ after, "")
     if isinstance(after, dict):

@@ -1,4 +1,4 @@
-"""The client of the pool, beside a pool that breaks off."""
+"""Client of the pool over its Unix socket: incomplete answers, and a pool that is slow to accept connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calabash.model.errors import CalabashError, Reason
 
 @contextmanager
 def _answering(home: Path, answer: bytes) -> Iterator[PoolClient]:
-    """A server that answers the first request with these bytes and is gone then."""
+    """Run a server that answers the first request with these bytes and then closes; yield a client of it."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / SOCKET_FILE))
         listener.listen(1)

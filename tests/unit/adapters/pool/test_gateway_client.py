@@ -1,4 +1,4 @@
-"""A pool elsewhere: where its token may go, and where it is kept."""
+"""Client of a pool on another machine: the servers to which a token is sent, and the file in which it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client for event loops, beside a pool that counts connections and breaks off."""
+"""Asynchronous client of the pool, against a server that counts connections and closes them in the middle of an answer."""
 
 from __future__ import annotations
 

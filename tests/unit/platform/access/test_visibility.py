@@ -1,4 +1,4 @@
-"""Texts as one principal reads them: names are shown by what they name, and never by what they look like."""
+"""Redaction of texts: a name is shown or hidden according to the object that it names, not according to its spelling."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_mention_of_an_own_object_is_shown(kind: Mentioned) -> None:
 
 @pytest.mark.parametrize("word", [*HIDDEN.values(), "secret"])
 def test_word_that_equals_a_hidden_name_stays_and_own_use_of_it_shows_no_mention(word: str) -> None:
-    """A requester that chooses a name learns nothing from what becomes of that name in its texts."""
+    """A user who chooses the name of a hidden object for a gang cannot see from the redaction that the object exists."""
     seen = visibility(ANN, gang=word)
     assert seen.text(f"gang {word} waits for members") == f"gang {word} waits for members"
     for kind, name in HIDDEN.items():

@@ -1,4 +1,4 @@
-"""A change that was made is answered as such, whatever becomes of its line."""
+"""A request that made a change is answered with success even if its audit line cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL = (OSError(28, "No space left on device"), CalabashError("the disk is full"
 
 
 class Trail:
-    """Takes every line and writes none."""
+    """Audit trail that accepts every line, and whose writing does not succeed."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""A request that its server cuts off is answered like any failure, unless its answer has begun."""
+"""A request that a shutdown of the server cancels is answered with an error, unless its answer has begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log under those who would fill it."""
+"""The pool's log while users cause many lines: its rate per user and its size are limited."""
 
 from __future__ import annotations
 

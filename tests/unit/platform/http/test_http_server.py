@@ -1,4 +1,4 @@
-"""Connections are read from when it is their user's turn, whichever Python serves them."""
+"""HTTP server: a connection is read only after the pacer of its user admits it, with every version of Python."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_request_that_is_there_before_its_turn_is_answered_in_its_turn(
 def test_connections_beyond_the_descriptors_are_answered_503_and_later_ones_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is lowered for the listener alone: what it keeps for others is everything above the next few numbers."""
+    """The limit of the listener alone is lowered: all but the next few descriptors are reserved for other uses."""
     path, clients = tmp_path / "socket", []
 
     def ask() -> socket.socket:

@@ -49,7 +49,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Notices:
-    """Notifications of a pool without their threads."""
+    """Notification rules and deliveries of a pool; the test runs the steps of their threads itself."""
 
     def __init__(self, store: Store, settings: NotificationSettings = HERE) -> None:
         self.store, self.clock = store, VirtualClock()

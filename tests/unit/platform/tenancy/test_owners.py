@@ -9,7 +9,7 @@ from calabash.platform.tenancy.owners import AllocationOwner, AllocationOwners
 
 
 class Journal:
-    """Allocations of ann on the account of vision; how often each was asked for."""
+    """Journal with allocations of user ann and tenant vision, which counts how often each one was read."""
 
     def __init__(self, *known: str) -> None:
         self.known = set(known)

@@ -1,4 +1,4 @@
-"""Tenants as queues, what they may ask, and how long they run."""
+"""Queues of tenants, and the limits of a tenant's requests: priorities, modes, models and run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A card is granted to another tenant only after it was seen to have left, whatever is told late, lost or told twice."""
+"""Held cards: a card is granted to another tenant only after a report that it left the former tenant's fabric partition.
+
+This holds also if reports are delayed, lost or repeated.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def record(name: str, tenant: str, card: str) -> AllocationRecord:
 
 
 class HeldPool:
-    """Held allocations, and the pool's API for the controller, of which reports can be delayed."""
+    """Pool with held allocations and its API for the fabric controller; a test can delay the controller's reports."""
 
     def __init__(self, *, hold: bool = True) -> None:
         self.records: dict[str, AllocationRecord] = {}
@@ -171,7 +174,7 @@ def test_moments_of_an_earlier_pool_are_refused() -> None:
 
 
 class Losing(SimulatedFabric):
-    """A manager that takes orders and, when told so, does nothing of them."""
+    """Fabric manager that accepts orders and, while ``loses`` is true, does not carry them out."""
 
     loses = False
 
@@ -195,7 +198,7 @@ actions = st.one_of(
 def test_nobody_has_a_card_that_is_in_anothers_partition(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, str, str]]
 ) -> None:
-    """The controller, the holds and a fabric together; reports come late, orders are lost, the controller begins anew."""
+    """Run controller, holds and fabric together, with late reports, lost orders and restarts of the controller."""
     directory: Path = tmp_path_factory.mktemp("fabric")
     fabric = Losing(PLANE, directory / "fabric.json", first=1, last=9)
     pool, clock = HeldPool(), iter(range(0, 10**9, 100))

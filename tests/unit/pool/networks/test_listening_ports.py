@@ -1,4 +1,4 @@
-"""Ports that servers hold: one holder at a time, on disk before they are made, given back when nobody speaks of them."""
+"""Ports that servers hold: one holder at a time, journalled before they are created, closed if not renewed in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT, MINE = "red/a/gpu1", "server lab01 (/home)"
 
 
 class Pool:
-    """Places of a pool whose host notes what is made and undone."""
+    """Pool with ports of servers, on a host that records which ports are created and removed."""
 
     def __init__(self, home: Path) -> None:
         self.clock = VirtualClock()

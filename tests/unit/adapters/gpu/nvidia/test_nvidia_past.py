@@ -1,4 +1,4 @@
-"""XIDs in the kernel's log from before the driver's events were read."""
+"""XIDs (NVIDIA's error codes) that are read from the kernel's log, because they occurred before the agent ran."""
 
 from __future__ import annotations
 

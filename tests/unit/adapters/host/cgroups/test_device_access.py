@@ -1,4 +1,4 @@
-"""Device access of control groups on the kernel's own groups, tried with devices that do no harm."""
+"""Device access of control groups, tested with real groups of the kernel and with harmless devices such as /dev/zero."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def group(hierarchy: DeviceHierarchy) -> Iterator[Path]:
 
 
 def opened(group: Path, *paths: str) -> set[str]:
-    """The devices that a process of the group could open."""
+    """Return the devices that a process of the group could open."""
     words = [sys.executable, "-S", "-c", TRY, str(group / "cgroup.procs"), *paths]
     return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
 

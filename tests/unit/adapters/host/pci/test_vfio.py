@@ -1,4 +1,4 @@
-"""Devices go to VFIO and come back; whatever fails is told with what to do, and undone."""
+"""Binding devices to VFIO and returning them: a failed step is undone, and its error has a hint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _override(kernel: SimulatedKernel) -> str:
 
 
 class Failing:
-    """A kernel in which one write ends otherwise."""
+    """Kernel writer that fails the writes to one chosen file, and performs all others."""
 
     def __init__(self, kernel: SimulatedKernel, file: str, how: OSError) -> None:
         self._kernel, self._file, self._how = kernel, file, how
@@ -54,7 +54,7 @@ class Failing:
 
 
 class Open:
-    """A process that has a file open."""
+    """Process that has a file open."""
 
     def __init__(self, path: Path) -> None:
         program = "import os, sys; os.open(sys.argv[1], os.O_RDONLY); print(flush=True); sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""The ways to an API server: kubeconfigs as people have them, service accounts, tokens that are replaced, TLS."""
+"""Access to an API server: typical kubeconfigs, service accounts, tokens that are replaced on disk, and TLS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def b64(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server's and a client's certificate."""
+    """Create a certificate authority and the certificates of a server and of a client; return their directory."""
     where = tmp_path_factory.mktemp("keys")
 
     def openssl(*words: str) -> None:

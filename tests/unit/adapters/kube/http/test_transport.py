@@ -1,4 +1,4 @@
-"""The client on lines that break, stall, refuse and lie."""
+"""HTTP transport to the API server over connections that break, stall, are refused, or carry invalid responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Callable[[Serve], Scripte
 
 
 def always(*answers: bytes) -> Serve:
-    """One answer for each request, the last one for ever."""
+    """Return a server function that sends one answer for each request, and repeats the last one for all later requests."""
     left = list(answers)
     lock = threading.Lock()
 
