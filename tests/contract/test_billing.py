@@ -29,7 +29,7 @@ from calabash.adapters.store.audit import AuditTable
 from calabash.adapters.store.billing.documents import InvoiceFilter
 from calabash.adapters.store.billing.store import note_guarantee
 from calabash.adapters.store.database import Database
-from calabash.adapters.store.renaming import earlier_name
+from calabash.adapters.store.sql import earlier_name
 from calabash.api import billing
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid

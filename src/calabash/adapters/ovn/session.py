@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,13 +26,44 @@ import structlog
 from calabash.adapters.ovn.dialogue import Dialogue, NotHereError
 from calabash.adapters.ovn.pending import Pending, results_of
 from calabash.adapters.ovn.replica import Replica, RowEvent
-from calabash.adapters.ovn.rotation import PAUSE_S_MAX, Rotation
 from calabash.adapters.ovn.wire import Credentials, LostError, Wire, checked_remotes
 from calabash.model.errors import CalabashError, Reason
 
 _LOCK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 0.5  # before the next attempt to connect
+_STAND_S = 3.0  # a connection that lasted this long did not fail at once
 
 log = structlog.get_logger(__name__)
+
+
+class _Rotation:
+    """Order and pauses in which the servers of a database are tried."""
+
+    def __init__(self, remotes: Sequence[str]) -> None:
+        self._remotes = tuple(remotes)
+        self._tried = 0
+        self._pause_s = _PAUSE_S
+        self._begun_s = 0.0
+
+    def next(self) -> str:
+        remote = self._remotes[self._tried % len(self._remotes)]
+        self._tried += 1
+        self._begun_s = time.monotonic()
+        return remote
+
+    def pause_s(self, *, other_may: bool) -> float:
+        """Return the pause before the next attempt, in seconds.
+
+        Args:
+            other_may: True if the last server answered that it cannot serve the database, but another server may.
+        """
+        if time.monotonic() - self._begun_s > _STAND_S:
+            self._pause_s = _PAUSE_S
+            return 0.0
+        if other_may and self._tried % len(self._remotes):
+            return 0.0
+        pause_s, self._pause_s = self._pause_s, min(_PAUSE_S_MAX, 2 * self._pause_s)
+        return pause_s
 
 
 class Session:
@@ -173,7 +205,7 @@ class Session:
                     os.write(self._wake, b"x")
 
     def _run(self) -> None:
-        rotation = Rotation(self._remotes)
+        rotation = _Rotation(self._remotes)
         while not self._closed:
             remote = rotation.next()
             try:
@@ -183,7 +215,7 @@ class Session:
                 pause_s = rotation.pause_s(other_may=isinstance(error, NotHereError))
             except Exception as error:  # an unexpected message: leave this server
                 self._failure = f"{remote}: {error!r}"
-                pause_s = PAUSE_S_MAX
+                pause_s = _PAUSE_S_MAX
                 log.exception("cannot handle a message of a database server", database=self.database, remote=remote)
             else:
                 pause_s = 0.0

@@ -6,6 +6,7 @@ only move forward, usage records are unique by number.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +22,6 @@ from calabash.adapters.store.database import Database
 from calabash.adapters.store.event_filter import AllocationsSeen, EventsSeen, held_by, seen_by
 from calabash.adapters.store.networks import NetworkTables
 from calabash.adapters.store.notices import NoticeTables
-from calabash.adapters.store.renaming import rename_earlier_grant
 from calabash.adapters.store.retention import Retention, trim
 from calabash.adapters.store.tenancy import TenancyTables, TokenTable
 from calabash.adapters.store.usage.collected import CollectedUsage
@@ -37,6 +37,8 @@ _EARLIER = {
     AllocationState.RUNNING: (AllocationState.GRANTED,),
     AllocationState.RELEASED: (AllocationState.GRANTED, AllocationState.RUNNING),
 }
+_KEPT_CHARACTERS = 50  # of the name of an earlier grant
+_HASH_DIGITS = 12
 
 
 def open_store(url: str) -> Store:
@@ -98,7 +100,7 @@ class Store:
         """
         values = _allocation_values(record)
         with self._database.transaction() as connection:
-            rename_earlier_grant(connection, record)
+            _rename_earlier_grant(connection, record)
             connection.execute(self._database.insert_or_ignore(tables.allocations, ["id"]).values(values))
 
     def start(self, allocation: AllocationId, *, at: float) -> None:
@@ -264,3 +266,29 @@ def _allocation_record(row: dict[str, Any]) -> AllocationRecord:
         placement=msgspec.convert(row["placement"], Placement),
         **{name: row[name] for name in _PLAIN_FIELDS},
     )
+
+
+def _rename_earlier_grant(connection: sa.Connection, record: AllocationRecord) -> None:
+    """Rename the released allocation with the name of this grant, if it is an earlier grant.
+
+    Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier
+    grant are kept under a new name, so that the numbers of usage records begin again.
+    """
+    journal, usage = tables.allocations, tables.usage
+    before = sa.select(journal.c.granted_at).where(
+        journal.c.id == record.id,
+        journal.c.state == AllocationState.RELEASED.value,
+        journal.c.granted_at < record.granted_at,
+    )
+    granted_at = connection.execute(before).scalar_one_or_none()
+    if granted_at is None:
+        return
+    name = earlier_name(record.id, granted_at)
+    connection.execute(sa.update(journal).where(journal.c.id == record.id).values(id=name))
+    connection.execute(sa.update(usage).where(usage.c.allocation == record.id).values(allocation=name))
+
+
+def earlier_name(allocation: str, granted_at: float) -> str:
+    """Return the new name of an ended grant, which begins with the old one."""
+    mark = hashlib.sha256(f"{allocation}/{granted_at!r}".encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{allocation[:_KEPT_CHARACTERS]}~{mark}"

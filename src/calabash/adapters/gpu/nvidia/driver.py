@@ -26,7 +26,6 @@ from calabash.adapters.gpu.nvidia import nvml_cards as cards
 from calabash.adapters.gpu.nvidia import nvml_mig
 from calabash.adapters.gpu.nvidia import reset as nvidia_reset
 from calabash.adapters.gpu.nvidia.mig import NvidiaPartitioning
-from calabash.adapters.gpu.nvidia.nvml_errors import translated
 from calabash.adapters.gpu.nvidia.nvml_gpm import InstanceTimes
 from calabash.adapters.gpu.nvidia.past_faults import NvidiaPast
 from calabash.adapters.gpu.protocol import DeviceEvent, DriverOptions
@@ -48,6 +47,24 @@ _WAIT_SLICE_S = 0.2  # a closing driver waits at most this long for its event th
 _EVENTS_MAX = 256
 _NODE = ""  # key of the thread for calls that are not about one card
 _CARD_THREADS_MAX = 64
+
+_REASONS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Reason.NO_DEVICES,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Reason.NO_DEVICES,
+    pynvml.NVML_ERROR_NOT_FOUND: Reason.NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION: Reason.NOT_PERMITTED,
+    pynvml.NVML_ERROR_GPU_IS_LOST: Reason.UNHEALTHY,
+    pynvml.NVML_ERROR_RESET_REQUIRED: Reason.UNHEALTHY,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.BAD_FILE,
+    pynvml.NVML_ERROR_TIMEOUT: Reason.TIMEOUT,
+    pynvml.NVML_ERROR_IN_USE: Reason.CONFLICT,
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: Reason.NO_CAPACITY,
+}
+_HINTS = {
+    Reason.NO_DEVICES: "install the NVIDIA driver, or try a simulated node: calabash sim create lab --gpus 2xA100-40GB",
+    Reason.NOT_PERMITTED: "run as root",
+    Reason.UNHEALTHY: "the card needs a reset or a reboot",
+}
 
 T = TypeVar("T")
 
@@ -152,7 +169,7 @@ def _start(node: str, inherited: str | None) -> None:
             os.environ[SIM_ENVIRONMENT] = node
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise translated("cannot start NVML", error) from error
+        raise _translated("cannot start NVML", error) from error
     finally:
         if inherited is None:
             os.environ.pop(SIM_ENVIRONMENT, None)
@@ -208,7 +225,7 @@ class NvidiaDriver:
         try:
             return self._thread(of).ask(_with_nvml(call), what=what, timeout_s=self._timeout_s)
         except pynvml.NVMLError as error:
-            raise translated(what, error) from error
+            raise _translated(what, error) from error
 
     def _thread(self, of: str) -> DeadlineThread:
         of = self._parts.get(DeviceUuid(of), of)
@@ -294,7 +311,7 @@ class NvidiaDriver:
                 lambda: self._wait(timeout_s), what="waiting for events", timeout_s=timeout_s + _WAIT_MARGIN_S
             )
         except pynvml.NVMLError as error:
-            raise translated("waiting for events", error) from error
+            raise _translated("waiting for events", error) from error
 
     def _wait(self, timeout_s: float) -> tuple[DeviceEvent, ...]:
         """Collect events in the events' own thread; NVML reports one event at a time."""
@@ -338,3 +355,9 @@ class NvidiaDriver:
 def open_driver(options: DriverOptions) -> NvidiaDriver:
     """Open the driver for the vendor registry. Raises CalabashError(NO_DEVICES) if the machine has no NVIDIA driver."""
     return NvidiaDriver(options)
+
+
+def _translated(what: str, error: pynvml.NVMLError) -> CalabashError:
+    """Return a CalabashError for an NVML error, with its reason and, for some, a hint."""
+    reason = _REASONS.get(error.value, Reason.UNHEALTHY)
+    return CalabashError(f"{what}: the NVIDIA driver reports {error}", reason=reason, hint=_HINTS.get(reason, ""))
