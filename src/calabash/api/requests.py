@@ -9,12 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from calabash.api import endpoints
-from calabash.api.compute import Cores, Policy
 from calabash.model.compute import with_compute
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.names import NAME_HINT, NAME_PATTERN
-from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, GpuRequest, Isolation, ModeName, Selector
+from calabash.model.request import DEFAULT_QUEUE, KEEP_S_MAX, ComputePolicy, GpuRequest, Isolation, ModeName, Selector
 
 BODY_BYTES_MAX = 64 * 1024
 LARGE_BODY_BYTES_MAX = 1 << 20  # for requests about many objects
@@ -27,6 +26,22 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._@-]{0,62}")
 PATTERN_HINTS: dict[str, str] = {}  # description for people, by the pattern as it is quoted in messages of msgspec
+
+Cores = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=100,
+        description="compute share per device in percent; if it is left out and memory is given, the policy is `best-effort`",
+    ),
+]
+Policy = Annotated[
+    ComputePolicy,
+    Meta(
+        description="meaning of the compute share; left out: `best-effort` if memory is given and `cores` is not, otherwise"
+        " `fixed`"
+    ),
+]
 
 
 def with_pattern(pattern: str, hint: str, **more: Any) -> Meta:
