@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 from structlog.contextvars import bound_contextvars
@@ -34,16 +35,20 @@ from calabash.binder.local.requests import (
     short_command,
 )
 from calabash.binder.local.starts import Starts
-from calabash.binder.local.survey import read_devices
 from calabash.binder.local.tracking import Tracker
+from calabash.binder.local.unmanaged_memory import UnmanagedDeviceMemory
 from calabash.binder.local.wait_times import WaitOutcome, WaitTimes
 from calabash.binder.local.waiting import WaitingRequests
 from calabash.model.allocation import AllocationRecord, AllocationState
+from calabash.model.device import Device, DeviceUuid, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mention
 from calabash.model.request import AllocationId, GpuRequest
 from calabash.node.agent import Grant, NodeAgent
+from calabash.node.audit.process_census import describe_process
+from calabash.node.snapshot import DeviceSnapshot
 from calabash.sched import CycleLimit, Explanation, Options, QueueSpec
+from calabash.sharing.registry import mode_of_device
 
 # Any user may name any priority on one machine, so priority orders a queue and never ends a running program. Devices that
 # an administrator has guaranteed to a queue are reclaimed from queues that borrow them.
@@ -95,7 +100,7 @@ class Binder:
         self._passes = Passes(self.schedule)
         self._tracker = Tracker(
             agent.node,
-            read_devices(agent)[0],
+            _read_devices(agent)[0],
             agent.records(),
             queues=queues,
             options=OPTIONS,
@@ -231,7 +236,7 @@ class Binder:
 
     def _decide(self) -> list[tuple[WaitingRequest, Start]]:
         """Return the starts that can be granted now."""
-        devices, foreign = read_devices(self._agent)
+        devices, foreign = _read_devices(self._agent)
         if not self._tracker.update_devices(devices, self._agent.records, foreign=foreign):
             self._starts.clear()
         for decision in self._tracker.decide():
@@ -328,3 +333,31 @@ def _why_held(error: Exception) -> str:
     if not isinstance(error, CalabashError):
         return str(error)
     return f"{error.marked_message}\nhint: {error.marked_hint}" if error.marked_hint else error.marked_message
+
+
+def _read_devices(agent: NodeAgent) -> tuple[list[Device], dict[DeviceUuid, UnmanagedDeviceMemory]]:
+    """Return all devices, and the memory that unmanaged processes use on each.
+
+    A device is returned as DRAINING, so that it gets no new allocations, if the agent closes it because of an unmanaged
+    process or an orphaned allocation, or if it is still used in another mode than the one to which it is pinned.
+    """
+    found = agent.devices()
+    devices = [
+        d.device if d.takes_work and not _leaves_its_mode(d) else replace(d.device, health=Health.DRAINING)
+        for d in found
+    ]
+    return devices, {d.device.uuid: _unmanaged_memory(d) for d in found if d.foreign_mib}
+
+
+def _leaves_its_mode(state: DeviceSnapshot) -> bool:
+    """Return True if the device is still used in another mode than the one to which an administrator has pinned it."""
+    kept = state.device.pinned
+    return bool(kept) and state.mode is not None and kept not in (state.mode, mode_of_device(state.mode))
+
+
+def _unmanaged_memory(state: DeviceSnapshot) -> UnmanagedDeviceMemory:
+    """Return the unmanaged memory of a device, and which processes would have to end to free it."""
+    names = "; ".join(describe_process(process) for process in state.unmanaged[:3])
+    more = f" and {len(state.unmanaged) - 3} more" if len(state.unmanaged) > 3 else ""
+    remedy = f"end the processes without an allocation on device {state.device.index}: {names}{more}"
+    return UnmanagedDeviceMemory(memory_mib=state.foreign_mib, remedy=remedy)
