@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -27,7 +28,6 @@ from calabash.adapters.ovn.wire import Credentials
 from calabash.api.networks import NetworkReport
 from calabash.controllers.networks.desired_rows import Surroundings, owner_rows, without_dns_updates
 from calabash.controllers.networks.event_queue import EventQueue
-from calabash.controllers.networks.vpc_backoff import Backoff
 from calabash.controllers.sources.network_source import NetworkUpdate
 from calabash.controllers.sources.network_store import KnownNetworks, backends_of
 from calabash.controllers.status.conditions import StatusTracker
@@ -48,11 +48,51 @@ NAMES_S = 0.3  # delay of DNS changes, which combines those of several ports
 POLL_S = 1.0  # silent hosts are detected by polling
 FULL_S = 300.0
 TRANSACTION_S = 30.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 60.0
 _LOST = frozenset((Reason.UNREACHABLE, Reason.TIMEOUT))
 
 Watch = Callable[[Mapping[tuple[str, int], Address], ClosedBackends], None]
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedVpc:
+    """Failure of a VPC: last error, number of tries, and time of the next try."""
+
+    error: CalabashError
+    tries: int
+    next_s: float
+
+
+class VpcBackoff:
+    """Failures by VPC. The pause doubles with every consecutive failure, from BACKOFF_MIN_S to BACKOFF_MAX_S seconds."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, FailedVpc] = {}
+
+    def failed(self, vpc: str, error: CalabashError, now_s: float) -> FailedVpc:
+        """Record a failure and return it."""
+        tries = self.failures[vpc].tries + 1 if vpc in self.failures else 1
+        pause_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(tries - 1, 10))
+        self.failures[vpc] = FailedVpc(error=error, tries=tries, next_s=now_s + pause_s)
+        return self.failures[vpc]
+
+    def succeeded(self, vpc: str) -> None:
+        self.failures.pop(vpc, None)
+
+    def due(self, now_s: float) -> list[str]:
+        """Return the VPCs to try again now."""
+        return [vpc for vpc, failure in self.failures.items() if failure.next_s <= now_s]
+
+    def next_s(self) -> float | None:
+        """Return the time of the next try of any VPC; None if no VPC has failed."""
+        return min((failure.next_s for failure in self.failures.values()), default=None)
+
+    def waits(self, vpc: str, now_s: float) -> bool:
+        """Return True if the VPC must not be tried yet."""
+        failure = self.failures.get(vpc)
+        return failure is not None and failure.next_s > now_s
 
 
 class Reconciler:
@@ -87,7 +127,7 @@ class Reconciler:
         self._queue = EventQueue()
         self._full_s, self._protected = full_s, protected
         self._known = KnownNetworks()
-        self._backoff = Backoff()
+        self._backoff = VpcBackoff()
         self._urgent: dict[str, None] = {}
         self._checks: dict[str, None] = {}
         self._delayed_dns: dict[str, float] = {}

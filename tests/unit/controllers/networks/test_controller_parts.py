@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from calabash.adapters.ovn.southbound import Chassis
 from calabash.controllers.networks.desired_rows import without_dns_updates
-from calabash.controllers.networks.vpc_backoff import FIRST_S, MOST_S, Backoff
+from calabash.controllers.networks.reconciler import BACKOFF_MAX_S, BACKOFF_MIN_S, VpcBackoff
 from calabash.controllers.sources.network_source import NetworkUpdate
 from calabash.controllers.sources.network_store import KnownNetworks
 from calabash.controllers.status.progress import hosts_of, progress
@@ -59,13 +59,13 @@ def test_vpc_affects_hosts_of_its_ports_and_gateway_hosts_if_it_has_a_gateway() 
 
 @given(st.integers(1, 30))
 def test_pause_doubles_with_every_failure_up_to_a_limit(times: int) -> None:
-    backoff, error, now_s = Backoff(), CalabashError("no"), 0.0
+    backoff, error, now_s = VpcBackoff(), CalabashError("no"), 0.0
     for _ in range(times):
         trouble = backoff.failed("red", error, now_s)
         assert backoff.waits("red", now_s)
         now_s = trouble.next_s
         assert backoff.due(now_s) == ["red"]
-    assert trouble.next_s - (now_s - min(MOST_S, FIRST_S * 2 ** (times - 1))) <= MOST_S
+    assert trouble.next_s - (now_s - min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** (times - 1))) <= BACKOFF_MAX_S
     assert trouble.tries == times
     backoff.succeeded("red")
     assert backoff.next_s() is None
