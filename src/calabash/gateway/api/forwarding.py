@@ -7,6 +7,8 @@ a body.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +17,6 @@ from calabash.api import endpoints
 from calabash.api.openapi import openapi
 from calabash.api.routes import ROUTES
 from calabash.api.tenancy import SessionOrder
-from calabash.gateway.api.credentials import token_of
 from calabash.gateway.api.routing import RouteTable
 from calabash.gateway.api.watch import Watchers
 from calabash.gateway.serving.request_guard import (
@@ -47,6 +48,7 @@ _STATUS = {
 DOCUMENT, WATCHED, CHANGED = endpoints.DOCUMENT.path, endpoints.WATCH.path, endpoints.LIST_CHANGES.path
 CHALLENGE = (b"www-authenticate", b'Bearer realm="calabash"')
 _MORE = {401: [CHALLENGE], 429: [(b"retry-after", b"1")]}
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,512}\Z")
 
 
 class Forwarder:
@@ -142,3 +144,22 @@ async def _unknown(send: Send, method: str, path: str, allowed: tuple[str, ...])
         return
     error = CalabashError(f"no route {path}", reason=Reason.NOT_FOUND, hint=f"see {DOCUMENT}")
     await refuse(send, 404, error)
+
+
+def token_of(headers: Mapping[str, str]) -> str:
+    """Return the bearer token; "" if there is none. The pool checks it.
+
+    Raises:
+        CalabashError: NOT_PERMITTED if the Authorization header is not a bearer token.
+    """
+    shown = headers.get("authorization", "")
+    if not shown:
+        return ""
+    scheme, _, token = shown.partition(" ")
+    if scheme.lower() != "bearer" or not _TOKEN.match(token.strip()):
+        raise CalabashError(
+            "the Authorization header is not `Bearer TOKEN`",
+            reason=Reason.NOT_PERMITTED,
+            hint="create a token with `calabash token create`",
+        )
+    return token.strip()
