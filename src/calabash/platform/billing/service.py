@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -23,6 +24,7 @@ from calabash.adapters.store.usage.reader import DIMENSIONS
 from calabash.api import billing
 from calabash.ledger import InvoiceKind, reverse
 from calabash.ledger.calendar import SECOND_US, month_at, zone_of
+from calabash.model.allocation import UsageRecord
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.money import Money
 from calabash.platform.billing.credits import noted, open_credits, require_reversible, settled
@@ -35,7 +37,6 @@ from calabash.platform.billing.documents import (
     tariff_of,
     view_of,
 )
-from calabash.platform.billing.open_usage import RunningUsage
 from calabash.platform.billing.process import run_task
 from calabash.platform.billing.rating_process import RatingAnswer, RatingOrder
 from calabash.platform.billing.verification_process import VerifyAnswer, VerifyOrder
@@ -49,6 +50,26 @@ _HOUR_S = 3600.0
 _NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~@-]{0,159}")
 
 log = structlog.get_logger(__name__)
+
+
+class RunningUsage(Protocol):
+    """Usage of running allocations since their last usage record."""
+
+    def records(self) -> tuple[Sequence[UsageRecord], float]:
+        """Return the usage as records, and the time up to which usage is complete together with these records.
+
+        The records are not written to the store. The time is in seconds since the epoch.
+        """
+        ...
+
+    def write(self) -> tuple[float, Mapping[str, float]]:
+        """Write the usage to the store. Raises CalabashError.
+
+        Returns:
+            The time (seconds since the epoch) up to which usage is complete in the store, and, by tenant, earlier times
+            for tenants whose usage is complete only up to that time.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

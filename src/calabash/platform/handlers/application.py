@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import structlog
 from litestar import Litestar, Response
 from litestar.datastructures import State
@@ -23,9 +25,8 @@ from calabash.platform.handlers.network_certificates import CERTIFICATES
 from calabash.platform.handlers.networks import NETWORKS
 from calabash.platform.handlers.notifications import NOTIFICATIONS
 from calabash.platform.handlers.request import Asked, caller_of, shown_to
-from calabash.platform.handlers.shutdown import answer_when_cut_off
 from calabash.platform.handlers.tenancy import TENANCY
-from calabash.platform.http.server import Application, connection_of
+from calabash.platform.http.server import Application, Message, Receive, Send, connection_of
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,11 @@ _STATUS = {
     Reason.HOST_FAILED: 503,
     Reason.DISK_FULL: 507,
 }
+_CUT_OFF = replies.Failure(
+    reason=str(Reason.POOL_DOWN),
+    message="the pool is shutting down",
+    hint="repeat the request when it is up: calabash up",
+)
 
 
 def _failure(request: Asked, error: Exception) -> Response[replies.Failure]:
@@ -99,3 +105,26 @@ def served(operations: Operations, handlers: Sequence[HTTPRouteHandler], state: 
         logging_config=None,
     )
     return audited(operations.audit, answer_when_cut_off(routes))
+
+
+def answer_when_cut_off(application: Application) -> Application:
+    """Wrap an application so that a request that is cancelled before its reply began gets status 503 and a failure."""
+
+    async def ask(scope: Any, receive: Receive, send: Send) -> None:
+        begun = scope["type"] != "http"
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await application(scope, receive, answer)
+        except asyncio.CancelledError:
+            if begun:
+                raise
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": msgspec.json.encode(_CUT_OFF)})
+
+    return ask

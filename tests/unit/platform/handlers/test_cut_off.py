@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calabash.platform.handlers.shutdown import answer_when_cut_off
+from calabash.platform.handlers.application import answer_when_cut_off
 
 
 async def _cut_off(*, begins: bool, scope: str = "http") -> list[dict[str, Any]]:
