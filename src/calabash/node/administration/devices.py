@@ -13,7 +13,6 @@ from calabash.model.errors import CalabashError, Reason
 from calabash.model.mentions import Mentioned, mentions
 from calabash.model.request import AllocationId
 from calabash.node import snapshot_reader
-from calabash.node.administration.demotion import lower_shares
 from calabash.node.allocations.table import holders_of
 from calabash.node.audit.process_census import describe_process
 from calabash.node.devices.probe import ProbeResult, probe_card
@@ -21,10 +20,13 @@ from calabash.node.devices.recovery import Recovery
 from calabash.node.devices.settings import Wanted, require_possible
 from calabash.node.health.conditions import HealthEvent
 from calabash.node.health.store import CardEntry
+from calabash.node.slots.content import POLICY_CODE
+from calabash.node.slots.layout import PagePolicy
 from calabash.node.wiring import NodeParts
 from calabash.sharing.timeslice import MODE
 
 TIMESLICE = MODE.name
+_ENFORCED_BY_ARBITER = frozenset({PagePolicy.FIXED, PagePolicy.BURST, PagePolicy.BEST_EFFORT})
 
 
 class DeviceAdministration:
@@ -83,10 +85,12 @@ class DeviceAdministration:
     def lower_shares(self, lowered: Collection[AllocationId]) -> tuple[list[AllocationId], list[AllocationId]]:
         """Set the shares of the given allocations to best-effort and restore those of all others.
 
-        Returns the allocations that were lowered and those that were restored by this call.
+        Returns the allocations that were lowered and those that were restored by this call. The granted policy stays in
+        the journal; only the policy in the limits page changes, which the arbiter reads at its next poll. Each call
+        computes it anew from the journal, so nothing has to be restored after a crash of the pool.
         """
         with self._parts.lock:
-            return lower_shares(self._parts, lowered)
+            return _lower_shares(self._parts, lowered)
 
     def drain(self, device: Device, *, why: str, evict_after_s: float | None) -> None:
         """Take a card out of service: it gets no new allocations.
@@ -201,3 +205,29 @@ class DeviceAdministration:
         with self._parts.lock:
             held = holders_of(self._parts.allocations.records(), device)
             return [*dict.fromkeys(held), *self._parts.allocations.orphaned(device)]
+
+
+def _lower_shares(parts: NodeParts, lowered: Collection[AllocationId]) -> tuple[list[AllocationId], list[AllocationId]]:
+    """Set the shares of the given allocations to best-effort and restore those of all others.
+
+    Returns the allocations that were lowered and those that were restored by this call. Slices whose share the arbiter
+    does not enforce (whole cards, MIG, MPS, time slices of the driver) are unchanged.
+    """
+    lowered_now: list[AllocationId] = []
+    restored: list[AllocationId] = []
+    for record in parts.allocations.records():
+        promised = POLICY_CODE[record.request.policy]
+        wanted = PagePolicy.BEST_EFFORT if record.id in lowered else promised
+        try:
+            limits = parts.slots.pages(record.id).limits
+        except CalabashError:
+            continue  # the allocation is being released, or its slot is being created
+        changed = False
+        for index in range(limits.device_count):
+            now = limits.device(index).policy
+            if now in _ENFORCED_BY_ARBITER and now != wanted:
+                limits.set_policy(index, wanted)
+                changed = True
+        if changed:
+            (lowered_now if record.id in lowered else restored).append(record.id)
+    return lowered_now, restored

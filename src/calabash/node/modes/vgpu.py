@@ -7,17 +7,19 @@ driver's values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import msgspec
 import structlog
 
+from calabash.adapters.host.files import write_durably
 from calabash.adapters.host.processes import boot_id
 from calabash.model.allocation import AllocationRecord
 from calabash.model.device import Device, DeviceReading, Health
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.units import MIB, format_mib
 from calabash.node.devices.probe import probe_card
-from calabash.node.modes.context_costs import CONTEXTS_FILE, ContextCostFile
 from calabash.node.modes.protocol import NodeTools, ViewOnly
 from calabash.node.processes.reaper import Reaper
 from calabash.node.slots.content import SlotDevice
@@ -26,8 +28,47 @@ from calabash.node.slots.open_pages import Pages
 from calabash.sharing import vgpu
 
 TRIES = 2  # devices of a model that are probed at a start, which waits for the probes
+CONTEXTS_FILE = "contexts.json"
 
 log = structlog.get_logger(__name__)
+
+
+class KnownContexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of the file: bytes by model, and the boot ID and driver versions of the measurement (``learned_under``)."""
+
+    contexts: dict[str, int] = {}
+    learned_under: str = ""
+
+
+class ContextCostFile:
+    """File with the memory of an empty CUDA context per device model. A damaged file is treated as empty.
+
+    A pool that starts while no device can be probed, because all are full or do not answer, enforces its slices with
+    these values.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self) -> KnownContexts:
+        try:
+            content = self._file.read_bytes()
+            try:
+                return msgspec.json.decode(content, type=KnownContexts)
+            except msgspec.ValidationError:  # written by a version that stored only the bytes by model
+                return KnownContexts(contexts=msgspec.json.decode(content, type=dict[str, int]))
+        except FileNotFoundError:
+            return KnownContexts()
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("the file of context costs cannot be read", file=str(self._file), error=str(error))
+            return KnownContexts()
+
+    def write(self, contexts: Mapping[str, int], *, learned_under: str) -> None:
+        known = KnownContexts(contexts=dict(contexts), learned_under=learned_under)
+        try:
+            write_durably(self._file, msgspec.json.encode(known))
+        except OSError as error:
+            log.warning("the file of context costs cannot be written", file=str(self._file), error=str(error))
 
 
 class VgpuExecutor(ViewOnly):

@@ -18,7 +18,7 @@ from calabash.adapters.links.interfaces import LinkEnd
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import GpuRequest
 from calabash.node.ports.host_ports import HostNetwork
-from calabash.node.ports.namespace_settings import link_settings, resolver_text
+from calabash.node.ports.port_interfaces import link_settings, resolver_text
 from calabash.node.ports.protocol import NoPorts, require_free
 
 needs_root = pytest.mark.skipif(not may(), reason="network namespaces need root")
