@@ -36,7 +36,6 @@ from calabash.api.collected import (
 )
 from calabash.kubernetes.usage.attribution import Attribution, TenantOfQueue, TenantTree, UsageAccount
 from calabash.kubernetes.usage.node_identity import NodeIdentity
-from calabash.kubernetes.usage.node_rate_limit import POD_COST, NodeAllowances
 from calabash.model.allocation import UsageRecord
 from calabash.model.device import DeviceUuid
 from calabash.model.errors import CalabashError, Reason
@@ -54,8 +53,40 @@ _STATUS = {
     Reason.CONFLICT: HTTPStatus.CONFLICT,
     Reason.NOT_FOUND: HTTPStatus.NOT_FOUND,
 }
+NODE_RECORDS_MAX = 250_000.0  # records; slightly more than the limit of waiting records on a node
+NODE_RECORDS_PER_S = 20.0
+POD_COST = 50.0  # cost of reading a pod from the API server
 
 log = structlog.get_logger(__name__)
+
+
+class NodeAllowances:
+    """Rate limit per node, as a token bucket, so that one node cannot delay the others. Used by one thread at a time."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._left: dict[str, tuple[float, float]] = {}  # balance, and the time at which it was computed
+
+    def require(self, node: str) -> None:
+        """Raise CalabashError(CONFLICT) for a node whose bucket is empty."""
+        left, _ = self._now(node)
+        if left < 1:
+            raise CalabashError(
+                f"node {node} sends more than {NODE_RECORDS_PER_S:g} intervals a second,"
+                f" and has used up {NODE_RECORDS_MAX:g} beyond that",
+                reason=Reason.CONFLICT,
+                hint="it may go on in a minute; see what runs on that node",
+            )
+
+    def took(self, node: str, cost: float) -> None:
+        """Subtract the cost of a request; the balance may become negative."""
+        left, now_s = self._now(node)
+        self._left[node] = left - cost, now_s
+
+    def _now(self, node: str) -> tuple[float, float]:
+        now_s = self._now_s()
+        left, at_s = self._left.get(node, (NODE_RECORDS_MAX, now_s))
+        return min(NODE_RECORDS_MAX, left + (now_s - at_s) * NODE_RECORDS_PER_S), now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

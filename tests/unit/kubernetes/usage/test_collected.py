@@ -27,8 +27,7 @@ from tests.unit.kubernetes.usage.usage_world import (
 from calabash.adapters.store import open_store
 from calabash.api.collected import UsageBatch
 from calabash.kubernetes.node_plugin.reports.usage_sender import UsageSending
-from calabash.kubernetes.usage.collection import PODS_MAX, read_batch
-from calabash.kubernetes.usage.node_rate_limit import MOST, NodeAllowances
+from calabash.kubernetes.usage.collection import NODE_RECORDS_MAX, PODS_MAX, NodeAllowances, read_batch
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import AllocationId
 
@@ -188,7 +187,7 @@ def test_a_nodes_database_that_was_put_back_to_an_earlier_state_goes_on_under_an
 def test_a_node_that_floods_the_server_is_refused_until_others_have_had_their_turn() -> None:
     now = [0.0]
     allowances = NodeAllowances(now_s=lambda: now[0])
-    allowances.took("n1", MOST)
+    allowances.took("n1", NODE_RECORDS_MAX)
     with pytest.raises(CalabashError, match="node n1 sends more than 20 intervals a second"):
         allowances.require("n1")
     allowances.require("n2")

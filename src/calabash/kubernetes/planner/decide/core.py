@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from calabash.binder.cluster.cluster import ClusterScheduler
+from calabash.kubernetes.objects.pod_name import PodName
 from calabash.kubernetes.objects.shards import ALL, Shard
 from calabash.kubernetes.planner.decide.allocated_claims import AllocatedClaims
-from calabash.kubernetes.planner.decide.cleanup import swept
 from calabash.kubernetes.planner.decide.decisions import Decisions
 from calabash.kubernetes.planner.decide.extender_answers import ExtenderAnswers
 from calabash.kubernetes.planner.decide.nodes import Nodes
@@ -30,6 +30,7 @@ from calabash.kubernetes.planner.state.facts import (
     NodeFacts,
     PodFacts,
     QueueFacts,
+    SweepPod,
 )
 from calabash.kubernetes.planner.state.queues import DEFAULT, KubeQueues
 from calabash.kubernetes.planner.state.requests import SYSTEM_NAMESPACES, GroupName
@@ -137,7 +138,7 @@ class Core:
             if facts.refusal and not facts.leaving:
                 self._refused.add(facts.uid)
                 if not refused_before:
-                    self.store.add_action(swept(facts))
+                    self.store.add_action(_sweep_action(facts))
         else:
             self.pods.pod_changed(facts, now_s)
             entry = self.store.entries.get(facts.uid)
@@ -275,3 +276,21 @@ class Core:
     def take_actions(self) -> list[Action]:
         """Return and remove the actions to be carried out, in order."""
         return self.store.take_actions()
+
+
+def _sweep_action(pod: PodFacts) -> SweepPod:
+    """Return the action for a pod that its kubelet refused at admission, and which therefore never runs.
+
+    The action writes an event, and evicts the pod if its controller then creates another one on any node.
+    """
+    where = f"the kubelet of {pod.node or 'its node'} refused it for good ({pod.refusal})"
+    # A DaemonSet deletes its failed pods itself, with growing delays.
+    is_recreated = pod.is_recreated and not pod.recreated_on_same_node
+    if is_recreated:
+        what = "the pod is deleted, and its controller creates another"
+    elif pod.is_recreated:
+        what = "its controller creates another on the same node"
+    else:
+        what = "no controller creates another; hint: delete the pod and create it again"
+    name = PodName(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+    return SweepPod(pod=name, is_recreated=is_recreated, message=f"{where}: {what}")

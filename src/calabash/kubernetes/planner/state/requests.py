@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from calabash.binder.cluster.bundle import Bundle, Part
 from calabash.binder.cluster.cluster import BundleRequest
 from calabash.binder.cluster.moves import set_movable
 from calabash.kubernetes.dialects.translate import with_least_isolation
 from calabash.kubernetes.planner.state.affinity import HOSTNAME
 from calabash.kubernetes.planner.state.budgets import Budgets
-from calabash.kubernetes.planner.state.bundles import bundle_of
 from calabash.kubernetes.planner.state.facts import PodFacts
 from calabash.kubernetes.planner.state.gang_permits import GangName
 from calabash.kubernetes.planner.state.node_backoff import NodeBackoff
 from calabash.kubernetes.planner.state.queues import KubeQueues
 from calabash.kubernetes.planner.state.store import PodEntry, PodStore, Stage
-from calabash.kubernetes.pod_request import GangSource, PodRequest, isolation_named
+from calabash.kubernetes.pod_request import ContainerKind, GangSource, PodRequest, isolation_named
 from calabash.model.errors import CalabashError, Reason
 from calabash.model.request import DEFAULT_QUEUE
 
@@ -233,3 +233,46 @@ class PodRequests:
             movable = entry.stage is Stage.BOUND and not facts.leaving and alone and entry.bundle is not None
             constraints = self.bundle_request(entry).constraints if movable else facts.constraints
             set_movable(self._store.scheduler, entry.id, movable=movable, constraints=constraints)
+
+
+@lru_cache(maxsize=256)
+def phases_of(kinds: tuple[ContainerKind, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the phases of a pod: for each phase, the indexes of the containers that run at the same time.
+
+    Each init container runs in a phase of its own, with the sidecars before it. In the last phase all main containers
+    run with all sidecars.
+    """
+    phases: list[tuple[int, ...]] = []
+    sidecars: list[int] = []
+    main: list[int] = []
+    for number, kind in enumerate(kinds):
+        if kind is ContainerKind.SIDECAR:
+            sidecars.append(number)
+        elif kind is ContainerKind.INIT:
+            phases.append((*sidecars, number))
+        else:
+            main.append(number)
+    if sidecars or main:
+        phases.append((*sidecars, *main))
+    return tuple(phases)
+
+
+@lru_cache(maxsize=4096)  # pods of one job ask for the same
+def bundle_of(asked: PodRequest, *, tenant: str, queue: str, priority: int, gang_size: int) -> Bundle:
+    """Return the bundle of a pod.
+
+    Args:
+        asked: the request as the pod states it.
+        tenant, queue, priority, gang_size: values that replace those of the request.
+
+    Raises:
+        CalabashError: the containers disagree in selector, queue or gang.
+    """
+    parts = tuple(
+        Part(
+            name=c.container,
+            request=replace(c.request, tenant=tenant, queue=queue, priority=priority, gang_size=gang_size),
+        )
+        for c in asked.containers
+    )
+    return Bundle(parts=parts, phases=phases_of(tuple(c.kind for c in asked.containers)))
