@@ -271,8 +271,9 @@ def _allocation_record(row: dict[str, Any]) -> AllocationRecord:
 def _rename_earlier_grant(connection: sa.Connection, record: AllocationRecord) -> None:
     """Rename the released allocation with the name of this grant, if it is an earlier grant.
 
-    Containers of a pod have one name each, and may hold slices several times. The journal and usage of the earlier
-    grant are kept under a new name, so that the numbers of usage records begin again.
+    The allocation of a container is named after the container, which may be granted slices several times, for example
+    after a restart. The journal entry and the usage records of the earlier grant are kept under a new name, because the
+    usage records of the new grant are numbered from the beginning again.
     """
     journal, usage = tables.allocations, tables.usage
     before = sa.select(journal.c.granted_at).where(
