@@ -34,7 +34,6 @@ from calabash.transport.uvicorn_http11 import StrictProtocol
 HEADER_S = 10.0
 DATE_S = 1.0  # the resolution of the header Date
 ACCEPTED_AT_ONCE = 16
-WATCHED = endpoints.LIST_CHANGES.path  # the change feed: waits long, and its replies are small
 DESCRIPTORS_KEPT = 128
 _REFUSED_AT_ONCE = 256
 _SO_PEERPIDFD = 77
@@ -286,7 +285,7 @@ class LimitedApplication:
             except TimeoutError:
                 connection.abort()
 
-        if scope["method"] == "GET" and scope["path"] != WATCHED:  # large replies are made only when a buffer is free
+        if scope["method"] == "GET" and scope["path"] != endpoints.LIST_CHANGES.path:  # other replies may be large
             async with self._fairness.reply(uid):
                 await self._application(scope, receive, send_read)
                 await self._until_read(connection)
