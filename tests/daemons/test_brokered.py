@@ -173,7 +173,7 @@ def test_worker_and_software_slice_have_at_most_their_shares_by_the_cards_accoun
         return [(end - begin) / (ended_s - begun_s) / 1e7 for begin, end in zip(before, after, strict=True)]
 
     def as_asked() -> bool:
-        """Return True if both use most of their shares, which they do not while they wait for a processor."""
+        """Return True if both programs use most of their shares. They use less while they wait for a processor."""
         had = shares()
         assert had[0] <= 70 + POINTS
         assert had[1] <= 30 + POINTS

@@ -76,7 +76,7 @@ def _host(text: str) -> str:
 
 
 def _table(pid: int, name: str) -> list[list[str]]:
-    """Return the sockets of a process's network namespace and of this one, from which it may have some, as lines of words."""
+    """Return a socket table of the network namespaces of a process and of this process, as lines of words."""
     texts = [(Path("/proc") / of / "net" / name).read_text() for of in (str(pid), "self")]
     return [line.split() for text in texts for line in text.splitlines()[1:]]
 

@@ -24,7 +24,7 @@ def overview(
     Args:
         pending: number of waiting requests.
         reasons: reason of each waiting request that has one.
-        at_s: time of the figures in seconds.
+        at_s: time of the measured values, in seconds since the epoch.
     """
     memory_mib = {d.uuid: d.memory_mib for d in devices}
     idle = [amount for held in allocations for amount in _idle(held, memory_mib)]

@@ -1,7 +1,7 @@
 """Store of queues with their guarantees and access lists: in memory and in the database.
 
-It stores the queues that administrators have created. The queues of tenants are not stored: they are derived from the tenants
-and their projects. The queue ``default`` always exists.
+It stores the queues that administrators have created. The queues of tenants are not stored: they are derived from the
+tenants and their projects. The queue ``default`` always exists.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Queues:
         ]
 
     def put_queue(self, name: str, wanted: QueueSettings, binder: Binder) -> None:
-        """Create a queue or change the settings that are given. Raises CalabashError, and then changes nothing."""
+        """Create a queue or change the settings that are given. If it raises CalabashError, nothing was changed."""
         tenant = name.partition("/")[0]
         if name not in self._queues and tenant in self._people().tenants:
             raise CalabashError(
@@ -99,7 +99,7 @@ class Queues:
             self._change(binder, {**self._queues, name: record}, lambda: self._stored.put_queue(record))
 
     def delete_queue(self, name: str, binder: Binder) -> None:
-        """Delete an empty queue. Raises CalabashError, and then changes nothing."""
+        """Delete an empty queue. If it raises CalabashError, nothing was changed."""
         with self._lock:
             if name not in self._queues:
                 raise _unknown("queue", name, "see `calabash queue list`")

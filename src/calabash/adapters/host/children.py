@@ -1,17 +1,17 @@
 """Start child processes: modules of this product and programs of the machine.
 
-Every child of the product is started here, so that what a caller leaves in its working directory and its environment never
-decides which code runs:
+Every child of the product is started here, so that what a caller leaves in its working directory and its environment
+never decides which code runs:
 
 * A module of this product runs in an isolated interpreter (``launch.py``), which takes the package from where this process
   has it.
 * A program of the machine is named by an absolute path, or found by :func:`find_program`: for root in fixed directories of
   the system, for other users by their PATH too.
 * The working directory is ``/``, standard input is ``/dev/null``, descriptors are closed, and the environment holds the
-  names of an allow-list only. What else a child needs is an argument.
+  names of an allow-list only. Everything else that a child needs is passed as an argument.
 
-Programs of users (``calabash run``, jobs) are not started here: they are the user's own, with the user's environment and
-directory, and never root's.
+Programs of users (``calabash run``, jobs) are not started here: they are the user's own, with the user's environment
+and directory, and never root's.
 """
 
 from __future__ import annotations

@@ -103,13 +103,13 @@ class PreparedDevice:
 
 
 class ClaimHandler(Protocol):
-    """Handler of the kubelet's calls about claims, called from threads of the server, once at a time for a claim."""
+    """Handler of the kubelet's calls about claims. It is called from threads of the server, one at a time for each claim."""
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Prepare the devices of a claim that a pod of this node is about to use.
 
-        A repeated call returns the same. A CalabashError is shown verbatim, with its hint, in the pod's event, and the
-        kubelet retries.
+        A repeated call returns the same devices. A CalabashError is shown verbatim, with its hint, in the pod's event,
+        and the kubelet retries.
         """
         ...
 

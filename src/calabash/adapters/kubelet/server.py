@@ -7,8 +7,8 @@ instance of the plug-in ends they drop the newer one with it. Therefore a plug-i
 registers again, whatever the cause.
 
 There are two ways of registration: ``register`` calls the kubelet, and ``registry`` creates a socket where the kubelet
-looks for plug-ins. Only one is used at a time, because with both the kubelet would connect twice and drop both connections
-when one ends.
+looks for plug-ins. Only one is used at a time, because with both the kubelet would connect twice and drop both
+connections when one ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class DevicePluginServer(ServingThread):
     Args:
         resource: the extended resource ("calabash.dev/gpus").
         handler: answers the kubelet's calls.
-        directory: the kubelet's ``device-plugins`` directory; its path leaves room for 40 characters.
+        directory: the kubelet's ``device-plugins`` directory. With 40 more characters its path must not exceed the limit of
+            socket paths.
         registry: the kubelet's ``plugins_registry`` directory, used when ``way`` is "registry".
         way: how to register.
         on_error: called when a registration fails (once for each different text) and for faults of the handler.

@@ -13,7 +13,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: Path, resolver_file: Path | None) -> None:
-    """Enter the network namespace; ``resolver_file`` then replaces ``/etc/resolv.conf`` if the machine has one.
+    """Enter a network namespace, and a new mount namespace in which ``resolver_file`` replaces ``/etc/resolv.conf``.
+
+    Nothing is mounted if ``resolver_file`` is None or the machine has no ``/etc/resolv.conf``.
 
     Later mounts elsewhere are visible here, but mounts made here are not visible elsewhere. Raises OSError.
     """

@@ -64,7 +64,15 @@ class ColumnType:
         return _atom(told[1][0]) if told[1] else None
 
     def patched(self, before: Any, told: Any) -> Any:
-        """Return the value after a difference: members in one of both sets, and pairs that differ."""
+        """Return the value of a column after a change that the server reports as a difference.
+
+        For a set the difference has the members that were added or removed; for a map the pairs that were added,
+        removed or changed.
+
+        Args:
+            before: value before the change.
+            told: the difference in the form of the protocol.
+        """
         difference = self.decoded(told)
         if self.shape is Cardinality.SET:
             return before ^ difference

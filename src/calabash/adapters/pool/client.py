@@ -73,7 +73,12 @@ class ApiClient:
     def post_watched(
         self, path: str, body: Any, *, timeout_s: float, first_s: float, every_s: float, on_wait: Callable[[], None]
     ) -> Any:
-        """Post like ``post``; until the answer is there, call ``on_wait`` after ``first_s`` and then every ``every_s``."""
+        """Send a request as ``post`` does. While waiting for the answer, call ``on_wait`` periodically.
+
+        Args:
+            first_s: seconds until the first call of ``on_wait``.
+            every_s: seconds between two calls.
+        """
         del first_s, every_s, on_wait  # a client that cannot interrupt its wait does not call it
         return self.post(path, body, timeout_s=timeout_s)
 

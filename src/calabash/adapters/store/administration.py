@@ -13,7 +13,7 @@ from calabash.model.allocation import QueueRecord
 
 
 class Administration:
-    """Queue table. Every method may raise CalabashError, and then has written nothing."""
+    """Queue table. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -15,7 +15,7 @@ _BEGINNING = tables.AUDIT_BEGINNING
 
 
 class AuditTable:
-    """Audit table. Every method may raise CalabashError, and then has written nothing."""
+    """Audit table. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +47,7 @@ class AuditTable:
         return found[::-1] if newest else found
 
     def end(self) -> AuditHead:
-        """Return the number and seal of the last line; if the log is empty, those that :meth:`beginning` returns."""
+        """Return the number and seal of the last line; if the log is empty, the result of :meth:`beginning`."""
         newest = self.lines(limit=1, newest=True)
         return AuditHead(id=newest[0].id, seal=newest[0].seal) if newest else self.beginning()
 

@@ -31,7 +31,7 @@ ROWS_AT_ONCE = 500
 
 
 class BackupHead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Head of a backup file."""
+    """First line of a backup: version of the file format, version of the schema, and time in seconds since the epoch."""
 
     calabash_backup: int
     schema: int
@@ -39,14 +39,14 @@ class BackupHead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
 
 
 class BackupTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Table of the rows that follow."""
+    """Line of a backup that names the table and the columns of the rows in the following lines."""
 
     table: str
     columns: list[str]
 
 
 class BackupTail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Number of rows and checksum of all lines before the tail."""
+    """Last line of a backup: number of rows, and checksum of all lines before."""
 
     rows: int
     sha256: str

@@ -34,7 +34,7 @@ class Database:
         self._damaged: CalabashError | None = None  # found once, it is the answer to everything from then on
 
     def _require_sound(self) -> None:
-        """Raise STORE_DAMAGED once damage has been found: no part of a damaged journal is served or written."""
+        """Raise STORE_DAMAGED if the database was found to be damaged; it is then neither read nor written any more."""
         if self._damaged is not None:
             raise CalabashError(self._damaged.message, reason=self._damaged.reason, hint=self._damaged.hint)
 
@@ -56,7 +56,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Context of a transaction. Raises CalabashError (STORE_UNAVAILABLE, DISK_FULL); then nothing was written."""
+        """Context of a transaction. If it raises CalabashError (STORE_UNAVAILABLE, DISK_FULL), nothing was written."""
         self._require_sound()
         try:
             with self.engine.begin() as connection:

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 
 def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str) -> None:
-    """Create triggers with a new table that refuse the forbidden statements. Migrations contain the same triggers.
+    """Arrange that triggers which refuse the forbidden statements are created together with a table.
+
+    Migrations of existing databases create the same triggers.
 
     Args:
         forbidden: ``UPDATE``, ``DELETE`` or both. In PostgreSQL ``TRUNCATE`` is always refused too.
@@ -33,9 +35,9 @@ def guard(table: sa.Table, forbidden: Sequence[str], *, function: str, why: str)
 
 
 def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
-    """Create a trigger with a new table of SQLite that refuses ``INSERT OR REPLACE`` of an existing row.
+    """Arrange that a trigger which refuses ``INSERT OR REPLACE`` of existing rows is created together with a table.
 
-    REPLACE removes the row that it replaces without a trigger for DELETE. PostgreSQL has no such statement.
+    It is needed in SQLite only: REPLACE removes a row without calling the trigger for DELETE. PostgreSQL has no such statement.
     """
     name = table.name
     there = f"EXISTS (SELECT 1 FROM {name} WHERE {key} = NEW.{key})"  # noqa: S608 - names of this program
@@ -45,14 +47,15 @@ def guard_replace(table: sa.Table, *, key: str, why: str) -> None:
 
 
 def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, function: str, why: str) -> None:
-    """Create a trigger with a new table that refuses more rows than the row of the owner table announces.
+    """Arrange that a trigger which refuses additional rows is created together with a table of parts.
 
-    A row of ``table`` has the number of its owner and a place, from 1 to the owner's ``count``. Once all places are taken, no
-    row can be added or replaced.
+    A row of ``table``, such as a line of an invoice, has the number of its owner and a position from 1 to the number of
+    rows that the owner's row announces. When all positions have a row, no row can be added or replaced.
 
     Args:
-        key: the column of the place.
-        owner: the table with the column ``number`` and the column ``count``, whose row is written first.
+        key: the column of the position.
+        owner: table of the owners, with a column ``number``. The row of an owner is written before its parts.
+        count: column of ``owner`` with the number of parts.
         function: the name of PostgreSQL's function that refuses.
         why: the message of the error; without quotes.
     """
@@ -75,7 +78,7 @@ def guard_parts(table: sa.Table, *, key: str, owner: sa.Table, count: str, funct
 def guard_rows(
     table: sa.Table, name: str, *, before: str, sqlite: str, postgresql: str, function: str, why: str
 ) -> None:
-    """Create a trigger with a new table that refuses to delete or to change some of its rows.
+    """Arrange that a trigger which refuses to delete or change some rows is created together with a table.
 
     Args:
         name: the name of the trigger.

@@ -49,7 +49,7 @@ class StoredCertificate:
 
 
 class NetworkTables:
-    """Network tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Network tables. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -30,7 +30,7 @@ _SETTINGS = ("tenant", "name", "channel", "target", "kinds", "secret", "created_
 
 
 class NoticeTables:
-    """Notification tables. Every method may raise CalabashError, and then has written nothing."""
+    """Notification tables. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -19,7 +19,7 @@ from calabash.model.tenancy import Member, Project, Role, Tenant, TokenKind, Tok
 
 
 class TenancyTables:
-    """Tenancy tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Tenancy tables. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -114,7 +114,7 @@ class TenancyTables:
 
 
 class TokenTable:
-    """Token table. Every method may raise CalabashError; then nothing of the call was written."""
+    """Token table. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

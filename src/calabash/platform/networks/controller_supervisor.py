@@ -89,7 +89,7 @@ class WatchedFile:
         self._kept: tuple[SupervisedProcess, ...] = ()
 
     def reconcile(self) -> None:
-        """End the processes if the file has changed, and start those that are to run."""
+        """End the processes if the file has changed or was removed, and start those that should run but do not."""
         file = self._mark()
         if file != self._known:
             self.end("its settings changed")

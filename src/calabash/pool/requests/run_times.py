@@ -45,7 +45,7 @@ class RunTime:
 def run_times(
     records: Iterable[AllocationRecord], tenants: Mapping[str, Tenant], *, now_s: float
 ) -> tuple[RunTime, ...]:
-    """Return the remaining run time, counted from the grant, of all allocations whose tenant has a limit."""
+    """Return the remaining run time of all allocations whose tenant has a limit. The run time is counted from the grant."""
     found = []
     for record in records:
         tenant = tenants.get(record.request.tenant)

@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class _Library:
-    """NVML library of this process: loaded once, with one node while any driver is open."""
+    """NVML library of this process. It is loaded once; all drivers that are open at the same time use the same node."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ def _load_simulated(state: Path) -> None:
 
 
 def _load_of_host(library: Path) -> None:
-    """Load the host's library if the loader of this process has none; pynvml then finds it by name."""
+    """Load NVML from the host's files if this process's dynamic loader finds none; pynvml then finds it by name."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -249,7 +249,7 @@ class NvidiaDriver:
         return self._ask("devices", self._devices)
 
     def _devices(self) -> tuple[Device, ...]:
-        """Return all cards; a card that fell off the bus keeps its index and its last known figures."""
+        """Return all cards; a card that fell off the bus keeps its index and its last known properties."""
         handles = cards.all_handles()
         uuids = {i: DeviceUuid(str(pynvml.nvmlDeviceGetUUID(handle))) for i, handle in handles.items()}
         for index in handles:

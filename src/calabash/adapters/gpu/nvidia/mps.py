@@ -171,7 +171,7 @@ class MpsControl:
             also_next: True to set the same limits as defaults for servers that are started later.
 
         Returns:
-            "" if the server confirms the values, else a text with what it reports.
+            "" if the server confirms the values, otherwise a text with the values that it reports.
         """
         answer = self.ask(
             *(_defaults(percent, memory_mib) if also_next else ()),

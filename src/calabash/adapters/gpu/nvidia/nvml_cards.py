@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def _optional(call: Callable[[], T], default: T) -> T:
-    """Return the figure, or the default for a card that does not have it."""
+    """Return the result of an NVML call, or the default for a card that does not support the call."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -159,7 +159,7 @@ def _switched(handle: object) -> bool:
 
 
 def processes_on(handle: object) -> tuple[DeviceProcess, ...]:
-    """Return each process once, with all memory that it holds of the card (0 if NVML withholds the figure).
+    """Return each process once, with all memory of the card that it holds (0 if NVML does not report the amount).
 
     For a card in MIG mode, each process has the MIG device that it uses.
     """

@@ -22,7 +22,7 @@ class Answer:
     Args:
         code: exit code.
         output: standard output, unchanged.
-        said: both streams in one line of at most 300 characters; never empty after a failure.
+        said: standard output and error joined in one line of at most 300 characters; not empty after a failure.
     """
 
     code: int
@@ -30,7 +30,11 @@ class Answer:
     said: str
 
     def reason(self, words: Sequence[tuple[str, Reason]]) -> Reason | None:
-        """Return the reason of the first of these words that the output contains, ignoring case; None if none does."""
+        """Return the reason that belongs to the first of these words in the output; None if it contains none of them.
+
+        Args:
+            words: pairs of a word and a reason; upper and lower case are not distinguished.
+        """
         return next((reason for word, reason in words if word.lower() in self.said.lower()), None)
 
 

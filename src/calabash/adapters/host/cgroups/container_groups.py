@@ -71,7 +71,10 @@ class FreezerGroup(Cgroup):
 
 
 def find_container_hierarchy(mounted: list[Mounted] | None = None) -> ContainerHierarchy | None:
-    """Return the hierarchy of the kubelet's groups: the freezer's, else version 2; None if neither is mounted.
+    """Return the hierarchy of the kubelet's groups: that of the freezer controller (version 1) if it is mounted.
+
+    Otherwise return that of version 2; None if neither is mounted.
+
 
     A container may have several mounts of one hierarchy: one that begins with its own group, whose root is ``/`` in its
     control group namespace, and one of the host, whose root is shown as ``/..`` with one ``/..`` for each level above
@@ -126,11 +129,11 @@ def outer_names(name: str) -> list[str]:
 def join_pod(hierarchy: ContainerHierarchy, pod: Path, name: str, pid: int) -> None:
     """Move a process into a new group ``name`` in a pod's group, beside its containers. Raises OSError.
 
-    The memory and processor time of the process then count for the pod, and the kubelet ends the process with the pod. The
-    process survives when the control group of the calling process is ended.
+    The memory and processor time of the process then count for the pod, and the kubelet ends the process with the pod.
+    The process survives when the control group of the calling process is ended.
 
-    In other hierarchies the process joins the pod's own group where there is one. If it stayed in a group of the calling
-    process, that group could not be removed afterwards.
+    In other hierarchies the process joins the pod's own group where there is one. If it stayed in a group of the
+    calling process, that group could not be removed afterwards.
     """
     below = pod.relative_to(hierarchy.directory)
     group = hierarchy.group(pod / name)

@@ -44,7 +44,10 @@ class DeviceHierarchy:
 
 
 def find_device_hierarchy(mounted: list[Mounted] | None = None) -> DeviceHierarchy | None:
-    """Return the hierarchy of version 1's ``devices`` controller, else version 2; None if neither is mounted.
+    """Return the hierarchy that controls devices: that of the ``devices`` controller (version 1) if it is mounted.
+
+    Otherwise return that of version 2; None if neither is mounted.
+
 
     Of several mounts of one hierarchy the outermost is returned.
     """

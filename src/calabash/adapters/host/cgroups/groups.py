@@ -32,7 +32,7 @@ class CgroupHierarchy:
 
 
 def find_hierarchy(mounted: list[Mounted] | None = None) -> CgroupHierarchy | None:
-    """Return the mounted hierarchy if it is writable, else None."""
+    """Return the hierarchy of version 2 that is mounted and writable; None if there is none."""
     for entry in mounts() if mounted is None else mounted:
         inside = entry.root == "/" or "/.." not in entry.root  # "/..": mounted from outside of this namespace
         if entry.kind == "cgroup2" and inside and entry.writable:

@@ -194,7 +194,7 @@ class PciTree:
     def virtual_types(self, address: str) -> tuple[VirtualType, ...]:
         """Return the types of virtual GPU that can be created on this function now.
 
-        They are read from the driver's own list, else from the list of mediated devices.
+        They are read from the list of NVIDIA's driver, or from the kernel's list of mediated devices if the driver has none.
         """
         place = self.directory(address)
         listed = _text(place / "nvidia" / "creatable_vgpu_types")

@@ -61,7 +61,7 @@ def require_domain(name: str) -> str:
 
 
 def attach(domain: str, xml: str) -> None:
-    """Attach a device to a virtual machine: at once if it runs, else when it starts. Raises CalabashError."""
+    """Attach a device to a virtual machine, at once if it runs, or when it starts. Raises CalabashError."""
     _virsh("attach-device", domain, xml)
 
 

@@ -196,7 +196,7 @@ def _decode_one_by_one(kind: Kind[T], body: bytes, asked: str) -> tuple[Listing[
 
 
 def _read(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
-    """Decode a text; if that fails, repair parts that the type may not have (see ``scanning``) and drop nulls.
+    """Decode a text; if that fails, replace values that msgspec cannot decode for any type (see ``scanning``) and drop nulls.
 
     Some kinds have null instead of an empty list or object. Raises one of ``_UNREADABLE``.
     """

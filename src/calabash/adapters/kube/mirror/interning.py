@@ -20,8 +20,8 @@ V = TypeVar("V")
 class PodSharing:
     """Replaces equal values in pods by one object. Passed to a mirror: ``Mirror(client, POD, keep=PodSharing())``.
 
-    The pool is bounded: a full pool is emptied, its parts live on in their pods. The pod that is passed in is not
-    changed. The dictionaries of a shared pod must not be changed.
+    The pool of shared values is limited: it is emptied when it is full, and pods keep their values. The pod that is
+    passed in is not changed. The dictionaries of a shared pod must not be changed.
     """
 
     def __init__(self) -> None:

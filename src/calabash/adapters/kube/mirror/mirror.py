@@ -8,7 +8,7 @@ cache into the API server's state, whatever happens on the way:
   listed again, and the differences to the cache are reported as changes, including deletes that were missed.
 * An object that was deleted and created again with the same name is reported as a delete and an add, not as a
   modification.
-* A connection that is silent for longer than the interval of bookmarks is taken for broken.
+* A connection on which nothing arrives for longer than the interval of bookmarks is considered broken.
 * An object that cannot be read is left out and reported to ``on_skipped``; all others are not affected.
 * A caller that must see everything written before now requests a new list with ``renew``.
 
@@ -124,7 +124,7 @@ class Mirror(Generic[T]):
         return self._kind.plural
 
     def hurry(self) -> None:
-        """Retry at once after a failure, because the API server is known to answer."""
+        """Retry at once after a failure, without the usual pause. Called when the API server is known to answer again."""
         if self._failures:
             self._woken.set()
 

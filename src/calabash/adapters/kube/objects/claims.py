@@ -102,7 +102,7 @@ class ResourcePool(KubeStruct, frozen=True):
 
 
 class ResourceSliceSpec(KubeStruct, frozen=True):
-    """Part of a pool: devices, counter sets, or on older servers both."""
+    """Devices or counter sets of a resource pool; older servers put both into one slice."""
 
     driver: str
     pool: ResourcePool

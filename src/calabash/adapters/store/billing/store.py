@@ -22,7 +22,7 @@ _ALL_SERIES = "*"  # a row that no number is taken from: what is issued waits fo
 
 
 class BillingTables:
-    """Billing tables. Every method may raise CalabashError; then nothing of the call was written."""
+    """Billing tables. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -39,7 +39,7 @@ class UsageSource:
 
 
 class CollectedUsage:
-    """Collected usage records. Every method may raise CalabashError, and then has written nothing."""
+    """Collected usage records. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

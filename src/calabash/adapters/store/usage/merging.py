@@ -3,12 +3,13 @@
 An account is the combination of tenant, project, queue, user, device model, mode and preemptibility.
 
 Theory of operation. Usage that may still be invoiced is never removed, however much it is, so a user who creates slices
-without end would fill the disk. Beyond a bound the records of one account and device that lie in one quarter of an hour
-are replaced by three or four: one for the whole quarter with the average amounts, in whole percents and MiB, and others for the
-remainders of the division, as one percent and one MiB for some microseconds. All amounts are counted in the ledger's units (a
-percent of a device for a microsecond; so is idle time, with the share of its slice), so all sums are the same to the last unit.
-For idle time that the average does not divide, one percent of the quarter is a row of its own. Days, hours and months of all
-time zones begin at a quarter of an hour.
+without end would fill the disk. If there are too many records, those of one account and device within one quarter of an
+hour are replaced by three or four records. The first one covers the whole quarter with the average amounts, rounded
+down to whole percents and MiB. The others cover some microseconds with one percent or one MiB, so that they add up to
+the remainders of the divisions. If the idle time is not divisible by the average percentage, one percent of the quarter
+becomes a record of its own. Amounts are computed in the units of the ledger, percent-microseconds and MiB-microseconds,
+so all sums are exactly the same. Quarters of an hour are used because hours, days and months of all time zones begin at
+one.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def spread(rows: Sequence[Mapping[str, Any]], quarter: int) -> list[dict[str, An
 def flatten(database: Database, *, bound: int, now_s: float) -> int:
     """Merge the largest groups of records of the next days, if there are more than ``bound`` rows.
 
-    Return the number of removed rows. Successive calls process the whole history, and begin again after ``AGAIN_S`` seconds,
-    because usage may arrive late.
+    Return the number of removed rows. Successive calls process the whole history, and begin again after ``AGAIN_S``
+    seconds, because usage may arrive late.
     """
     usage = tables.usage
     with database.reading() as connection:

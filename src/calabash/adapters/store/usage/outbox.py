@@ -1,13 +1,13 @@
 """Outbox of a node: usage records that the collector of the cluster has not stored yet.
 
-Theory of operation. The outbox is the table of usage records, read in the order of row numbers. A record is written once, in
-the transaction that closes its interval, so none is lost or stored twice. Row numbers grow and are never used again, because
-the row with the largest number is never removed. Together with the *epoch*, a random name of the database, a row number
-identifies a record for ever. Three marks in the table ``meta`` are row numbers: up to ``acked`` the collector has acknowledged
-the records, up to ``sent`` it may have received them (written before they are sent), and up to ``folded`` they are folded.
-Folding saves space: acknowledged records of ended allocations are removed, and those of a held slice are replaced by one record
-with their sums, from which a restarted agent continues. Adjacent records that were not sent yet may be joined (``join``), which
-changes no sum.
+Theory of operation. The outbox is the table of usage records, read in the order of row numbers. A record is written
+once, in the transaction that closes its interval, so none is lost or stored twice. Row numbers grow and are never used
+again, because the row with the largest number is never removed. Together with the *epoch*, a random name of the
+database, a row number identifies a record for ever. Three marks in the table ``meta`` are row numbers: up to ``acked``
+the collector has acknowledged the records, up to ``sent`` it may have received them (written before they are sent), and
+up to ``folded`` they are folded. Folding saves space: acknowledged records of ended allocations are removed, and those
+of a held slice are replaced by one record with their sums, from which a restarted agent continues. Adjacent records
+that were not sent yet may be joined (``join``), which changes no sum.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NumberedUsage:
 
 
 class UsageOutbox:
-    """Outbox of usage records. Every method may raise CalabashError; then nothing of the call was written."""
+    """Outbox of usage records. If a method raises CalabashError, it has written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -28,7 +28,7 @@ class UsageSums:
     def all_so_far(self, records: Iterable[AllocationRecord]) -> dict[AllocationId, UsageSoFar]:
         """Return the sums of each allocation's records; allocations without records are left out.
 
-        One query for IDS_AT_ONCE allocations with the same number of slices.
+        Makes one query for each IDS_AT_ONCE allocations that have the same number of slices.
         """
         by_count: dict[int, list[AllocationId]] = {}
         for record in records:

@@ -71,11 +71,11 @@ class UsageReader:
     ) -> list[dict[str, Any]]:
         """Sum usage by dimensions, in seconds of whole devices and MiB-seconds; at most ``limit`` rows.
 
-        A record that reaches over an end of the time counts with its part within. ``idle_gpu_s`` is idle time multiplied by the
-        slice's share of the device, so it is never more than ``allocated_gpu_s``.
+        Of a record that is only partly within the time range, the part within it counts. ``idle_gpu_s`` is idle time
+        multiplied by the slice's share of the device, so it is never more than ``allocated_gpu_s``.
 
-        ``uncertain_gpu_s`` is how much longer allocations may have lived whose ends in that time are estimated, multiplied
-        by their shares.
+        ``uncertain_gpu_s`` is how much longer allocations may have lived whose ends in that time are estimated,
+        multiplied by their shares.
 
         Args:
             tenants: count only usage of these tenants; None: of all.

@@ -41,7 +41,10 @@ def removed_usage(connection: sa.Connection) -> RemovedUsage:
 
 @contextmanager
 def removing_usage(connection: sa.Connection) -> Iterator[None]:
-    """Mark the transaction as one in which retention may delete any usage record. No other transaction sees the mark."""
+    """Permit the deletion of any usage record by retention in this transaction, while the context lasts.
+
+    A row of the table ``meta`` marks the transaction for the triggers of the database; other transactions do not see the row.
+    """
     key = tables.meta.c.key
     connection.execute(sa.insert(tables.meta).values(key=tables.USAGE_REMOVING, value="1"))
     yield
