@@ -20,7 +20,7 @@ T = TypeVar("T")
 class _Question(Generic[T]):
     """Call for the worker thread, and its result.
 
-    A lock that is released when the result is there is used, because it costs a tenth of a threading.Event.
+    The caller waits on a lock, which the worker releases when the result is there. A lock costs a tenth of a threading.Event.
     """
 
     __slots__ = ("_unanswered", "answer", "call", "error")

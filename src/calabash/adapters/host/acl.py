@@ -62,7 +62,12 @@ def access_of(path: str | Path) -> Access:
 
 
 def access_for(uid: int, before: Access) -> Access:
-    """Return the access that lets the owner and this user read and write, and no other user."""
+    """Return the access that lets the owner and this user read and write, and no other user.
+
+    Args:
+        uid: the user.
+        before: present access of the file; its set-ID and sticky bits are kept.
+    """
     special = before.mode & 0o7000
     if uid == 0:
         return Access(mode=special | 0o600)

@@ -209,5 +209,12 @@ class KubeClient(Protocol):
         ...
 
     def evict(self, namespace: str, name: str, uid: str, *, grace_s: int | None = None) -> Evicted:
-        """Evict a pod through the eviction API, which respects disruption budgets."""
+        """Evict a pod through the eviction API, which respects disruption budgets.
+
+        Args:
+            namespace: namespace of the pod.
+            name: name of the pod.
+            uid: UID that the pod must have; a pod of the same name with another UID is not evicted.
+            grace_s: grace period in seconds; None for the pod's own.
+        """
         ...

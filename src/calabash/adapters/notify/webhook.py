@@ -30,7 +30,14 @@ def new_secret() -> str:
 
 
 def signature(secret: str, *, number: str, second: int, body: bytes) -> str:
-    """Return the signature of a request with that body."""
+    """Return the signature of a request.
+
+    Args:
+        secret: secret of the receiver, ``whsec_BASE64``.
+        number: value of the header ``webhook-id``.
+        second: value of the header ``webhook-timestamp``.
+        body: body of the request.
+    """
     key = base64.b64decode(secret.removeprefix(PREFIX))
     mac = hmac.new(key, f"{number}.{second}.".encode() + body, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(mac).decode()}"

@@ -54,8 +54,8 @@ def require_loadable(granted: Mapping[str, str]) -> None:
 def outside_of_slices(before: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process without the variables of its slice.
 
-    The environment is for a program on devices of another machine. Those devices have other UUIDs, and the slice does not
-    limit them. Devices that the user chose by number are kept.
+    The environment is for a program on devices of another machine. Those devices have other UUIDs, and the slice does
+    not limit them. Devices that the user chose by number are kept.
     """
     environment = dict(before)
     if not any(name in before for name in (*_OF_A_SLICE, "CALABASH_REMOTE")):
@@ -73,6 +73,8 @@ def environment_with(
     """Return the environment with the slice's variables; search paths are put in front of existing ones.
 
     Args:
+        before: environment of the process that starts the program.
+        granted: variables of the slice.
         brokered: True for a program with a worker: variables of any slice or node of the caller are removed.
     """
     environment = dict(before)

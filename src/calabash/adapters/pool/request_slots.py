@@ -1,9 +1,9 @@
 """Slots that limit the number of unanswered requests to the pool, divided between the holders of credentials.
 
-A request gets a slot only if its holder has fewer than ``share`` slots, and fewer slots than are free. So one holder gets
-at most ``share`` slots, and while several holders use slots, some stay free for the next one (dynamic thresholds, as for
-the buffers of network switches). A request beyond that is refused at once. A request without a holder, or the first one
-of a holder, waits for a slot instead.
+A request gets a slot only if its holder has fewer than ``share`` slots, and fewer slots than are free. So one holder
+gets at most ``share`` slots, and while several holders use slots, some stay free for the next one (dynamic thresholds,
+as for the buffers of network switches). A request beyond that is refused at once. A request without a holder, or the
+first one of a holder, waits for a slot instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ class Places:
 
     @asynccontextmanager
     async def place(self, holder: str = "") -> AsyncIterator[None]:
-        """Hold a slot. Raises CalabashError(USER_LIMIT) if the holder may have no more."""
+        """Hold a slot while the context lasts.
+
+        Raises CalabashError(USER_LIMIT) if the holder has as many slots as it may have now.
+
+        Args:
+            holder: name of the credential for which the slot counts; "" for none.
+        """
         held = self._held[holder] if holder else 0
         allowed = min(self._share, max(self._free, 1))
         if holder and held >= allowed:

@@ -91,7 +91,8 @@ class PoolStreams:
         """Send a request and return its answer.
 
         Args:
-            again: True if the request may be sent twice, so that a kept connection, which may just end, can be used.
+            again: True if the request may be sent twice. Only then is a kept connection used, because the server may close
+                it at any moment, and the request is then sent again on a new one.
         """
         while again and self._kept:
             reader, writer = self._kept.pop()

@@ -38,7 +38,7 @@ class EventsSeen:
 
 
 def held_by(seen: AllocationsSeen) -> sa.ColumnElement[bool]:
-    """Return the condition on the table of allocations."""
+    """Return the SQL condition for rows of the table of allocations that a filter permits."""
     held = tables.allocations.c
     whose: sa.ColumnElement[bool] = held.tenant.in_(sorted(seen.tenants))
     if seen.own:
@@ -48,7 +48,7 @@ def held_by(seen: AllocationsSeen) -> sa.ColumnElement[bool]:
 
 
 def seen_by(seen: EventsSeen) -> sa.ColumnElement[bool]:
-    """Return the condition on the table of events."""
+    """Return the SQL condition for rows of the table of events that a filter permits."""
     events, held = tables.events.c, tables.allocations.c
     journalled = sa.select(held.id).where(held.id == events.allocation, held_by(seen.allocations)).exists()
     return sa.or_(

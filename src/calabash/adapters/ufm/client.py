@@ -59,7 +59,7 @@ class Pkey(msgspec.Struct, frozen=True):
 
 
 class UfmClient:
-    """Client of UFM; safe for threads, keeps no connection.
+    """Client of UFM; safe for threads, keeps no connection. ``number`` is the P_Key of a partition.
 
     Every call raises CalabashError: UNREACHABLE or TIMEOUT without an answer, NOT_AUTHENTICATED, CONFLICT if the
     manager refuses, BAD_FILE if its answer cannot be decoded.

@@ -37,8 +37,8 @@ TENANT_CHARACTERS_MAX = 63
 class TenancyChanges:
     """Changes of tenancy, each with its permission check.
 
-    Every method raises CalabashError if the principal may not make the change or the change is invalid; it then changes
-    nothing.
+    Of the parameters, ``who`` is the requesting principal and ``wanted`` the body of the request. Every method raises
+    CalabashError if the principal may not make the change or the change is invalid; it then changes nothing.
     """
 
     def __init__(self, *, tenancy: TenancyStore, tokens: Tokens, permission: Permission) -> None:

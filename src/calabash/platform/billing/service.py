@@ -199,7 +199,7 @@ class Billing:
         )
 
     def invoice(self, number: str) -> InvoiceRecord:
-        """Return an invoice or a draft, with its lines. Raises NOT_FOUND."""
+        """Return an invoice by its number, or a draft by its identifier, with its lines. Raises NOT_FOUND."""
         draft = read_draft_number(number)
         record: InvoiceRecord | None = None
         if _NUMBER.fullmatch(number) is None:

@@ -48,7 +48,8 @@ def bounded(kind: str, name: str) -> bool:
 class NetworkRights:
     """Permission checks of network objects.
 
-    Methods whose names begin with ``require`` raise CalabashError on refusal.
+    Methods whose names begin with ``require`` raise CalabashError on refusal. Of the parameters, ``who`` is the
+    requesting principal, and ``kept`` has the stored rows of all network objects by kind and name.
     """
 
     def __init__(self, permission: Permission, people: Callable[[], People]) -> None:

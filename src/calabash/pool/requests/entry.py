@@ -47,7 +47,14 @@ class EntryBounds:
         )  # raises CalabashError for ports that the principal may not use
 
     def admit(self, wanted: requests.AllocationRequest, who: Principal) -> GpuRequest:
-        """Return the scheduler's request with its tenant, queue and limits. Raises CalabashError if it is not permitted."""
+        """Return a request in the scheduler's form, with its tenant, queue and limits.
+
+        Raises CalabashError if the request is not permitted.
+
+        Args:
+            wanted: body of the API request.
+            who: the requesting principal.
+        """
         if who.uid < 0:
             raise CalabashError(
                 f"user {who.user} has no account on this machine that programs could run as",

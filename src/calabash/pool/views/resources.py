@@ -220,7 +220,15 @@ def events(store: Store, page: requests.EventPage, visibility: Visibility) -> re
 def granted(
     answer: Grant, simulation: dict[str, str], visibility: Visibility, *, state: str, entry_socket: str = ""
 ) -> replies.GrantReply:
-    """Return the reply to a granted request, with the environment of its program."""
+    """Return the reply to a granted request, with the environment of its program.
+
+    Args:
+        answer: the grant.
+        simulation: environment of programs on the simulated node; {} if the devices are real.
+        visibility: visibility of the requesting principal, for which warnings are redacted.
+        state: state of the allocation.
+        entry_socket: socket of the process that starts the program in the network of its ports; "" if it has none.
+    """
     record = answer.record
     lease = Path(record.slot) / LEASE_FILE
     worker = answer.edits.worker_socket

@@ -16,7 +16,14 @@ class SimulatedFunctions:
         self._bus = bus
 
     def numvfs(self, path: Path, place: Path, count: int, timeout_s: float) -> None:
-        """Create that many virtual functions of a card that has none, or remove all for 0."""
+        """Apply a write to ``sriov_numvfs``: create ``count`` virtual functions of a card that has none, or remove all of them.
+
+        Args:
+            path: the file that is written.
+            place: directory of the card.
+            count: number of functions; 0 to remove all.
+            timeout_s: longest wait until no process uses a removed function.
+        """
         present = int(path.read_text())
         if count > int((place / "sriov_totalvfs").read_text()) or count < 0:
             raise refusal(errno.ERANGE, path)
@@ -46,7 +53,13 @@ class SimulatedFunctions:
             (place / f"virtfn{number}").symlink_to(self._bus.directory(address))
 
     def create(self, path: Path, kind: Path, uuid: str) -> None:
-        """Create a mediated device."""
+        """Apply a write to the file ``create`` of a type: create a mediated device.
+
+        Args:
+            path: the file that is written.
+            kind: directory of the type.
+            uuid: UUID of the new device.
+        """
         left = int((kind / "available_instances").read_text())
         there = self._bus.root / "sys/bus/mdev/devices" / uuid
         if there.exists():
@@ -64,7 +77,13 @@ class SimulatedFunctions:
         (there / "remove").touch()
 
     def remove(self, path: Path, there: Path, timeout_s: float) -> None:
-        """Remove a mediated device."""
+        """Apply a write to the file ``remove`` of a mediated device: remove the device.
+
+        Args:
+            path: the file that is written.
+            there: directory of the device.
+            timeout_s: longest wait until no process uses the device.
+        """
         node = self._bus.root / "dev/vfio" / link_name(there / "iommu_group")
         self._bus.wait(path, node, timeout_s)
         instances = there / "mdev_type" / "available_instances"

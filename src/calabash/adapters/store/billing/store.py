@@ -104,6 +104,9 @@ class BillingTables:
         """Turn the draft of a tenant and month into an invoice; return its number.
 
         Args:
+            series: series of the invoice's number, such as the year. The numbers of a series have no gaps.
+            at: time of the issue, in seconds since the epoch.
+            by: name of the user who issues it.
             complete: makes the invoice from the draft and all invoices of the tenant.
 
         Raises CalabashError: NOT_FOUND without a draft, CONFLICT if the month is invoiced already.
@@ -154,6 +157,10 @@ class BillingTables:
         Raises CalabashError(CONFLICT) if it is reversed already.
 
         Args:
+            reversal: the reversal without its number.
+            series: series of its number, as for ``issue``.
+            at: time of the issue, in seconds since the epoch.
+            by: name of the user who reverses the invoice.
             check: raises CalabashError if another invoice of the tenant forbids the reversal.
         """
         with self._database.transaction() as connection:

@@ -94,7 +94,7 @@ class UsageOutbox:
         return found
 
     def after(self, number: int, *, limit: int) -> list[NumberedUsage]:
-        """Return the next records after that row, and mark them as sent."""
+        """Return up to ``limit`` records after the row ``number``, and move the mark ``sent`` to the last of them."""
         table = tables.usage
         query = sa.select(table).where(table.c.id > number).order_by(table.c.id).limit(limit)
         with self._database.transaction() as connection:

@@ -130,7 +130,15 @@ def _added(
     to_s: float,
     limit: int,
 ) -> list[dict[str, Any]]:
-    """Return the sums with running records added, each from its own begin up to ``to_s``."""
+    """Return the sums with the usage of running allocations added, which is not in the store yet.
+
+    Args:
+        rows: sums of the stored records.
+        running: records of running allocations, each with the time from which on it is not in the store yet.
+        by: names of the dimensions by which usage is summed.
+        to_s: end of the time range.
+        limit: greatest number of sums that the query returns.
+    """
     found = {tuple(row[name] for name in by): row for row in rows}
     whole = len(rows) < limit  # else a name that is not there may be beyond the limit
     for one, begin_s in running:
