@@ -26,7 +26,12 @@ _DIALECT_NAMES = frozenset(dialect.name for dialect in DIALECTS)
 
 
 def native_amounts(request: GpuRequest, *, counted: bool) -> dict[str, str]:
-    """Return the amounts of a request under the resource names of Calabash; only the number of devices unless ``counted``."""
+    """Return the amounts of a request under the resource names of Calabash.
+
+    Args:
+        counted: True to include memory and compute. No node offers these two resources, so only Calabash's own
+            scheduler can schedule a pod that has them. If False, only the number of devices is returned.
+    """
     amounts = {GPUS: str(request.count)}
     if not counted:
         return amounts
@@ -38,7 +43,13 @@ def native_amounts(request: GpuRequest, *, counted: bool) -> dict[str, str]:
 
 
 def in_form(container: AskingContainer, request: GpuRequest, *, counted: bool) -> bool:
-    """Return True if the amounts of the container are those that ``native_amounts`` gives for the request."""
+    """Return True if the amounts of the container are those that ``native_amounts`` gives for the request.
+
+    A container with an amount under another system's resource name is not in the canonical form.
+
+    Args:
+        counted: as in ``native_amounts``.
+    """
     try:
         present = {name: amount for name, amount in amounts_of(container.resources).items() if amount}
     except CalabashError:
@@ -55,7 +66,13 @@ def in_form(container: AskingContainer, request: GpuRequest, *, counted: bool) -
 
 
 def known_request(pod: AskingPod, *, counted: bool) -> PodRequest | None:
-    """Return the request in the annotation for the containers that agree with it, or None if there is none or none agrees."""
+    """Return the request that the pod's annotation states, reduced to the containers whose amounts agree with it.
+
+    Returns None if the pod has no such annotation, if the annotation is invalid, or if no container agrees.
+
+    Args:
+        counted: as in ``native_amounts``.
+    """
     text = pod.annotations.get(REQUEST)
     if text is None:
         return None
@@ -83,7 +100,13 @@ def formed(
     """Return the limits or requests of a container in the canonical form.
 
     Resource names of dialects are replaced by those of Calabash. An amount that the user wrote under a name of Calabash
-    keeps its spelling.
+    keeps its spelling ("8Gi" does not become "8192Mi").
+
+    Args:
+        present: the limits or requests of the container as the user wrote them, by resource name.
+        request: the request that was read from the container.
+        counted: as in ``native_amounts``.
+        amounts: the parsed amounts of ``present``, by resource name.
     """
     ours = native_amounts(request, counted=counted)
     kept = {name: written for name, written in (present or {}).items() if not is_ours_to_translate(name)}

@@ -1,8 +1,9 @@
 """Pods that ask for devices by resource claims: read their requests and write them into the canonical form.
 
-A container may also ask for devices of a class by the name of an extended resource: the class's own, or the one that
-every class has. kube-scheduler then creates the claim when it schedules the pod. Such a pod is planned by the request
-of that claim, which is stored under the name ``EXTENDED``.
+A container may also ask for devices of a DeviceClass without a claim, by the name of an extended resource in its
+limits. The name is the class's ``extendedResourceName``, or the implicit name that Kubernetes gives to every class
+(``deviceclass.resource.kubernetes.io/CLASS``). kube-scheduler then creates the claim when it schedules the pod. Such a
+pod is planned by the request of that future claim, which is stored under the name ``EXTENDED``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ DIALECT = "claims"
 
 
 def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
-    """Return how many devices the containers ask for by extended resource names of device classes, by name.
+    """Return how many devices the containers ask for by extended resource names of device classes, by resource name.
 
     Args:
-        extended: the extended resource names of Calabash's classes, besides the names that every class has.
+        extended: values of ``extendedResourceName`` of Calabash's classes. The implicit names of classes are always
+            recognized.
 
     Raises:
         CalabashError: an amount is not a number of devices.
@@ -61,9 +63,16 @@ def asked_by_name(pod: AskingPod, extended: Collection[str]) -> dict[str, int]:
 def look_up(
     client: KubeClient, namespace: str, claims: Sequence[AskingClaim], by_name: Mapping[str, int]
 ) -> ClaimsAsked:
-    """Return the requests of the claims of a namespace, and of the claim for the extended resources ``by_name``.
+    """Read claims of a pod and the device classes from the API server; return the requests of the claims by name.
 
-    Claims and classes that do not exist are left out. A claim that cannot be counted has its error as value.
+    Claims that do not exist, and claims whose class does not exist, are left out. If the devices of a claim cannot be
+    counted, its value is the error.
+
+    Args:
+        namespace: namespace of the pod.
+        claims: entries of the pod's ``spec.resourceClaims``.
+        by_name: devices that containers ask for by extended resource names (``asked_by_name``). If not empty, the
+            result contains the request of the claim that kube-scheduler will create for them, under ``EXTENDED``.
 
     Raises:
         CalabashError: the API server does not answer.
@@ -87,7 +96,11 @@ def look_up(
 
 
 def _extended_claim(by_name: Mapping[str, int], classes: Mapping[str, DeviceClass]) -> ResourceClaimSpec:
-    """Return the claim that kube-scheduler creates; of classes with the same resource name it takes the newest."""
+    """Return the claim that kube-scheduler will create for a pod's extended resources.
+
+    If several classes have the same extended resource name, kube-scheduler uses the newest class, and so does this
+    function.
+    """
     named: dict[str, str] = {}
     for found in sorted(classes.values(), key=lambda c: c.metadata.name, reverse=True):
         name = found.spec.extended_resource_name
@@ -120,12 +133,18 @@ def _spec(client: KubeClient, namespace: str, claim: AskingClaim) -> ResourceCla
 
 
 def by_either_api(pod: AskingPod, by_tokens: PodRequest | None, claims: ClaimsAsked | None) -> PodRequest | None:
-    """Return what the pod asks for, by resource names or by claims; None if it asks for no device.
+    """Return the request of the pod, made by resource names or by claims; None if the pod asks for no device.
 
-    A claim that does not exist yet may be one for Calabash: the pod is held until the planner can read it.
+    A claim that does not exist yet is treated as a claim for one device of Calabash. The pod is held by its scheduling
+    gate until the planner can read the claim.
+
+    Args:
+        by_tokens: the request made by resource names, or None. (A device plug-in identifies the devices of such a
+            request by device IDs.)
+        claims: the requests made by claims (``NamespaceTerms.claims``).
 
     Raises:
-        CalabashError: the pod asks in both ways, or by a claim that cannot be counted.
+        CalabashError: the pod asks by resource names and by claims, or by a claim whose devices cannot be counted.
     """
     if claims is None:
         return by_tokens
@@ -180,10 +199,15 @@ def _with_terms(name: str, asked: GpuRequest | CalabashError | None, facts: PodT
 
 
 def same_request(present: str, wanted: str | None) -> bool:
-    """Return True if a request annotation agrees with the request that was read from the pod now.
+    """Return True if a request annotation agrees with the request that admission reads from the pod in this review.
 
-    Requests by claims are compared by the terms of the pod only: the planner reads the claims themselves, and a claim
-    may have been created between two reviews.
+    If both requests are made by claims, only the terms of the pod (queue, gang, priority, tenant, run time) are
+    compared. The amounts may differ because a claim can be created between two reviews of the pod, and they do not
+    matter because the planner reads the claims themselves.
+
+    Args:
+        present: the value of the annotation.
+        wanted: the encoded request of this review; None if the pod asks for no device.
     """
     if present == wanted or wanted is None:
         return present == wanted

@@ -1,7 +1,8 @@
 """Validation of the driver parameters in a ResourceClaim or ResourceClaimTemplate when it is created. Pure.
 
-The check is a convenience: the agent reads the same parameters again from the allocation. Here an error is returned to
-the user who creates the claim; there it becomes an event of a pod that waits.
+The check only makes errors visible earlier. The node agent checks the same parameters again when it prepares the
+allocated claim. An error found by admission is returned to the user who creates the claim; an error found by the agent
+becomes an event of a pod that already waits for its devices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Mutation of new pods: normalize the request, set annotations, scheduling gate, scheduler and tolerations. Pure.
 
-Mutation is idempotent: API servers ask again after another webhook changed the pod, and pods are created from copies
-with old annotations (a backup, ``kubectl get -o yaml``). So the origin of an annotation does not matter: it is kept if
-it agrees with the pod, and replaced if it does not.
+Mutation is idempotent. It has to be because an API server calls the webhook again after another webhook changed the
+pod, and because pods are created from copies that have old annotations (a backup, ``kubectl get -o yaml``). An existing
+annotation is therefore kept if it agrees with the pod and replaced if it does not; its author does not matter.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOTHING = Mutation()
 def understood(
     pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings
 ) -> tuple[PodRequest | None, tuple[str, ...]]:
-    """Return the request of the pod and warnings for its user; the request is None if the pod asks for no device.
+    """Return the request that the pod makes and warnings for its user; the request is None if it asks for no device.
 
     Raises:
         CalabashError: the request is invalid.
@@ -61,7 +61,9 @@ def understood(
 
 
 def _checked_move(asked: PodRequest, pod: AskingPod) -> str:
-    """Return a warning if ``movable`` has no effect for the pod.
+    """Return a warning if the pod is marked as movable but will not be moved; "" if there is nothing to warn of.
+
+    A movable pod may be evicted so that its replacement starts on another node.
 
     Raises:
         CalabashError: no controller would recreate the pod after an eviction.

@@ -14,19 +14,19 @@ def pointer(*steps: str) -> str:
 
 
 def put(path: str, value: Any) -> Operation:
-    """Return the operation that sets a member, present or not."""
+    """Return the operation that sets the value at a path, whether or not the path has a value."""
     return {"op": "add", "path": path, "value": value}
 
 
 def put_map(path: str, present: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> list[Operation]:
-    """Return the operations that set the members of a map that differ from ``wanted``."""
+    """Return the operations that give a map the entries of ``wanted``; entries that are equal already are left out."""
     if present is None:
         return [put(path, dict(wanted))] if wanted else []
     return [put(path + pointer(name), value) for name, value in wanted.items() if present.get(name) != value]
 
 
 def replace_map(path: str, present: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> list[Operation]:
-    """Return the operation that replaces a map, or nothing if it is equal already."""
+    """Return the operation that replaces a map by ``wanted``, or an empty list if the two are equal already."""
     return [] if dict(present or {}) == dict(wanted) else [put(path, dict(wanted))]
 
 
@@ -36,5 +36,5 @@ def append(path: str, present: list[Any] | None, value: Any) -> Operation:
 
 
 def remove(path: str) -> Operation:
-    """Return the operation that removes an existing member."""
+    """Return the operation that removes the value at a path. The path must exist."""
     return {"op": "remove", "path": path}

@@ -32,7 +32,7 @@ class AskingUser(msgspec.Struct, frozen=True):
 
 
 class AdmissionQuestion(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The request of an AdmissionReview. A missing object is ``null``."""
+    """The ``request`` of an AdmissionReview. An object that the API server left out is JSON ``null``."""
 
     uid: str
     operation: str = ""
@@ -56,8 +56,9 @@ _DECODER = msgspec.json.Decoder(_Review)
 def read_review(body: bytes) -> AdmissionQuestion:
     """Return the request of an AdmissionReview.
 
-    Users can store any JSON value in the parameters of a claim. If such a value cannot be decoded, the review is read
-    without it (``repaired``), because an API server that gets no answer admits a claim.
+    Users can store any JSON value in the parameters of a claim, and some values cannot be decoded. The review is then
+    decoded without that value (``repaired``). Refusing to answer would be worse: the failure policy of claims is
+    ``Ignore``, so the API server admits a claim for which it gets no answer.
 
     Raises:
         CalabashError: BAD_REQUEST for anything but an AdmissionReview of version 1.
@@ -128,7 +129,11 @@ def allowed(question: AdmissionQuestion, mutation: Mutation) -> bytes:
 
 
 def denied(question: AdmissionQuestion, error: CalabashError) -> bytes:
-    """Return the response that denies the object: a line with message and hint, an HTTP code and a reason."""
+    """Return the response that denies the object.
+
+    The status of the response has one line with the message and the hint of the error, and HTTP code 403 if the user
+    is not permitted, or else 422.
+    """
     hint = f"; hint: {error.hint}"[:_MESSAGE_MAX] if error.hint else ""
     line = error.message[: _MESSAGE_MAX - len(hint)] + hint
     code = 403 if error.reason is Reason.NOT_PERMITTED else 422
@@ -141,5 +146,5 @@ def _answer(response: dict[str, object]) -> bytes:
 
 
 def with_name(facts: NamespaceTerms | None, question: AdmissionQuestion) -> NamespaceTerms:
-    """Return the terms of the namespace under its name, or default terms if the namespace is not known."""
+    """Return the terms of the question's namespace with its name filled in; default terms if ``facts`` is None."""
     return replace(facts, name=question.namespace) if facts is not None else NamespaceTerms(name=question.namespace)

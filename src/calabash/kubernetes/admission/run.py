@@ -1,4 +1,4 @@
-"""The admission program: certificates, namespaces, queues and the HTTPS server of one replica."""
+"""The admission program: one replica of the HTTPS server, its certificates, and its caches of namespaces and queues."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _log = structlog.get_logger("admission")
 
 
 class OwnedQueueSpec(KubeStruct, frozen=True):
-    """The parent of a queue."""
+    """The part of a queue's specification that admission reads: the name of the parent queue, "" for none."""
 
     parent: str = ""
 
 
 class OwnedQueue(KubeStruct, frozen=True):
-    """A queue, of which only labels and parent are read."""
+    """A queue, of which admission reads only the labels (tenant and pool) and the parent."""
 
     metadata: ObjectMeta
     spec: OwnedQueueSpec = OwnedQueueSpec()
@@ -63,12 +63,12 @@ class AdmissionProgram:
     """One replica of the admission server, from ``start`` to ``stop``.
 
     Args:
-        client: the API server.
+        client: client of the API server.
         settings: settings of admission.
-        listener: socket to serve on; None: the address of the settings.
-        probes: socket for the kubelet's probes and for metrics; None: no probes.
-        names: host names of the server certificate, if the server is not reached through its service.
-        refresh_s: interval of certificate checks.
+        listener: socket on which to serve; None to listen on the address of the settings.
+        probes: socket on which to serve the kubelet's probes and the metrics; None to serve neither.
+        names: host names of the server certificate, if the server is not reached through its Kubernetes service.
+        refresh_s: seconds between two checks whether the certificates have changed.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class AdmissionProgram:
         return self._loaded is not None and self._namespaces.synced() and not self._leaving
 
     def leave(self) -> None:
-        """Report not ready, so that API servers use other replicas; reviews are still answered."""
+        """Report not ready from now on, so that API servers use other replicas; reviews are answered until ``stop``."""
         self._leaving = True
 
     def stop(self) -> None:
@@ -147,10 +147,10 @@ class AdmissionProgram:
             self.probes.stop()
 
     def refresh(self) -> None:
-        """Renew the certificate and the client authorities if they changed.
+        """Load the server certificate and the authorities of client certificates if they changed.
 
         Raises:
-            CalabashError: the certificate or the authorities cannot be read; those in use stay in use.
+            CalabashError: the certificate or the authorities cannot be read; the server keeps those it uses.
         """
         directory = self._settings.certificate_dir
         if directory:
@@ -219,7 +219,7 @@ def _log_denied(namespace: str, name: str, error: CalabashError) -> None:
 
 
 def _from_directory(directory: Path) -> KeyPair:
-    """Read a certificate from a directory, as the kubelet mounts a Secret.
+    """Read a certificate and its key from a directory in which a Secret of type ``kubernetes.io/tls`` is mounted.
 
     Raises:
         CalabashError: BAD_FILE if the files cannot be read.
@@ -236,7 +236,7 @@ def _from_directory(directory: Path) -> KeyPair:
 
 
 def _clients(settings: AdmissionSettings) -> TrustedClients | None:
-    """Return the clients whose certificates are accepted, or None to accept any client.
+    """Return the trusted clients according to the settings, or None if every client is accepted.
 
     Raises:
         CalabashError: BAD_FILE if the authority cannot be read.
@@ -255,7 +255,10 @@ def _clients(settings: AdmissionSettings) -> TrustedClients | None:
 
 
 def run_admission(client: KubeClient, settings: AdmissionSettings) -> None:
-    """Serve until a signal arrives; a second signal ends the grace period of ``leaving_s``."""
+    """Serve until SIGTERM or SIGINT arrives, and for ``settings.leaving_s`` seconds after it.
+
+    In these seconds API servers learn that the replica is not ready. A second signal stops the program at once.
+    """
     structlog.configure(
         processors=[
             structlog.processors.TimeStamper(fmt="iso", utc=True),

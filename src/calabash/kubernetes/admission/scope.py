@@ -1,4 +1,4 @@
-"""Scope of admission: pods that are exempt, and the terms that a namespace sets for its pods. Pure."""
+"""Scope of admission: the pods that it does not review, and the terms that a namespace sets for its pods. Pure."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceTerms:
-    """Terms of a namespace for its pods: exemption, isolation, queues, and what admission knows about claims and pools.
+    """Terms that hold for the pods of a namespace, and the cluster state that a review of such a pod needs.
 
-    An unknown namespace has the defaults.
+    A namespace that admission does not know has the default values.
 
     Args:
+        name: name of the namespace.
         off: True if pods of the namespace are exempt.
         isolation: least isolation level of its pods; "" for none.
         queue: the default queue of its pods.
         queues: other queues that its pods may name. ``*`` allows all, except queues of a tenant other than that of
             ``queue``.
         tenants: the tenant of each queue that has one.
-        claims: requests of the pod's claims, by the names that the pod has for them: a request, None for a claim that
-            asks for no device of Calabash, or the error of a claim that cannot be counted. Claims that do not exist are
-            missing. ``EXTENDED`` is what containers ask for by names of device classes. None if the claims were not
-            read.
-        pools: the pool of each queue that has one.
+        claims: requests of the reviewed pod's claims, by the names that claims have in the pod: a request, None for a
+            claim that asks for no device of Calabash, or an error if the claim's devices cannot be counted. Claims that
+            do not exist are missing. The key ``EXTENDED`` has the request that containers make by extended resource
+            names of device classes. ``claims`` is None if no claim was read for this review.
+        pools: the pool of each queue that has one. A pool is a group of nodes and queues that may have its own planner.
     """
 
     name: str
@@ -49,7 +50,7 @@ class NamespaceTerms:
     pools: Mapping[str, str] = field(default_factory=dict)
 
     def allows(self, queue: str) -> bool:
-        """Return True if pods of the namespace may wait in the queue."""
+        """Return True if pods of the namespace may use the queue."""
         if queue == self.queue:
             return True
         tenant = self.tenants.get(queue, "")
@@ -59,7 +60,10 @@ class NamespaceTerms:
 
 
 def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> NamespaceTerms:
-    """Read the terms of a namespace from its metadata. Unknown values of an annotation allow nothing."""
+    """Read the terms of a namespace from its metadata.
+
+    A malformed annotation never grants anything: a name that is not a queue's allows no queue.
+    """
     return NamespaceTerms(
         name=name,
         off=labels.get(names.ADMISSION) == "off",
@@ -70,17 +74,20 @@ def namespace_terms(name: str, labels: Mapping[str, str], annotations: Mapping[s
 
 
 def left_alone(pod: AskingPod, namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
-    """Return True if admission does not change the pod: its namespace is exempt, or the pod is a static or DaemonSet pod."""
+    """Return True if admission leaves the pod unchanged: an exempt namespace, a static pod or a DaemonSet pod."""
     return is_exempt(namespace, settings) or is_unplanned(pod)
 
 
 def is_exempt(namespace: NamespaceTerms, settings: AdmissionSettings) -> bool:
-    """Return True if the namespace is exempt: a system namespace, the product's own, or one with admission off."""
+    """Return True if admission does not review pods of the namespace.
+
+    Exempt are the product's own namespace, the exempt namespaces of the settings and those labelled "admission off".
+    """
     return namespace.off or namespace.name == settings.namespace or namespace.name in settings.exempt_namespaces
 
 
 def is_unplanned(pod: AskingPod) -> bool:
-    """Return True if the pod is never planned: a mirror pod of a static pod, or a pod of a DaemonSet."""
+    """Return True if the pod is of a kind that is never planned: a static pod's mirror pod, or a pod of a DaemonSet."""
     if _MIRROR in pod.annotations:
         return True
     return any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references or [])
@@ -89,11 +96,11 @@ def is_unplanned(pod: AskingPod) -> bool:
 def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
     """Refuse an unplanned pod that asks for devices by a claim or by the name of a device class.
 
-    kube-scheduler would allocate its devices without checking the limit of the queue. A claim that does not exist yet
-    is refused as well.
+    kube-scheduler would allocate devices for the claim without checking the limit of any queue. A claim that does not
+    exist yet is refused as well because it may ask for devices.
 
     Raises:
-        CalabashError: NOT_PERMITTED.
+        CalabashError: NOT_PERMITTED if the pod has such a claim.
     """
     if namespace.claims is None:
         return
@@ -123,10 +130,10 @@ def require_planned_claims(pod: AskingPod, namespace: NamespaceTerms) -> None:
 
 
 def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
-    """Return the request with every container at least at the isolation level of its namespace.
+    """Return the request with the isolation level of every container raised to the least level of the namespace.
 
     Raises:
-        CalabashError: a container cannot have what it asks for at that level, or the level is unknown.
+        CalabashError: the request of a container is impossible at that level, or the level is unknown.
     """
     if not namespace.isolation:
         return asked
@@ -141,12 +148,13 @@ def with_isolation(asked: PodRequest, namespace: NamespaceTerms) -> PodRequest:
 
 
 def with_queue(asked: PodRequest, pod: AskingPod, namespace: NamespaceTerms) -> tuple[PodRequest, str]:
-    """Return the request with a queue that the namespace allows, and a warning if the queue was replaced.
+    """Return the request with a queue that the namespace allows, and a warning ("" for none).
 
-    A queue that was named in another system's words and is not allowed is replaced by the namespace's queue.
+    If the pod names a queue that is not allowed by another system's label or annotation, the namespace's default queue
+    replaces it and the warning says so.
 
     Raises:
-        CalabashError: NOT_PERMITTED if the pod names a queue in Calabash's words that it may not use.
+        CalabashError: NOT_PERMITTED if the pod names such a queue by Calabash's own label or annotation.
     """
     if not asked.queue or namespace.allows(asked.queue):
         return asked, ""

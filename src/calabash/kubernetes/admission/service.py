@@ -39,7 +39,10 @@ _UNKNOWN_CLASSES = CalabashError(
 
 
 class ReviewResult(StrEnum):
-    """Outcome of a review."""
+    """Outcome of a review, as counted in the metrics.
+
+    UNREADABLE: the body was not an AdmissionReview. FAILED: the review ended with an unexpected exception.
+    """
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -56,10 +59,11 @@ class AdmissionService:
 
     Args:
         settings: settings of admission.
-        cached: return the cached terms of a namespace, None if they are not known; must not block.
-        asked: read the terms of a namespace from the API server; may block, and has two seconds.
-        claimed: read the requests of claims from the API server; may block, and has two seconds. Without it, pods that
-            name claims are not changed.
+        cached: returns the cached terms of a namespace, or None if the cache does not have it; must not block.
+        asked: reads the terms of a namespace from the API server; may block. The result is used only if it arrives
+            within ``LOOKUP_S``.
+        claimed: reads the requests of a pod's claims from the API server (``claim_pods.look_up``); may block. The
+            result is used only if it arrives within ``LOOKUP_S``. If None, claims of pods are ignored.
         on_denied: called for every denied object with its namespace, its name and the error.
         on_answered: called for every review with the path without its slash, the result and the seconds it took.
     """
@@ -82,7 +86,7 @@ class AdmissionService:
         self._on_answered = on_answered
 
     async def handle(self, question: HttpQuestion) -> HttpReply:
-        """Answer one HTTP request."""
+        """Answer one HTTP request: with 404 for an unknown path, 405 for a method other than POST, or the review."""
         if question.path not in _ANSWERS:
             return HttpReply(status=HTTPStatus.NOT_FOUND)
         if question.method != "POST":
@@ -114,13 +118,15 @@ class AdmissionService:
             return ReviewResult.DENIED, HttpReply(body=denied(review, error))
 
     async def _claims(self, review: AdmissionQuestion) -> ClaimsAsked | None:
-        """Return the requests by claims and by device class names of a pod that is being created; None for other reviews.
+        """Return the requests that a new pod makes by claims and by extended resource names, by the name of the claim.
 
-        If the API server does not answer in time, no claim is known: a pod with claims waits until the planner knows
-        them, and a pod that asks by class names is refused.
+        Returns None if the object is not being created, or contains neither a claim nor such a name.
+
+        If the API server does not answer within ``LOOKUP_S``, all claims are treated as unknown: a pod with claims is
+        held until the planner has read them, and a pod that asks by extended resource names is refused.
 
         Raises:
-            CalabashError: the object is not a pod, or an amount is not a number of devices.
+            CalabashError: the object is not a pod, or an amount is not a whole number of devices.
         """
         if self._claimed is None or review.operation != "CREATE":
             return None

@@ -1,4 +1,4 @@
-"""Settings of admission. The chart writes them; all have defaults."""
+"""Settings of admission. The Helm chart writes them; all have defaults."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Settings of admission.
 
     Args:
-        namespace: namespace of the product; its own pods are exempt.
-        exempt_namespaces: other namespaces whose pods are exempt.
+        namespace: namespace in which the product is installed. Admission does not review its pods.
+        exempt_namespaces: other namespaces whose pods admission does not review.
         planner_account, agent_account: service accounts in ``namespace`` that may write plans.
-        second_scheduler: give pods to the product's own scheduler. If False, pods keep their scheduler, and amounts of
-            memory and compute, which no node offers, are in the annotation only.
+        second_scheduler: True to give pods that ask for devices to the product's own scheduler. If False, pods keep
+            their scheduler. Amounts of memory and compute are then only in the annotation, because a scheduler would
+            find no node that offers them.
         scheduler: name of the product's own scheduler.
-        shards: pools that have their own planner, and a scheduler ``<scheduler>-<pool>``.
-        extended_resources: extended resource names of Calabash's device classes (``extendedResourceName``). Devices
-            that containers ask for by other such names are not planned.
-        service, secret, configuration: names of the service, of the secret with the certificates, and of both webhook
+        shards: names of the pools that have a planner and a scheduler of their own. The scheduler of such a pool is
+            called ``<scheduler>-<pool>``.
+        extended_resources: values of ``extendedResourceName`` of Calabash's device classes. Devices that containers
+            ask for by other extended resource names are not planned.
+        service, secret, configuration: names of the Service, of the Secret with the certificates, and of both webhook
             configurations.
-        host, port: address to serve on; "" is every address of both families.
+        host, port: address on which to serve; host "" is every IPv4 and IPv6 address.
         probe_port: port for the kubelet's probes and for metrics, over plain HTTP.
         client_authority: file with the certificates of the authorities that sign the API servers' client certificates;
-            "" accepts every client without a certificate.
-        client_names: accepted common names of these certificates; empty: any.
-        certificate_dir: directory with ``tls.crt`` and ``tls.key`` that another program renews; "": the server makes
-            its own.
-        serving_days, authority_days: validity of the certificates in days; they are replaced when a third of it is
-            left.
+            "" to accept every client, and to ask for no certificate.
+        client_names: accepted common names of these client certificates; empty to accept all.
+        certificate_dir: directory with ``tls.crt`` and ``tls.key`` that another program renews; "" to let the server
+            create and renew its own certificate.
+        serving_days, authority_days: validity, in days, of the server certificate and of the authority that signs it.
+            Each is replaced when a third of its validity is left.
         leaving_s: seconds for which the server still answers after SIGTERM, until API servers no longer use it.
         aliyun_memory_mib, alauda_memory_mib, volcano_memory_mib: MiB in one unit of these systems' memory resources.
     """
@@ -71,7 +73,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     volcano_memory_mib: _Unit = DEFAULT_SETTINGS.volcano_memory_mib
 
     def scheduler_of(self, pool: str) -> str:
-        """Return the scheduler of pods whose queue is in the pool."""
+        """Return the name of the scheduler for pods whose queue is in the pool; "" is no pool."""
         return f"{self.scheduler}-{pool}" if pool in self.shards else self.scheduler
 
     @property

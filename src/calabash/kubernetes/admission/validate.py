@@ -1,6 +1,7 @@
-"""Validation of pods: refuse pods that could never run, and writes to annotations that belong to the product. Pure.
+"""Validation of pods: refuse pods that could never run, and users' writes to the product's own annotations. Pure.
 
-A user who could write a plan would get devices that belong to other pods.
+The annotations are protected because node agents trust them: a user who could write a plan could take devices that are
+allocated to other pods.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def validate(
 
 
 def _untouched(pod: AskingPod, namespace: NamespaceTerms) -> None:
-    """Refuse protected annotations in a pod that is exempt: an agent would use its plan."""
+    """Refuse the product's annotations in a pod that admission does not review: a node agent would trust them."""
     for name in PROTECTED:
         if name in pod.annotations:
             raise _not_theirs(

@@ -1,9 +1,10 @@
-"""Webhook configurations of admission: the pods that API servers send to it, and the failure policies. Pure.
+"""Webhook configurations of admission: the objects that API servers send to it, and the failure policies. Pure.
 
-API servers send only pods that concern devices (``matchConditions``), so that an admission server that is down delays
-no other pod. The conditions cannot tell whose devices a claim asks for, so all pods with claims are sent. While no
-server answers, the creation of a pod that asks for devices fails and its controller tries again; in namespaces with
-``calabash.dev/admission: optional`` the pod is admitted unchanged.
+API servers send only pods that ask for devices or have the product's annotations (``matchConditions``), so that an
+admission server that is down delays no other pod. The conditions cannot see which driver's devices a claim asks for,
+so all pods with claims are sent. While no admission server answers, the creation of a pod that asks for devices fails
+and its controller tries again; in namespaces with the label ``calabash.dev/admission: optional`` the pod is admitted
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ EXTENDED_MARK = "@EXTENDED@"  # placeholder for a regular expression that the ch
 
 
 def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
-    """Return the configuration of the webhook that changes pods. ``url`` is the address of a server without a service."""
+    """Return the MutatingWebhookConfiguration that sends new pods to ``/mutate``.
+
+    Args:
+        ca_bundle: base64 of the authority of the server's certificate; "" if another program fills it in.
+        url: address of a server that has no Kubernetes service; "" to use the service of the settings.
+    """
     exempt = [settings.namespace, *settings.exempt_namespaces]
     selected = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt}
     common = {
@@ -48,7 +54,10 @@ def mutating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "")
 
 
 def validating(settings: AdmissionSettings, *, ca_bundle: str = "", url: str = "") -> dict[str, Any]:
-    """Return the configuration of the webhooks that protect the product's annotations and check claims."""
+    """Return the ValidatingWebhookConfiguration: one webhook protects the annotations of pods, one checks claims.
+
+    ``ca_bundle`` and ``url`` are as in ``mutating``.
+    """
     webhook = {
         "name": f"plans.{names.GROUP}",
         "failurePolicy": "Fail",
@@ -106,7 +115,10 @@ def _configuration(kind: str, settings: AdmissionSettings, webhooks: list[dict[s
 
 
 def _pattern(extended: tuple[str, ...] = ()) -> str:
-    """Return a regular expression (RE2, as API servers use) of the resource names of all dialects and ``extended``."""
+    """Return a regular expression that matches the resource names of all dialects and the names in ``extended``.
+
+    The syntax is RE2 because API servers evaluate it in a CEL expression.
+    """
     exact = sorted({re.escape(n) for d in DIALECTS for n in d.resources if not (d.prefix and n.startswith(d.prefix))})
     exact += [name if name == EXTENDED_MARK else re.escape(name) for name in extended]
     begins = sorted({re.escape(d.prefix) + ".*" for d in DIALECTS if d.prefix})

@@ -1,6 +1,7 @@
 """Dialect of HAMi: virtual cards, each with an amount of memory and a percentage of compute.
 
-Without an amount of memory each virtual card has all the memory of its card; without cores, compute is not limited.
+A virtual card is a share of one physical card. Without an amount of memory, each virtual card has all the memory of its
+physical card. Without an amount of cores, its compute is not limited.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ def _request(asking: Asking) -> GpuRequest:
 def memory_and_cores(
     asking: Asking, number: str, memory: str, percentage: str, cores: str, *, unit_mib: int
 ) -> GpuRequest:
-    """Return the request for these four amounts, as HAMi and systems with the same resources define them.
+    """Return the request that a container makes by four resources, with the meaning that HAMi gives them.
+
+    Other systems have the same four resources under other names.
 
     Args:
+        number, memory, percentage, cores: names of the resources for the number of virtual cards, and for the memory in
+            units, the memory in percent and the compute in percent of each.
         unit_mib: MiB in one unit of ``memory``.
 
     Raises:

@@ -1,8 +1,8 @@
 """Dialect of KAI Scheduler and Run:ai: a fraction of cards, or an amount of their memory, in annotations of the pod.
 
-The annotations hold for one container: the first one, or the one that another annotation names. They are read only in
-pods that name that scheduler or its queues, because other systems may use ``gpu-memory`` too. Whole cards are requested
-by NVIDIA's resource.
+The annotations hold for one container: the first one, or the one that ``gpu-fraction-container-name`` names. They are
+read only in pods that name one of these two schedulers or have its queue label, because other systems may use an
+annotation ``gpu-memory`` too. Whole cards are requested by NVIDIA's resource ``nvidia.com/gpu``.
 """
 
 from __future__ import annotations

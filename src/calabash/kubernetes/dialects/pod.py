@@ -26,7 +26,7 @@ class AskingOwner(_Narrow, frozen=True):
 
 
 class AskingMetadata(_Narrow, frozen=True):
-    """Metadata of the pod."""
+    """Metadata of the pod. Before the API server has named the pod, only ``generate_name`` may be set."""
 
     name: str = ""
     generate_name: str = ""
@@ -37,7 +37,7 @@ class AskingMetadata(_Narrow, frozen=True):
 
 
 class AskedResources(_Narrow, frozen=True):
-    """Amounts by resource name, as they were written."""
+    """Limits and requests of a container: amounts by resource name, as the user wrote them (``"8Gi"``)."""
 
     limits: _Amounts | None = None
     requests: _Amounts | None = None
@@ -58,7 +58,7 @@ class PodSchedulingGate(_Narrow, frozen=True):
 
 
 class PodToleration(_Narrow, frozen=True):
-    """A taint that the pod accepts."""
+    """A toleration of the pod: the taints of nodes that it accepts."""
 
     key: str = ""
     operator: str = ""

@@ -1,4 +1,4 @@
-"""The interface of a dialect, and the container that it reads."""
+"""The interface that each dialect implements, the container that it reads, and helpers to build its request."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from calabash.model.request import ComputePolicy, GpuRequest, Selector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectSettings:
-    """Units that an administrator can choose: MiB in one unit of these systems' memory resources.
+    """MiB in one unit of memory resources whose unit depends on how the other system was configured in the cluster.
 
-    The resources are ``aliyun.com/gpu-mem``, ``nvidia.com/mps-memory`` and ``volcano.sh/vgpu-memory``.
+    The resources are ``aliyun.com/gpu-mem``, ``nvidia.com/mps-memory`` (Alauda) and ``volcano.sh/vgpu-memory``.
     """
 
     aliyun_memory_mib: int = 1024
@@ -31,7 +31,14 @@ ANNOTATION_CHARACTERS_MAX = 64 * 130  # the longest list of words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """A container that may ask for devices: its amounts by resource name, and its pod."""
+    """A container that may ask for devices.
+
+    Args:
+        pod: the pod of the container; annotations and labels are read from it.
+        container: name of the container.
+        amounts: amounts that the container asks for, by resource name.
+        settings: units of memory resources.
+    """
 
     pod: AskingPod
     container: str
@@ -43,7 +50,7 @@ class Asking:
         return self.amounts.get(name, Fraction(0)) != 0
 
     def count(self, name: str) -> int:
-        """Return the whole number asked of a resource, 0 if none.
+        """Return the amount of a resource that the container asks for, as a whole number; 0 if it asks for none.
 
         Raises:
             CalabashError: the amount is not a whole number.
@@ -51,7 +58,7 @@ class Asking:
         return whole(self.amounts.get(name, Fraction(0)), what=name)
 
     def percent(self, name: str) -> int | None:
-        """Return the percentage (1 to 100) asked of a resource, None if none.
+        """Return the percentage (1 to 100) of a resource that the container asks for; None if it asks for none.
 
         Raises:
             CalabashError: the amount is out of range.
@@ -62,7 +69,7 @@ class Asking:
         return value or None
 
     def annotation(self, *names: str) -> str:
-        """Return the first of these annotations that the pod has, or "".
+        """Return the value of the first of these annotations that the pod has; "" if it has none of them.
 
         Raises:
             CalabashError: the annotation is too long.
@@ -82,16 +89,17 @@ class Dialect:
     Args:
         name: value of the annotation ``calabash.dev/dialect``.
         system: name of the system, for users.
-        resources: resource names with their meaning.
-        annotations: annotations and labels of the pod with their meaning.
-        request: return the request of a container; called only if the dialect claims the container.
-        asked_by: annotations of the pod that ask for devices without a resource name.
+        resources: resource names of the system, each with its meaning for the user documentation.
+        annotations: annotations and labels of the pod that the system reads, each with its meaning.
+        request: returns the request of a container; called only if the container asks in this dialect (``claims``).
+        asked_by: annotations of the pod that ask for devices without any resource name.
         queues: labels or annotations of the pod that name its queue.
-        schedulers: schedulers of the system; a pod that names one is planned by Calabash instead.
-        order: precedence among dialects that share a resource name; the lowest is first.
-        marks: resource names of which one is enough to claim a container; empty: all of ``resources``.
-        prefix: prefix of further resource names of the system.
-        also: return True to claim a container independently of its resource names.
+        schedulers: names of the system's schedulers; a pod that names one is planned by Calabash instead.
+        order: precedence among dialects that share a resource name; the lowest number has precedence.
+        marks: resource names that occur in this system only. A container that asks for one of them asks in this
+            dialect. Empty if this holds for all of ``resources``.
+        prefix: prefix of resource names that are not listed in ``resources``; "" if there are none.
+        also: returns True if a container asks in this dialect for a reason other than its resource names.
     """
 
     name: str
@@ -121,7 +129,7 @@ class Dialect:
 
 
 def annotation_text(pod: AskingPod, name: str) -> str:
-    """Return an annotation of the pod without surrounding space, "" if there is none.
+    """Return the value of an annotation of the pod without surrounding space; "" if the pod does not have it.
 
     Raises:
         CalabashError: the annotation is longer than ``ANNOTATION_CHARACTERS_MAX``, which bounds the work per pod.
@@ -156,13 +164,27 @@ def part_of_cards(
     core_percent: int | None = None,
     selector: Selector | None = None,
 ) -> GpuRequest:
-    """Return the request for a fraction of ``count`` devices, completed by the rules of ``model.compute``."""
+    """Return the request for a part of each of ``count`` devices; ``model.compute`` gives the compute policy.
+
+    Args:
+        count: number of devices.
+        memory_mib: memory of each device in MiB, or None.
+        memory_milli: memory of each device in thousandths of its memory, or None.
+        core_percent: compute of each device in percent, or None if the container does not state it.
+        selector: the devices that are acceptable; None for all.
+    """
     amounts = GpuRequest(count=count, memory_mib=memory_mib, memory_milli=memory_milli, selector=selector or Selector())
     return with_compute(amounts, core_percent=core_percent, policy=None)
 
 
 def fraction_of_cards(count: int, milli: int) -> GpuRequest:
-    """Return the request for the same fraction of memory and of compute; compute may use idle time above it."""
+    """Return the request for the same fraction of the memory and of the compute of ``count`` devices.
+
+    The compute is guaranteed, and the container may use idle compute above it.
+
+    Args:
+        milli: the fraction in thousandths; 1000 for whole devices.
+    """
     return with_compute(
         GpuRequest(count=count, memory_milli=milli),
         core_percent=max(1, milli // 10),

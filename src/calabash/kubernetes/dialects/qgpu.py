@@ -1,4 +1,8 @@
-"""Dialect of Tencent's qGPU: total hundredths of cards and GiB of memory, divided evenly among cards above 100."""
+"""Dialect of Tencent's qGPU: total compute in hundredths of a card, and total memory in GiB.
+
+An amount of compute above 100 is spread over the smallest sufficient number of cards. Compute and memory are divided
+evenly among them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def _request(asking: Asking) -> GpuRequest:
 
 
 def _each(total: int, count: int, *, what: str) -> int:
-    """Return the amount per card, rounded down, as qGPU does."""
+    """Return the amount for each of ``count`` cards; the division is rounded down, as in qGPU."""
     if total and total < count:
         raise CalabashError(f"{what} {total} cannot be divided among {count} cards", hint=f"ask for at least {count}")
     return total // count

@@ -29,7 +29,9 @@ _PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
 
 def dialect_of(asking: Asking) -> Dialect | None:
-    """Return the dialect in which the container asks, None if it asks for no device.
+    """Return the dialect in which the container asks for devices; None if it asks for no device.
+
+    If several dialects recognize the container, the one with precedence (``Dialect.order``) is returned.
 
     Raises:
         CalabashError: the container mixes the resource names of two dialects.
@@ -52,5 +54,5 @@ def dialect_of(asking: Asking) -> Dialect | None:
 
 
 def is_ours_to_translate(resource: str) -> bool:
-    """Return True if a resource name belongs to any dialect."""
+    """Return True if a resource name belongs to any dialect, so that admission replaces it by Calabash's own names."""
     return resource in _NAMES or resource.startswith(_PREFIXES)

@@ -1,4 +1,7 @@
-"""Translate a pod to its request: each container by its dialect, then the terms of the pod."""
+"""Translate a pod to the request that it makes.
+
+Each container is translated by its dialect. The result is completed by the terms that hold for the whole pod.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,12 @@ _LARGEST = Device(uuid=DeviceUuid("any"), index=0, vendor="", model="any card", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedContainer:
-    """A container and its position: ``path`` as in a JSON patch, ``kind`` as the kubelet runs it."""
+    """A container and its position in its pod.
+
+    Args:
+        path: path of the container in a JSON patch of the pod (``/spec/containers/0``).
+        kind: init container, sidecar or main container.
+    """
 
     path: str
     kind: ContainerKind
@@ -47,11 +55,13 @@ def translate(
     settings: DialectSettings = DEFAULT_SETTINGS,
     known: PodRequest | None = None,
 ) -> PodRequest | None:
-    """Return the request of the pod, None if no container asks for devices.
+    """Return the request that the pod makes; None if no container asks for devices.
 
     Args:
-        known: the result of an earlier translation. Its containers are not translated again, because their original
-            resource names have been replaced.
+        pod: the pod.
+        settings: units of memory resources.
+        known: the result of an earlier translation of the same pod, or None. Containers in it are not translated again,
+            because their original resource names have been replaced.
 
     Raises:
         CalabashError: a container's request is invalid; the message names the container.
@@ -96,10 +106,11 @@ def _translated(pod: AskingPod, container: AskingContainer, settings: DialectSet
 
 
 def amounts_of(resources: AskedResources | None) -> dict[str, Fraction]:
-    """Return the amounts of the resource names that some dialect has.
+    """Return a container's amounts of all resources that belong to a dialect, by resource name.
 
     Raises:
-        CalabashError: limits and requests differ; devices cannot be overcommitted.
+        CalabashError: the limit and the request of a resource differ. They must be equal because Kubernetes does not
+            overcommit devices.
     """
     if resources is None:
         return {}
@@ -128,7 +139,8 @@ def require_possible(request: GpuRequest) -> None:
     """Refuse a request that no device could satisfy.
 
     Raises:
-        CalabashError: TOO_LARGE or MODE_CONFLICT.
+        CalabashError: TOO_LARGE if the memory is more than any device has, MODE_CONFLICT if the sharing mode that the
+            user chose cannot provide the amounts.
     """
     if request.memory_mib is not None and request.memory_mib > MEMORY_MIB_MAX:
         raise CalabashError(
@@ -147,10 +159,10 @@ def require_possible(request: GpuRequest) -> None:
 
 
 def with_least_isolation(asked: PodRequest, least: Isolation) -> PodRequest:
-    """Return the request with every container at least at an isolation level.
+    """Return the request with the isolation level of every container raised to at least ``least``.
 
     Raises:
-        CalabashError: a container cannot have what it asks for at that level.
+        CalabashError: the request of a container is impossible at that level.
     """
     parts = []
     for part in asked.containers:

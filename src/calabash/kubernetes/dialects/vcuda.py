@@ -1,4 +1,4 @@
-"""Dialect of Tencent's vCUDA (gpu-manager): hundredths of a card and blocks of 256 MiB."""
+"""Dialect of Tencent's vCUDA (gpu-manager): compute in hundredths of a card, and memory in blocks of 256 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialect of Volcano's vGPU: the amounts of HAMi under other resource names."""
+"""Dialect of Volcano's vGPU, whose resources mean the same as those of HAMi under other names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The agent of a cluster node: kubelet device plug-ins and DRA driver, on top of ``node.NodeAgent``.
 
-A container that asks for devices gets device IDs. The devices behind them are in the pod's plan, which is read when the
-kubelet is about to create the container and not earlier (``containers.prepare``), so that a container cannot get the slices
-of another. This package serves device IDs, finds the containers that have them, carries out plans and claims, releases
-allocations, and reports the state of the node. Placement is in the planner.
+The kubelet gives a container that asks for devices some device IDs, which by themselves stand for no particular device.
+The devices are named in the pod's plan. The plan is read only when the kubelet is about to create the container
+(``containers.prepare``), because only then is it certain which container has the device IDs. This package serves device
+IDs to the kubelet, finds the containers that have them, carries out plans and claims, releases allocations, and reports
+the state of the node. Placement is in the planner.
 """

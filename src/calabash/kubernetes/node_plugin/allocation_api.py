@@ -1,4 +1,7 @@
-"""Watch of a node's allocation API: the label of its Node object, or else the default of its agent."""
+"""Watch of a node's allocation API: how the node offers its devices, by device plug-ins or by DRA claims.
+
+A label of the Node object selects it; without the label, the default of the agent holds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,13 @@ log = structlog.get_logger(__name__)
 
 
 class AllocationApiWatch:
-    """Poll the Node object for the allocation API. While the API server does not answer, the last value stays."""
+    """Poll the Node object for the allocation API. While the API server does not answer, the last value holds.
+
+    Args:
+        client: client of the API server.
+        node: name of the node.
+        usual: the allocation API of a node without the label.
+    """
 
     def __init__(self, client: KubeClient, node: str, usual: AllocationApi) -> None:
         self._client = client
@@ -29,11 +38,15 @@ class AllocationApiWatch:
 
     @property
     def claims(self) -> bool:
-        """Return True if devices are requested by claims."""
+        """Return True if the node offers its devices to DRA claims, not by device plug-ins."""
         return self.allocation_api is AllocationApi.CLAIMS
 
     def poll(self, now_s: float) -> AllocationApi:
-        """Return the allocation API. Asks the API server at most every ``POLL_S`` seconds; ``now_s`` is monotonic time."""
+        """Return the allocation API; read it from the API server if the last read was ``POLL_S`` seconds ago.
+
+        Args:
+            now_s: monotonic time in seconds.
+        """
         if now_s < self._next_s:
             return self.allocation_api
         self._next_s = now_s + POLL_S

@@ -1,5 +1,5 @@
-"""Server of a cluster: API and console as on a single machine, on top of objects in the API server.
+"""Server of a Kubernetes cluster: the same HTTP API and web console as on a single machine.
 
-Tenants and queues are objects of the API server; users, tokens, usage and invoices are in the server's own database.
-Placement is in the planner.
+The server reads devices, pods, queues and tenants as objects of the Kubernetes API server. Users, tokens, usage records
+and invoices are in the server's own database. The server does not place pods: the planner does.
 """

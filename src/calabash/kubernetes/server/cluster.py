@@ -1,4 +1,7 @@
-"""Read access to the cluster for API handlers: devices, pods as allocations and queues, limited to what a principal may see."""
+"""Read access to the cluster for API handlers: devices, queues, and pods shown as allocations.
+
+Each answer is limited to what the principal may see.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,14 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMoment:
-    """A consistent snapshot of the cluster: devices, slices by pod, pods, and tenants of queues."""
+    """A snapshot of the cluster.
+
+    Args:
+        devices: all devices with the numbers under which the API shows them.
+        parts: the slices that pods have of devices, by pod UID.
+        pods: all pods that ask for devices, oldest first.
+        tenants: the tenant and project of each queue.
+    """
 
     devices: list[views.NumberedDevice]
     parts: dict[str, list[views.HeldPart]]
@@ -38,7 +48,13 @@ class ClusterMoment:
 
 
 class ClusterFace:
-    """Queries of the cluster. Thread-safe; every answer is from one snapshot."""
+    """Queries of the cluster for API handlers. Thread-safe; every answer is from one snapshot.
+
+    Args:
+        state: mirrors of the objects in the API server.
+        tenancy: tenants, users and roles.
+        permission: the rules that decide what a principal may do.
+    """
 
     def __init__(self, state: ClusterState, *, tenancy: TenancyStore, permission: Permission) -> None:
         self._state = state
@@ -60,14 +76,18 @@ class ClusterFace:
         return tenants.place(self._state.queue_of(pod.facts))
 
     def tenant_of_queue(self, queue: str) -> tuple[str, str]:
-        """Return tenant and project that pay for a queue, by its name in the API server; both empty if no tenant does."""
+        """Return the tenant and the project that pay for usage in a queue; both are "" if the queue has no tenant.
+
+        Args:
+            queue: name of the queue object in the API server.
+        """
         place = tenant_map(self._tenancy.people()).place(queue)
         return place.tenant, (place.project or DEFAULT_PROJECT) if place.tenant else ""
 
     # -- who sees what -----------------------------------------------------------------------------------------
 
     def visibility(self, who: Principal) -> Visibility:
-        """Return the visibility of a principal."""
+        """Return the visibility of a principal: the objects that it may read and the names that are redacted for it."""
         tenants = tenant_map(self._tenancy.people())
         return Visibility(
             who,
@@ -93,7 +113,7 @@ class ClusterFace:
         return AllocationOwner(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
     def sees(self, visibility: Visibility, pod: ServedPod, tenants: TenantMap) -> bool:
-        """Return True if the pod is visible."""
+        """Return True if the principal of ``visibility`` may see the pod."""
         return visibility.sees(tenant=self.place(pod, tenants).tenant, uid=-1, user=views.user_of(pod))
 
     # -- what there is -----------------------------------------------------------------------------------------
@@ -118,7 +138,11 @@ class ClusterFace:
         )
 
     def allocations(self, page: requests.AllocationPage, visibility: Visibility) -> replies.AllocationList:
-        """Return a page of the pods that have devices or wait for them; ended pods appear in usage records only."""
+        """Return one page of the visible pods that have devices or wait for them, oldest first.
+
+        A request for ended allocations, or for those of the caller's own process, gets an empty list. Ended pods appear
+        only in usage records.
+        """
         if page.ended or page.mine:
             return replies.AllocationList(items=[])
         moment = self.moment()
@@ -130,7 +154,11 @@ class ClusterFace:
         return replies.AllocationList(items=shown, next=shown[-1].id if more else "")
 
     def explain(self, name: str, visibility: Visibility) -> replies.WhyReply:
-        """Return why a pod waits, or where it runs. Raises CalabashError(NOT_FOUND)."""
+        """Return the reason why a pod waits, or the devices on which it runs.
+
+        Raises:
+            CalabashError: NOT_FOUND if there is no such pod or it is not visible.
+        """
         moment, pod = self.moment(), self._state.pod(name)
         if pod is None or not self.sees(visibility, pod, moment.tenants):
             raise not_found(name)
@@ -168,14 +196,17 @@ class ClusterFace:
         )
 
     def counts(self, visibility: Visibility) -> tuple[int, int, int]:
-        """Return the number of devices, and of visible pods with and without a node."""
+        """Return the numbers of devices, of visible pods that have a node, and of visible pods that have none."""
         moment = self.moment()
         seen = [pod for pod in moment.pods if self.sees(visibility, pod, moment.tenants)]
         held = sum(bool(pod.facts.node) for pod in seen)
         return len(moment.devices), held, len(seen) - held
 
     def traces(self) -> dict[Key, Trace]:
-        """Return all objects that can be watched, each with the value that is compared."""
+        """Return all objects that API clients can watch, by kind and name.
+
+        Each has a value (``Trace.mark``) that differs if the object has changed for its watchers.
+        """
         moment = self.moment()
         found: dict[Key, Trace] = {}
         for one in moment.devices:

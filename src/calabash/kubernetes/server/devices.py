@@ -1,4 +1,7 @@
-"""Drain and undrain of single devices: write the order into the spec of their ``GpuNode``."""
+"""Drain and undrain of single devices.
+
+The server writes the order into the spec of the node's ``GpuNode`` object. The node agent carries it out.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,16 @@ from calabash.model.errors import CalabashError, Reason
 
 
 class DeviceOrders:
-    """Drain and undrain devices. Methods raise CalabashError: NOT_FOUND, or an error of the API server."""
+    """Drain and undrain devices.
+
+    Methods return when the server's mirror shows the order. They raise CalabashError: NOT_FOUND if there is no such
+    device, or an error of the API server.
+
+    Args:
+        client: client of the API server.
+        state: the server's mirrors.
+        cluster: finds a device by its number or UUID.
+    """
 
     def __init__(self, client: KubeClient, state: ClusterState, cluster: ClusterFace) -> None:
         self._client = client
@@ -22,7 +34,16 @@ class DeviceOrders:
         self._cluster = cluster
 
     def drain(self, name: str, *, reason: str, evict: bool) -> None:
-        """Drain a device, so that nothing new is placed on it. Raises CalabashError(UNSUPPORTED) with ``evict``."""
+        """Drain a device, so that no further pod is placed on it.
+
+        Args:
+            name: number or UUID of the device.
+            reason: text that is shown to users.
+            evict: must be False: this server does not evict the pods that use the device.
+
+        Raises:
+            CalabashError: UNSUPPORTED if ``evict`` is True.
+        """
         if evict:
             raise CalabashError(
                 "pods cannot be evicted from a device by this server",

@@ -1,4 +1,7 @@
-"""HTTP handlers of the cluster's server: devices, pods, queues; other routes are refused with a hint."""
+"""HTTP handlers of the cluster's server for devices, pods and queues.
+
+Routes of the API that make sense on a single machine only are refused with a hint.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,15 @@ from calabash.transport.web.routing import handles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """Facts about the server for the handlers: its home, and the address of the console."""
+    """Facts about the server that ``GET /v1/status`` reports.
+
+    Args:
+        home: directory with the server's sockets, lock and log.
+        namespace: namespace of the product.
+        started_at: start time of the server, in seconds since the epoch.
+        console: URL of the web console; "" if it is not served.
+        console_failure: the reason why the console is not served; "" if it is served or not wanted.
+    """
 
     home: str
     namespace: str
@@ -227,6 +238,6 @@ def _shape(path: str) -> str:
 
 
 def handlers() -> list[HTTPRouteHandler]:
-    """Return the handlers of all routes of the API: served, or refused with a hint."""
+    """Return a handler for each route of the API; routes that this server does not serve are refused with a hint."""
     served = {name for handler in SERVED for name in _names(handler)}
     return [*SERVED, *(_refusal(known) for known in ROUTES if (known.method, _shape(known.path)) not in served)]

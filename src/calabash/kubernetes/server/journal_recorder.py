@@ -1,4 +1,4 @@
-"""Record changes of pods and devices of the cluster as events in the journal."""
+"""Record changes of the cluster's pods and devices as events in the server's journal, which users can read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ Told = tuple[str, str, str]  # state, reason, text
 
 
 class ClusterRecorder:
-    """Thread that compares the cluster with its last snapshot and records the differences.
+    """Thread that takes a snapshot of the cluster every ``POLL_S`` seconds and records the differences to the last one.
 
     Args:
-        observed: called with each snapshot.
+        cluster: takes the snapshots.
+        store: the database to which events are written.
+        clock: gives the times of the events.
+        observed: called with each snapshot before the differences are recorded.
     """
 
     def __init__(
@@ -63,7 +66,11 @@ class ClusterRecorder:
             self._stopping.wait(POLL_S)
 
     def record_changes(self) -> None:
-        """Record the differences to the last snapshot; the first call records nothing. Raises CalabashError."""
+        """Take a snapshot and record its differences to the last one. The first call only takes the snapshot.
+
+        Raises:
+            CalabashError: the store cannot be written. The next call records the same differences again.
+        """
         moment = self._cluster.moment()
         self._observed(moment)
         pods, devices = _pods(moment), _devices(moment)
@@ -89,7 +96,10 @@ def _pods(moment: ClusterMoment) -> dict[str, Told]:
 
 
 def _of_pods(before: Mapping[str, Told], now: Mapping[str, Told]) -> list[dict[str, Any]]:
-    """Return an event for each pod with another state or reason; changed numbers in a text are no event."""
+    """Return an event for each pod whose state or reason has changed, and for each pod that no longer exists.
+
+    A pod whose text alone has changed gets no event, because texts contain numbers that change often.
+    """
     told = []
     for uid, (state, reason, text) in now.items():
         if uid not in before or before[uid][:2] != (state, reason):

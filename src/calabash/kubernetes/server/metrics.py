@@ -21,10 +21,11 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class ServerFigures:
-    """Count requests and usage records of one server.
+    """The metrics of one server.
 
     Args:
-        nodes: return the names of the cluster's nodes.
+        nodes: returns the names of the cluster's nodes that have devices.
+        now_s: returns the time in seconds since the epoch.
     """
 
     def __init__(self, nodes: Callable[[], Collection[str]], *, now_s: Callable[[], float] = time.time) -> None:
@@ -36,19 +37,24 @@ class ServerFigures:
         self.telemetry = Telemetry(ClusterPart.SERVER)
 
     def server(self, *, host: str, port: int) -> SmallServer:
-        """Return an HTTP server of the metrics; the caller starts and stops it."""
+        """Return an HTTP server on which Prometheus can read the metrics; the caller starts and stops it."""
         return metrics_server(self.telemetry, self._gather, host=host, port=port)
 
     def collects(self, seen_at_s: Callable[[], Mapping[str, float]], expiry: Callable[[], Iterable[Sample]]) -> None:
-        """Include the times at which nodes last sent usage, and the end of the collection's certificate."""
+        """Add the metrics of the collection of usage records, which not every server runs.
+
+        Args:
+            seen_at_s: returns, by node, the time at which it last sent usage, in seconds since the epoch.
+            expiry: returns the metric of the time at which the collection's server certificate expires.
+        """
         self._seen_at_s, self._expiry = seen_at_s, expiry
 
     def taken(self, records: Sequence[UsageRecord]) -> None:
-        """Count usage records that are in the database."""
+        """Count usage records that have been written to the database."""
         self.telemetry.count(SERVER_USAGE_RECORDS, by=len(records))
 
     def counting(self, application: Application) -> Application:
-        """Return an ASGI application that counts the answers of another."""
+        """Return an ASGI application that calls another one and counts its HTTP requests by method and status."""
 
         async def counted(scope: Any, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":

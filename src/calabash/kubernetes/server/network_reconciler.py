@@ -1,9 +1,11 @@
-"""Reconcile network objects of the API server with the server's network store, and report conditions in their status.
+"""Copy network objects of the Kubernetes API server to the server's network store, and report their conditions.
 
-Theory of operation. Only the server knows all networks, so errors in an object are reported in its condition ``Valid``, not
-when it is written. A finalizer keeps a deleted object until the store has removed it; while another object needs it, it stays
-with a condition. Objects that were created by the API and are in no object of the API server are not changed. Objects are
-applied repeatedly in any order until no more can be: an object that needs another waits for it.
+Theory of operation. An object is valid only together with all other networks, and only the server knows all of them.
+The API server therefore accepts any object, and this module reports errors in the object's condition ``Valid``. A
+finalizer keeps a deleted object until the store has removed its copy. While another object of the store needs the copy,
+the deleted object stays and its condition names the reason. Networks that users created in the store through the HTTP
+API, and that have no object in the API server, are not changed. In each round all objects are applied repeatedly, in
+any order, until no further object can be applied, because an object may need another that is applied after it.
 """
 
 from __future__ import annotations
@@ -41,7 +43,13 @@ Key = tuple[NetworkKind, str]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Generations of an applied object in the API server and in the store: if both are the same, so is the object."""
+    """Generations of an object when it was last applied: the object is not applied again while both are unchanged.
+
+    Args:
+        uid: UID of the object in the API server.
+        generation: its generation in the API server.
+        kept: the generation of its copy in the store.
+    """
 
     uid: str
     generation: int
@@ -49,7 +57,10 @@ class _Known:
 
 
 class KubeNetworkKeeper:
-    """Thread that reconciles after a change, and every ``POLL_S`` seconds."""
+    """Thread that reconciles network objects after each change of one, and every ``POLL_S`` seconds.
+
+    If the API server has no network resources, ``start`` logs that and no thread runs.
+    """
 
     def __init__(self, client: KubeClient, store: NetworkStore) -> None:
         self._client, self._store = client, store
@@ -95,7 +106,11 @@ class KubeNetworkKeeper:
             self._due.wait(POLL_S)
 
     def reconcile(self) -> None:
-        """Reconcile all objects. Raises CalabashError; the next call continues."""
+        """Apply all objects to the store and write their status.
+
+        Raises:
+            CalabashError: a status could not be written; the next call continues where this one failed.
+        """
         found = dict(self._objects())
         faults: dict[Key, CalabashError] = {}
         for _ in range(PASSES_MAX):
@@ -124,7 +139,11 @@ class KubeNetworkKeeper:
         return self._store.state().kept.get((str(key[0]), key[1]))
 
     def _put(self, key: Key, item: KubeNetworkObject) -> bool:
-        """Apply an object to the store; return True if the store changed. Raises CalabashError if the object is invalid."""
+        """Apply an object to the store; return True if the store changed.
+
+        Raises:
+            CalabashError: the object is invalid, or needs an object that the store does not have yet.
+        """
         kept, known = self._kept(key), self._known.get(key)
         now = _Known(item.metadata.uid, item.metadata.generation, kept.generation if kept else 0)
         if kept is not None and known == now:
@@ -136,7 +155,11 @@ class KubeNetworkKeeper:
         return made.generation != now.kept
 
     def _remove(self, key: Key, item: KubeNetworkObject) -> bool:
-        """Remove a deleted object from the store; return True if the store had it. Raises CalabashError if it is needed."""
+        """Remove a deleted object from the store and remove its finalizer; return True if the store had the object.
+
+        Raises:
+            CalabashError: another object of the store needs it.
+        """
         if NETWORK_FINALIZER not in item.metadata.finalizers:
             return False
         there = self._kept(key) is not None
@@ -149,7 +172,11 @@ class KubeNetworkKeeper:
         return there
 
     def _hold(self, kind: NetworkKind, item: KubeNetworkObject) -> None:
-        """Set the finalizer before the store has the object, so that its deletion is not missed."""
+        """Set the finalizer on an object.
+
+        This is done before the object is copied to the store. The object can then not disappear from the API server
+        unnoticed while the store has a copy.
+        """
         if NETWORK_FINALIZER not in item.metadata.finalizers and item.metadata.uid not in self._held:
             meta = {
                 "finalizers": [*item.metadata.finalizers, NETWORK_FINALIZER],

@@ -1,4 +1,4 @@
-"""Pods that wait for devices, as a source of notices."""
+"""Pods that wait for devices, for the notices that the server sends to users whose pods wait too long."""
 
 from __future__ import annotations
 

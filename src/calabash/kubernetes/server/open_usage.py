@@ -1,10 +1,11 @@
-"""Usage of running pods, ahead of the usage records that nodes have sent.
+"""Estimate the usage of running pods for which nodes have not sent usage records yet.
 
-Theory of operation. The agent of a node writes a usage record of each slice once a minute, and sends it within 15 seconds.
-Until then the server knows from ``GpuNode`` objects which slices pods hold. ``look`` records since when each slice is held.
-Open usage of a slice is counted from the end of its last record, or from when it was first seen, up to now. It has no busy
-and no idle time: these are in the records. A slice that ended is counted up to its end until its last record has arrived, so
-that sums do not decrease in between.
+Theory of operation. The agent of a node writes a usage record of each slice once a minute and sends it within 15
+seconds. For the time since the last record, the server knows from ``GpuNode`` objects which slices pods hold.
+``update`` records when each slice was first seen. The open usage of a slice is the time from the end of its last
+record, or from the time at which it was first seen, until now. It contains no busy time, because only the records have
+that. After a slice has ended, its open usage up to the end is kept until its last record has arrived; otherwise sums
+that users see would decrease for a while.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ _Key = tuple[str, str]  # allocation and device
 
 @dataclass(slots=True)
 class _Held:
-    """A slice that a pod holds or held. ``known``: it was held when this program started."""
+    """A slice that a pod holds, or held until a short time ago.
+
+    Args:
+        record: a usage record of the slice with its amounts; its times are zero.
+        seen_s: time at which the slice was first seen.
+        known: True if the slice was already held when this program started.
+        ended_s: time at which the slice was no longer held; None while it is held.
+    """
 
     record: UsageRecord
     seen_s: float
@@ -45,9 +53,11 @@ class ClusterUsage:
     """Open usage of all slices. Thread-safe.
 
     Args:
-        moment: return a snapshot of the cluster.
-        place: return the tenant, project and queue of a pod.
-        reached: ends of the last records in the store by slice, of the last ``LAG_MAX_S`` seconds.
+        moment: returns a snapshot of the cluster.
+        place: returns the tenant, project and queue of a pod.
+        clock: the clock.
+        reached: for each slice (allocation and device) with a record in the last ``LAG_MAX_S`` seconds, the end time
+            of its last record in the store.
     """
 
     def __init__(
@@ -65,14 +75,14 @@ class ClusterUsage:
         self._updated_ns: int | None = None
 
     def taken(self, records: Iterable[UsageRecord]) -> None:
-        """Note records that are now in the store."""
+        """Take note of records that have been written to the store: their time is no longer open usage."""
         with self._lock:
             for one in records:
                 key = one.allocation, one.device
                 self._reached[key] = max(one.to_s, self._reached.get(key, 0.0))
 
     def update(self, moment: ClusterMoment) -> None:
-        """Update the held slices from a snapshot."""
+        """Update the slices that pods hold from a snapshot, and forget ended slices whose last record has arrived."""
         now_s, found = self._clock.now_s(), self._slices(moment)
         with self._lock:
             first = self._updated_ns is None
@@ -91,7 +101,11 @@ class ClusterUsage:
             self._updated_ns = self._clock.monotonic_ns()
 
     def records(self) -> tuple[Sequence[UsageRecord], float]:
-        """Return the usage that the store has no records of, and the time up to which usage is counted with it."""
+        """Return the open usage as records, and the time up to which it and the store's records are complete.
+
+        That time is earlier than now if a slice has had no record for more than ``LAG_MAX_S`` seconds, because its open
+        usage is limited to that length.
+        """
         updated_ns = self._updated_ns
         if updated_ns is None or self._clock.monotonic_ns() - updated_ns >= POLL_NS:
             self.update(self._moment())
@@ -103,9 +117,11 @@ class ClusterUsage:
         return [_lasting(held.record, begin_s, end_s) for held, begin_s, end_s in ends if begin_s < end_s], counted_s
 
     def write(self) -> tuple[float, Mapping[str, float]]:
-        """Return the time now, and by tenant the time up to which the store has all its usage, if earlier.
+        """Return the current time and, by tenant, the earlier time up to which the store has all usage of the tenant.
 
-        Nothing is written: records come from nodes.
+        Tenants whose usage is complete are left out. Nothing is written, despite the name: the method implements the
+        interface of billing, which on a single machine writes the open usage to the store. In a cluster only nodes
+        create records.
         """
         behind: dict[str, float] = {}
         for one in self.records()[0]:
@@ -113,7 +129,11 @@ class ClusterUsage:
         return self._clock.now_s(), behind
 
     def _begin_s(self, key: _Key, held: _Held) -> float:
-        """Return the end of the slice's last record, or when it was first seen if there is none of this pod."""
+        """Return the time from which usage of the slice is open: the end of its last record, or when it was first seen.
+
+        If the slice was first seen while this program ran, the time is not before that, because a record that
+        ends earlier belongs to an earlier use of the device by the same allocation.
+        """
         reached_s = self._reached.get(key, 0.0)
         return reached_s if reached_s and held.known else max(reached_s, held.seen_s)
 

@@ -1,4 +1,7 @@
-"""Creation, change and deletion of queues that belong to no tenant, in the API server."""
+"""Create, change and delete Queue objects in the API server, except those that belong to a tenant.
+
+The queues of a tenant follow from the tenant and its projects (``tenant_reconciler``).
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class QueueWriter:
-    """Write queues to the API server. Methods raise CalabashError if the change is refused; then nothing changes."""
+    """Write queues to the API server. Methods raise CalabashError if a change is refused; nothing is then changed."""
 
     def __init__(self, client: KubeClient, state: ClusterState) -> None:
         self._client = client
         self._state = state
 
     def put(self, name: str, wanted: requests.QueueSettings) -> None:
-        """Create a queue, or change the fields that are set.
+        """Create a queue, or change those fields of an existing one that are set in ``wanted``.
 
         Raises:
-            CalabashError: CONFLICT for a tenant's queue or a concurrent change, BAD_REQUEST if the tree would have more than
-                QUEUE_DEPTH_MAX levels.
+            CalabashError: CONFLICT for a tenant's queue or a concurrent change, BAD_REQUEST if the tree of queues would
+                have more than QUEUE_DEPTH_MAX levels.
         """
         if _NAME.fullmatch(name) is None:
             raise CalabashError(
@@ -57,7 +60,11 @@ class QueueWriter:
         self._client.create(QUEUE, body | {"spec": {k: v for k, v in spec.items() if v is not None}})
 
     def delete(self, name: str) -> None:
-        """Delete a queue. Raises CalabashError: NOT_FOUND if there is none, CONFLICT while pods are in it."""
+        """Delete a queue.
+
+        Raises:
+            CalabashError: NOT_FOUND if there is no such queue, CONFLICT while pods use it or if it is a tenant's queue.
+        """
         known = self._own(name) if _NAME.fullmatch(name) else None
         if known is None:
             raise CalabashError(f"there is no queue {name[:80]}", reason=Reason.NOT_FOUND, hint="kubectl get queues")
@@ -68,7 +75,10 @@ class QueueWriter:
         self._client.delete(QUEUE, name, uid=known.metadata.uid)
 
     def _require_depth(self, name: str, parent: str) -> None:
-        """Raise CalabashError if a change of the parent puts the queue, or one below it, below QUEUE_DEPTH_MAX levels."""
+        """Raise CalabashError if the new parent puts the queue, or a queue below it, on a level beyond QUEUE_DEPTH_MAX.
+
+        Descendants that are too deep already do not prevent the change.
+        """
         parents = {queue.metadata.name: queue.spec.parent for queue in self._state.queues()}
         before, after = queue_levels(parents), queue_levels(parents | {name: parent})
         for one, level in after.items():

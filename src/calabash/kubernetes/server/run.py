@@ -1,7 +1,8 @@
-"""``calabash cluster``: construct the parts of the server of a cluster, run it, and stop it at a signal.
+"""``calabash cluster``: construct the server of a Kubernetes cluster, run it, and stop it at a signal.
 
-One replica serves at a time: the one that holds the Lease, and on one disk the one that holds the lock of its home. A server
-that loses the lease ends with an error, so that the kubelet or the service manager starts it again.
+One replica serves at a time: the one that holds the Lease object. A file lock also prevents two replicas from using the
+same home directory. A server that loses the lease ends with an error, so that the kubelet or the service manager starts
+it again and it waits for the lease.
 """
 
 from __future__ import annotations
@@ -70,14 +71,21 @@ log = structlog.get_logger(__name__)
 
 
 def run_cluster(client: KubeClient, order: ClusterOrder) -> None:
-    """Serve until SIGTERM or SIGINT. Raises CalabashError if the server cannot serve, or loses the lease."""
+    """Wait for the lease and serve until SIGTERM or SIGINT.
+
+    Raises:
+        CalabashError: the server cannot serve, or has lost the lease.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     ClusterProgram(client, order).run()
 
 
 class LeaseWatch:
-    """Thread that stops the server when the lease is lost; another server may then lead."""
+    """Thread that stops the server when it has lost the lease, because another server may then serve.
+
+    ``lost`` is True if that happened.
+    """
 
     def __init__(self, lead: LeadershipLoop, server: Server) -> None:
         self._lead, self._server = lead, server
@@ -103,7 +111,14 @@ class LeaseWatch:
 
 
 class ClusterProgram:
-    """One replica of the server: wait for the lease, serve, and stop."""
+    """One replica of the server. ``run`` waits for the lease and serves.
+
+    ``metrics_address`` is the host and port of the metrics once they are served, and ("", 0) before.
+
+    Args:
+        client: client of the Kubernetes API server.
+        order: options of the command line.
+    """
 
     def __init__(self, client: KubeClient, order: ClusterOrder) -> None:
         self._client = client
@@ -113,7 +128,11 @@ class ClusterProgram:
         self.metrics_address = ("", 0)
 
     def run(self) -> None:
-        """Wait for the lease and serve until ``stop``. Raises CalabashError if the server cannot serve, or loses the lease."""
+        """Wait for the lease and serve until ``stop`` is called.
+
+        Raises:
+            CalabashError: the server cannot serve, or has lost the lease.
+        """
         with ExitStack() as stack:
             stack.enter_context(own_home(self._order.home))
             store = open_store(self._order.database)
@@ -137,7 +156,7 @@ class ClusterProgram:
         log.info("serves metrics", port=self.metrics_address[1])
 
     def _lead(self, stack: ExitStack) -> LeadershipLoop | None:
-        """Wait for the lease; return its loop, or None if ``stop`` is called first."""
+        """Wait for the lease; return the loop that renews it, or None if ``stop`` is called first."""
         order = self._order
         identity = order.identity or f"{COMPONENT}-{secrets.token_hex(4)}"
         election = Election(
@@ -272,7 +291,10 @@ def _watch(client: KubeClient, state: ClusterState, stack: ExitStack) -> None:
 
 
 def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListener, stack: ExitStack) -> Server:
-    """Return the server with its listeners: a Unix socket for local programs, and one for the gateway if there is one."""
+    """Return the HTTP server with its Unix sockets: one for local programs and, with a console, one for its gateway.
+
+    The gateway is the program that accepts HTTPS from browsers and API clients and forwards their requests.
+    """
     address = Path(socket_path(order.home))
     listener = stack.enter_context(Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
     listening(address, listener, mode=0o600)
@@ -289,7 +311,10 @@ def _sockets(order: ClusterOrder, operations: Operations, console: ConsoleListen
 
 
 def own_account(login: str) -> int:
-    """Return the user ID of a login name; only the server's own user is known. Returns -1 for other names."""
+    """Return the user ID of a login name, or -1 if it is not the login name of the user that runs the server.
+
+    The users of a cluster have no accounts on the machine of the server.
+    """
     return os.geteuid() if login == user_name(os.geteuid()) else -1
 
 

@@ -1,4 +1,4 @@
-"""Settings of the server of a cluster: command line, and sections of a file."""
+"""Settings of the server of a cluster: the options of the command line and the settings file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from calabash.platform.notifications.settings import NotificationSettings
 
 
 class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Settings file: sections ``[user]``, ``[journal]``, ``[console]`` and ``[notifications]`` of ``pool.toml``."""
+    """Settings file of the server.
+
+    Its sections ``[user]``, ``[journal]``, ``[console]`` and ``[notifications]`` mean the same as in ``pool.toml``, the
+    settings file of a single machine.
+    """
 
     user: Limits = Limits()
     journal: Kept = Kept()
@@ -24,13 +28,16 @@ class ClusterSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOrder:
-    """Command line of the server.
+    """Options of the server's command line.
 
     Args:
+        home: directory of the server's sockets, lock and log.
+        namespace: namespace of the product; the Lease object is in it.
         database: URL of the database.
-        identity: unique name among replicas; "" for a generated one.
-        usage_port: port to which nodes send usage; 0: none.
-        metrics_port: port of the metrics; 0: any free port, None: no metrics.
+        settings: contents of the settings file, with the options that override it.
+        identity: name of this replica in the Lease object, unique among replicas; "" to generate one.
+        usage_port: port on which the server receives usage records from nodes; 0 to receive none.
+        metrics_port: port of the Prometheus metrics; 0 for any free port, None to serve no metrics.
     """
 
     home: Path
@@ -43,7 +50,11 @@ class ClusterOrder:
 
 
 def read_cluster_settings(path: Path | None) -> ClusterSettings:
-    """Return the settings of a file. Raises CalabashError(BAD_FILE) that names the line or the field."""
+    """Read the settings file; return the default settings if ``path`` is None.
+
+    Raises:
+        CalabashError: BAD_FILE if the file is invalid; the message names the line or the field.
+    """
     if path is None:
         return ClusterSettings()
     try:
@@ -59,7 +70,14 @@ def read_cluster_settings(path: Path | None) -> ClusterSettings:
 def console_with(
     settings: ClusterSettings, *, listen: str, hosts: tuple[str, ...], certificate_dir: Path | None, insecure: bool
 ) -> ClusterSettings:
-    """Return the settings with the options of the command line, which have precedence."""
+    """Return the settings with the console's options of the command line, which have precedence over the file.
+
+    Args:
+        listen: address of the console; "" to keep that of the file.
+        hosts: host names of the console, in addition to those of the file.
+        certificate_dir: directory with ``tls.crt`` and ``tls.key``; None to keep the certificate of the file.
+        insecure: True to serve the console without TLS; False to keep the choice of the file.
+    """
     console = settings.console
     if listen:
         console = msgspec.structs.replace(console, listen=listen)

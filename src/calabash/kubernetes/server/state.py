@@ -1,4 +1,7 @@
-"""State of the cluster for its server: mirrors of pods, GpuNodes, queues, namespaces and tenants."""
+"""State of the cluster for its server: local copies of pods, GpuNodes, queues, namespaces and tenants.
+
+A ``Mirror`` lists and watches one kind of object in the API server and keeps a copy of every object.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ class ServedPod:
     """A pod that asks for devices.
 
     Args:
-        facts: what the planner reads of the pod.
-        waits: the condition with the reason why it has no node, None if it has one.
-        begun_at: when its kubelet accepted it, RFC 3339; "" before.
+        facts: the properties of the pod that the planner reads.
+        phase: ``status.phase`` of the pod.
+        waits: the condition ``PodScheduled`` with the reason why the pod has no node; None if the pod has a node.
+        begun_at: the time at which the kubelet accepted the pod, as RFC 3339; "" if it has not.
     """
 
     facts: PodFacts
@@ -44,10 +48,11 @@ class ServedPod:
 
 
 class ClusterState:
-    """Mirrors of the objects that the server reads.
+    """Mirrors of the objects that the server reads. Thread-safe.
 
     Args:
-        changed: called after a change of tenants, queues or namespaces, from any thread.
+        client: client of the API server.
+        changed: called from a mirror's thread after each change of a tenant, a queue or a namespace.
     """
 
     def __init__(self, client: KubeClient, *, changed: Callable[[], object] = lambda: None) -> None:
@@ -91,7 +96,11 @@ class ClusterState:
             mirror.stop()
 
     def synced(self, timeout_s: float) -> list[str]:
-        """Return the resources that are not synced after ``timeout_s`` seconds; empty if all are."""
+        """Wait until all mirrors have listed their objects, for at most ``timeout_s`` seconds.
+
+        Returns:
+            The resources that have not been listed; empty if the state is complete.
+        """
         deadline_s = time.monotonic() + timeout_s
         return [m.plural for m in self._mirrors() if not m.synced(max(0.0, deadline_s - time.monotonic()))]
 
@@ -126,22 +135,31 @@ class ClusterState:
         return self._tenants.get(name)
 
     def queue_of(self, facts: PodFacts) -> str:
-        """Return the queue of a pod by its name in the API server: its own, otherwise that of its namespace."""
+        """Return the name of a pod's queue: the one that the pod names, or else the default queue of its namespace.
+
+        It is the name of the queue object in the API server.
+        """
         own = facts.request.queue if facts.request is not None else ""
         return own or queue_of_namespace(self._namespaces.get(facts.namespace)) or DEFAULT_QUEUE
 
     def namespaces_in(self, queue: str) -> int:
-        """Return how many namespaces name the queue."""
+        """Return how many namespaces have the queue as their default queue."""
         return sum(queue_of_namespace(found) == queue for found in self._namespaces.snapshot().values())
 
     def wait_for_tenant(
         self, name: str, seen: Callable[[KubeTenant | None], bool], *, timeout_s: float = TOLD_S
     ) -> bool:
-        """Wait until ``seen`` is true of the tenant in the mirror; return False after the timeout."""
+        """Wait until ``seen`` returns True for the mirror's copy of the tenant; return False after the timeout.
+
+        The copy is None if the tenant does not exist. A writer calls this so that a reader sees what was just written.
+        """
         return self.wait_until(lambda: seen(self._tenants.get(name)), timeout_s=timeout_s)
 
     def wait_until(self, seen: Callable[[], bool], *, timeout_s: float = TOLD_S) -> bool:
-        """Wait until ``seen`` is true, which is checked after each change of a mirror; return False after the timeout."""
+        """Wait until ``seen`` returns True; return False after the timeout.
+
+        ``seen`` is called at once and after each change of a mirror other than that of pods.
+        """
         with self._told:
             return self._told.wait_for(seen, timeout_s)
 
@@ -173,7 +191,7 @@ class ClusterState:
 
 
 class _PodKeeping:
-    """Reduce a pod to the fields that are read, of bounded size."""
+    """Reduce a pod to the fields that the server reads, and bound their size, before a mirror keeps it."""
 
     def __init__(self) -> None:
         self._share = PodSharing()

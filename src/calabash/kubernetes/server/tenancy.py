@@ -1,8 +1,10 @@
 """Tenancy tables of a cluster: tenants and projects in the API server, everything else in the database.
 
-Theory of operation. ``Tenant`` objects are authoritative, whichever client writes them. A change by the API is a write to the
-object in the version that was read; a concurrent change is refused. The database has a copy for invoices, written after the
-object. ``TenantKeeper`` updates the copy, and the tenancy by which requests are authorized, from the objects.
+Theory of operation. The ``Tenant`` objects of the Kubernetes API server are authoritative, whichever client writes
+them. The server's HTTP API changes a tenant by writing its object in the version that was read, so that the API server
+refuses the write if another client changed the object in between. The database has a copy of tenants and projects for
+invoices; it is written after the object. ``TenantKeeper`` updates that copy from the objects, and also the tenancy in
+memory by which requests are authorized.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from calabash.model.tenancy import Member, Project, Tenant
 
 
 class ClusterTenancy(TenancyTables):
-    """Tables of ``TenancyStore``. Methods may raise CalabashError: CONFLICT after a concurrent change."""
+    """Tables of ``TenancyStore`` in which tenants and projects are read from, and written to, the API server.
+
+    Methods that write raise CalabashError: CONFLICT if another client changed the object in between.
+
+    Args:
+        tables: tables of the database.
+        client: client of the API server.
+        state: the server's mirrors.
+    """
 
     def __init__(self, tables: TenancyTables, client: KubeClient, state: ClusterState) -> None:
         super().__init__(tables.database)
@@ -34,7 +44,7 @@ class ClusterTenancy(TenancyTables):
         return readable(self._state.tenants())[1]
 
     def copied(self) -> tuple[list[Tenant], list[Project]]:
-        """Return the tenants and projects in the database."""
+        """Return the database's copy of the tenants and projects."""
         return super().tenants(), super().projects()
 
     def put_tenant(self, tenant: Tenant, *, members: Sequence[Member] | None = None) -> None:
@@ -43,7 +53,7 @@ class ClusterTenancy(TenancyTables):
         super().put_tenant(tenant, members=members)
 
     def copy_tenant(self, tenant: Tenant) -> None:
-        """Update the database after a change of the object by another client."""
+        """Write a tenant to the database's copy only, after another client has changed its object."""
         super().put_tenant(tenant)
 
     def delete_tenant(self, name: str) -> bool:
@@ -56,7 +66,7 @@ class ClusterTenancy(TenancyTables):
         return self.forget_tenant(name) or gone
 
     def forget_tenant(self, name: str) -> bool:
-        """Delete the tenant from the database after its object was deleted."""
+        """Delete a tenant from the database's copy only, after its object was deleted; return True if it was there."""
         return super().delete_tenant(name)
 
     def put_project(self, project: Project) -> None:
@@ -86,7 +96,7 @@ class ClusterTenancy(TenancyTables):
         return found
 
     def _write(self, known: KubeTenant | None, tenant: Tenant, projects: Iterable[Project]) -> None:
-        """Write the object and wait until the mirror has it, so that later requests see it."""
+        """Create or change a tenant's object. Wait until the mirror has it, so that later requests see the change."""
         body: dict[str, Any] = {"spec": spec_body(spec_of(tenant, projects))}
         if known is None:
             body["spec"] = {name: value for name, value in body["spec"].items() if value is not None}
@@ -114,7 +124,10 @@ class ClusterTenancy(TenancyTables):
 
 
 def readable(found: Iterable[KubeTenant]) -> tuple[list[Tenant], list[Project]]:
-    """Return the tenants and projects of valid objects, without objects that are being deleted."""
+    """Return the tenants and projects that tenant objects describe.
+
+    Invalid objects, and objects that are being deleted, are left out.
+    """
     tenants: list[Tenant] = []
     projects: list[Project] = []
     for one in found:

@@ -1,4 +1,4 @@
-"""Reconcile tenant objects: their queues, the server's copy of tenancy, and their status."""
+"""Reconcile Tenant objects: keep the queues of tenants, the server's copy of tenants, and the status of the objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,15 @@ log = structlog.get_logger(__name__)
 
 
 class TenantKeeper:
-    """Thread that reconciles when ``due`` is set, and every ``POLL_S`` seconds."""
+    """Thread that reconciles tenants when ``due`` is set, and at least every ``POLL_S`` seconds.
+
+    Args:
+        client: client of the API server.
+        state: the server's mirrors.
+        tables: the tables with the database's copy of tenants and projects.
+        tenancy: the tenancy in memory by which requests are authorized.
+        due: set by the mirrors after a change of a tenant, a queue or a namespace.
+    """
 
     def __init__(
         self,
@@ -69,7 +77,11 @@ class TenantKeeper:
             self._due.clear()
 
     def reconcile(self) -> None:
-        """Reconcile all tenants. Raises CalabashError; the next call continues."""
+        """Reconcile all tenants.
+
+        Raises:
+            CalabashError: the API server or the database refused a write; the next call continues.
+        """
         self._adopt()
         faults = self._keep_queues(self._state.tenants())
         for tenant in self._state.tenants():
@@ -100,7 +112,11 @@ class TenantKeeper:
     # -- queues --------------------------------------------------------------------------------------------------
 
     def _keep_queues(self, tenants: Iterable[KubeTenant]) -> dict[str, str]:
-        """Create, change and delete queues of tenants; return the error message of each tenant that has one."""
+        """Create, change and delete the queues of tenants.
+
+        Returns:
+            An error message for each tenant that is invalid or whose queues were refused, by the tenant's name.
+        """
         there = {queue.metadata.name: queue for queue in self._state.queues()}
         faults: dict[str, str] = {}
         wanted: set[str] = set()
@@ -195,7 +211,11 @@ class TenantKeeper:
 
 
 def _queues_of(tenant: KubeTenant) -> Mapping[str, QueueRecord]:
-    """Return the queues of a tenant. Raises CalabashError if the tenant is invalid."""
+    """Return the queues that a tenant must have, by their names in the API server.
+
+    Raises:
+        CalabashError: the tenant is invalid.
+    """
     model: Tenant = tenant_of(tenant)
     parts: list[Project] = projects_of(tenant)
     spec_of(model, parts)

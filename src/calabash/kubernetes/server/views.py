@@ -1,4 +1,4 @@
-"""Replies of the API for a cluster: devices, pods as allocations, queues. Pure."""
+"""Build the replies of the HTTP API for a cluster: devices, queues, and pods shown as allocations. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {reason.value for reason in Reason}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedDevice:
-    """A device of the cluster. ``number`` counts the devices of all nodes."""
+    """A device of the cluster with the number under which the API shows it; numbers count over all nodes."""
 
     number: int
     node: GpuNode
@@ -38,7 +38,13 @@ class NumberedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPart:
-    """A slice that a pod has of a device."""
+    """A slice that a pod has of a device.
+
+    Args:
+        number: number of the device (``NumberedDevice``).
+        device: the device in the status of its ``GpuNode``.
+        part: the slice in the status of the device.
+    """
 
     number: int
     device: GpuNodeDevice
@@ -46,7 +52,7 @@ class HeldPart:
 
 
 def numbered(nodes: Iterable[GpuNode]) -> list[NumberedDevice]:
-    """Return all devices, numbered by node and index."""
+    """Return the devices of all nodes, numbered in the order of the nodes and of the devices' indices on each node."""
     found = [(node, device) for node in nodes for device in sorted(node.status.devices, key=lambda d: d.index)]
     return [NumberedDevice(number=i, node=node, device=device) for i, (node, device) in enumerate(found)]
 
@@ -97,7 +103,7 @@ def device_view(one: NumberedDevice) -> replies.DeviceView:
 
 
 def device_detail(one: NumberedDevice) -> replies.DeviceDetail:
-    """Return the details of a device as its agent reports them; a cluster keeps no history."""
+    """Return the details of a device. The history is empty because a cluster's server keeps none."""
     spec, device = one.spec, one.device
     return replies.DeviceDetail(
         device=device_view(one),
@@ -127,7 +133,14 @@ def _resident_mib(part: GpuNodeSlice, device: GpuNodeDevice) -> int:
 def allocation_view(
     pod: ServedPod, held: Sequence[HeldPart], place: NamespacePlace, told: Callable[[str], str]
 ) -> replies.AllocationView:
-    """Return a pod as an allocation: its ID is the pod's UID, its command the pod's namespace and name."""
+    """Return the view of a pod as an allocation: the ID is the pod's UID, the command is the pod's namespace and name.
+
+    Args:
+        pod: the pod.
+        held: the slices that its node has granted to it; empty before that.
+        place: the tenant, project and queue of the pod.
+        told: replaces queue names in explanations by the names that users see (``told_with``).
+    """
     facts = pod.facts
     request = facts.request.containers[0].request if facts.request is not None else GpuRequest()
     state = state_of(pod, held)
@@ -155,19 +168,30 @@ def allocation_view(
 
 
 def user_of(pod: ServedPod) -> str:
-    """Return the user of a pod: Kubernetes does not record a creator, and no user of the API can have such a name."""
+    """Return the user that is shown for a pod: ``namespace:NAME``.
+
+    Kubernetes does not record the user that created a pod. No user of the HTTP API can have a name with a colon, so the
+    pod belongs to no user.
+    """
     return f"namespace:{pod.facts.namespace}"
 
 
 def state_of(pod: ServedPod, held: Sequence[HeldPart]) -> str:
-    """Return the state of a pod: pending without a node, granted until the agent has granted its devices, then running."""
+    """Return the state of a pod as the API shows it.
+
+    It is pending while the pod has no node, ``granted`` while the pod has a node whose agent has granted no device yet,
+    and ``running`` after that.
+    """
     if not pod.facts.node:
         return PENDING
     return RUNNING if held else GRANTED
 
 
 def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
-    """Return code and text of the reason for which a pod waits or ends; both empty for other pods."""
+    """Return the reason why a pod waits or is being ended, as a code and a text; both are "" for other pods.
+
+    The code is "" as well if the text's reason has none.
+    """
     facts = pod.facts
     if facts.leaving:
         return "ending", "its containers are being ended"
@@ -184,7 +208,10 @@ def waiting_reason(pod: ServedPod, state: str) -> tuple[str, str]:
 
 
 def told_with(tenants: TenantMap) -> Callable[[str], str]:
-    """Return a function that replaces queue names in a text of the planner by the names that users see."""
+    """Return a function that replaces names of queue objects in a text of the planner by the names that users see.
+
+    A tenant's queue is called ``tenant.project`` in the API server and ``tenant/project`` for users.
+    """
     return lambda text: _WORD.sub(lambda match: tenants.displayed_name(match[0]), text) if text else text
 
 

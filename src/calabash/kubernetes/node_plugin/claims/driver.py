@@ -34,13 +34,19 @@ log = structlog.get_logger(__name__)
 class ClaimDriver:
     """The DRA driver of a node.
 
-    New claims are prepared while the allocation API of the node is ``claims``. Prepared claims are served until they are
-    unprepared, also after a change of the API.
+    New claims are prepared while the allocation API of the node is ``claims``. Prepared claims are served until they
+    are unprepared, also after the allocation API has changed.
 
     Args:
-        edits: CDI edits for containers.
-        refuse: raises CalabashError while the node grants nothing.
-        closed: return the reason why no devices are published, "" if they are.
+        settings: settings of the agent.
+        client: client of the API server.
+        agent: grants and ends allocations on the node.
+        pods: the pods of the node.
+        desk: files and store of the node's claims.
+        api_watch: the allocation API of the node.
+        edits: makes the CDI edits of containers.
+        refuse: raises CalabashError while the node makes no new grants.
+        closed: returns the reason why the node must not publish devices; "" if it may.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class ClaimDriver:
 
     @property
     def registered(self) -> bool:
-        """Return True if a kubelet has registered the driver."""
+        """Return True if the kubelet has registered the driver."""
         return self._server is not None and self._server.registered
 
     @property
@@ -103,15 +109,21 @@ class ClaimDriver:
 
     @property
     def degraded(self) -> str | None:
-        """Devices that the API server cannot store in ResourceSlices; "" if it stores all, None if nothing is published."""
+        """Text about the devices that the API server could not store in full in ResourceSlices.
+
+        It is "" if the API server stores all devices as published, and None if no devices are published.
+        """
         return self._slices.degraded if self._offers else None
 
     def reconcile(self, snapshot: NodeSnapshot, *, refusal: CalabashError | None, driver: str) -> None:
-        """Update health, slices and server from the state of the node; called at every iteration of the main loop.
+        """Update the driver from the state of the node: device health, ResourceSlices, and the server for the kubelet.
+
+        Called at every iteration of the agent's main loop.
 
         Args:
-            refusal: the error that refuses new allocations, None if they are granted.
-            driver: version of the devices' driver.
+            snapshot: the devices and allocations of the node.
+            refusal: the error with which new allocations are refused; None if they are granted.
+            driver: version of the GPU driver.
         """
         self._start_or_stop_server()
         if self._server is not None:
@@ -128,7 +140,10 @@ class ClaimDriver:
         self._reconciler.follow({state.device.uuid: state.device.health for state in snapshot.devices})
 
     def _offer(self, snapshot: NodeSnapshot, facts: SliceFacts) -> None:
-        """Publish or withdraw the ResourceSlices. Runs before claims are reconciled, so that schedulers are informed first."""
+        """Publish the ResourceSlices, or withdraw them if the node no longer offers devices to claims.
+
+        Called before claims are reconciled, so that schedulers learn of a device failure before users of claims do.
+        """
         try:
             if self._api_watch.claims and (self.registered or self._offers):
                 self._slices.publish(snapshot, facts)
@@ -143,9 +158,9 @@ class ClaimDriver:
             self._told = error.message
 
     def _start_or_stop_server(self) -> None:
-        """Start the DRA server while claims may need it; otherwise stop it.
+        """Start the DRA server if the kubelet may call it for a claim; stop it otherwise.
 
-        Claims that were prepared before the allocation API changed need it too.
+        The kubelet may also call it to unprepare claims that were prepared before the allocation API changed.
         """
         if self._server is None and (self._api_watch.claims or self._desk.notes.all()):
             self._server = DraServer(
@@ -171,7 +186,11 @@ class ClaimDriver:
 
 
 def device_health(snapshot: NodeSnapshot, pool: str) -> list[DeviceHealth]:
-    """Return the health of all devices that claims can be allocated, which is that of their cards."""
+    """Return the health of all devices that can be allocated to claims; a partition has the health of its card.
+
+    Args:
+        pool: name of the pool in ResourceSlices, which is the name of the node.
+    """
     states = {state.device.uuid: state for state in snapshot.devices}
     return [
         DeviceHealth(

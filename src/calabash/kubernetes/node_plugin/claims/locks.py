@@ -1,8 +1,8 @@
 """Locks per claim for threads that prepare, unprepare or reconcile it.
 
-Reconciling a claim asks the API server first, which can take long. Other threads may work on the claim meanwhile, and then
-the answer is stale. So the reconciler learns whether another thread worked on the claim since it began, and does not wait for
-one.
+The reconciler reads a claim from the API server, which can take long, and holds no lock meanwhile. If another thread
+works on the claim in that time, the object that was read is outdated. ``observe`` tells the reconciler if that
+happened, so that it ignores the object. The reconciler never waits for the other thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClaimLocks:
 
     @contextmanager
     def work(self, uid: str) -> Iterator[None]:
-        """Hold the lock of a claim; waits for other threads."""
+        """Hold the lock of a claim while it is prepared or unprepared; wait until no other thread holds it."""
         with self._claim_lock(uid) as claim, claim.lock:
             claim.count += 1
             yield
@@ -38,8 +38,8 @@ class ClaimLocks:
     def observe(self, uid: str) -> Iterator[Callable[[], AbstractContextManager[bool]]]:
         """Yield a function that tries to lock the claim without waiting.
 
-        Its context manager yields False, without the lock, if another thread works on the claim or has worked on it since
-        ``observe`` was called.
+        The function returns a context manager. It yields True and holds the lock if no other thread has worked on the
+        claim since ``observe`` was called. Otherwise it yields False, and the caller must not change the claim.
         """
         with self._claim_lock(uid) as claim:
             before = claim.count

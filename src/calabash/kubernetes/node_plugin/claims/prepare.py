@@ -1,14 +1,16 @@
 """NodePrepareResources and NodeUnprepareResources: grant the allocation of a claim, once for all its containers.
 
-The kubelet calls ``prepare`` when a pod with the claim starts, again after its own restart, and until the call succeeds, so
-every step can be repeated, also by another process. The steps are: write the note with the claim's CDI name, journal the
-grant, write the CDI spec, sync the note, answer. The allocation is read from the API server each time, because the kubelet
-does not send it. Errors appear word for word in the events of the pod.
+The kubelet calls ``prepare`` when a pod with the claim starts. It repeats the call until it succeeds, and calls again
+after its own restart. Every step can therefore be repeated, also by another agent process. The steps are: write the
+note with the claim's CDI name, journal the grant, write the CDI spec, sync the note to disk, answer. The claim's
+allocation is read from the API server in each call, because the kubelet does not send it. Errors appear word for word
+in the events of the pod.
 
-Each request of a claim has its own CDI device. All share one slot with all slices of the claim; the variable
-``CALABASH_REQUEST_<n>`` lists the indices of the slices of the request, and the shim shows the slices that any of these
-variables lists. A second claim of the driver in one container would hide the first one's slot, so it is refused: here if the
-pod is known, otherwise by the shim, which counts variables ``CALABASH_CLAIM_<uid>``.
+Each request of a claim has its own CDI device. All of them share one slot with all slices of the claim. The environment
+variable ``CALABASH_REQUEST_<n>`` lists the indices of the slices that belong to request n, and the shim in the
+container shows the slices that any of these variables lists. A second claim of this driver in the same container is
+refused, because its slot would replace that of the first. It is refused here if the pod is known, and otherwise by the
+shim, which counts the variables ``CALABASH_CLAIM_<uid>``.
 """
 
 from __future__ import annotations
@@ -62,11 +64,15 @@ class ClaimPreparer:
     """Answer the kubelet's calls for claims; see ``ClaimHandler``.
 
     Args:
-        fetch: read a claim from the API server by namespace and name; None if it does not exist.
-        edits: CDI edits for containers.
-        refuse: called before a new grant; raises CalabashError while the node grants nothing to claims.
-        changed: called with each claim that was prepared, as it was read.
-        pause: sleep for a number of seconds.
+        agent: grants and ends allocations on the node.
+        pods: the pods of the node.
+        desk: files and store of the node's claims.
+        clock: the clock.
+        fetch: reads a claim from the API server by namespace and name; returns None if it does not exist.
+        edits: makes the CDI edits of containers.
+        refuse: called before a new grant; raises CalabashError while the node makes no new grants to claims.
+        changed: called after a claim was prepared, with the object that was read for that.
+        pause: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -95,7 +101,11 @@ class ClaimPreparer:
         self._patience = Patience(clock=clock, leaving=self._any_allocation_leaves, pause=pause)
 
     def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
-        """Grant the allocation of a claim and write its CDI spec. Raises CalabashError; the kubelet calls again."""
+        """Grant the allocation of a claim and write its CDI spec; return its devices with their CDI names.
+
+        Raises:
+            CalabashError: the claim cannot be prepared now; the kubelet calls again.
+        """
         with self._desk.locks.work(claim.uid):
             found = self._claim(claim)
             answer = self._prepared(claim, found)
@@ -165,7 +175,11 @@ class ClaimPreparer:
         return found
 
     def _require_alone(self, claim: ResourceClaim, pods: Iterable[Pod]) -> None:
-        """Raise CalabashError(CONFLICT) if a container that uses the claim also uses another claim of this driver."""
+        """Check that no container of the pods uses a second claim of this driver beside ``claim``.
+
+        Raises:
+            CalabashError: CONFLICT if a container does.
+        """
         name, namespace = claim.metadata.name, claim.metadata.namespace
         for pod in pods:
             for container, used in claims_by_container(pod).items():
@@ -220,7 +234,11 @@ class ClaimPreparer:
 
 
 def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], ...]:
-    """Return the variables that identify the claim and, if it has several requests, the slices of one request, to the shim."""
+    """Return the environment variables that tell the shim the claim and, if it has several requests, the slices of one.
+
+    Args:
+        number: index of the request in the claim.
+    """
     uid = "".join(c for c in plan.uid.lower() if c.isalnum())
     claim = (f"CALABASH_CLAIM_{uid}", f"{plan.namespace}/{plan.name}")
     if len(plan.requests) == 1:
@@ -231,7 +249,7 @@ def request_environment(plan: ClaimPlan, number: int) -> tuple[tuple[str, str], 
 
 
 def claims_by_container(pod: Pod) -> dict[str, set[str]]:
-    """Return the names of the claims that each container of a pod uses."""
+    """Return the names of the ResourceClaim objects that each container of a pod uses, by container name."""
     made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
     names = {one.name: one.resource_claim_name or made.get(one.name) for one in pod.spec.resource_claims}
     return {
@@ -241,7 +259,10 @@ def claims_by_container(pod: Pod) -> dict[str, set[str]]:
 
 
 def _answers(plan: ClaimPlan, note: ClaimNote) -> Iterable[PreparedDevice]:
-    """Yield the prepared devices; the CDI device of a request is in the answer for its first device only."""
+    """Yield the prepared devices for the kubelet.
+
+    A request has one CDI device for all its devices, so only its first device has a CDI name.
+    """
     for number, request in enumerate(plan.requests):
         for place, (device, share) in enumerate(zip(request.devices, request.share_ids, strict=True)):
             yield PreparedDevice(

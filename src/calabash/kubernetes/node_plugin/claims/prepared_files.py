@@ -1,9 +1,10 @@
 """Files of prepared claims: the CDI names with which the kubelet's calls were answered, one file per claim.
 
-The journal does not contain the CDI names. A kubelet keeps the names of its last answer across its own restarts and those of
-the machine, and passes old and new ones to a container. So a claim keeps its name from the first time that it is prepared
-until it is unprepared, and gets a new one after that. A runtime with an outdated name then finds no CDI device instead of an
-outdated one.
+The file of a claim is called its note. It is needed because the journal does not contain the CDI names, and a claim
+must keep its name from the first time that it is prepared until it is unprepared: the kubelet stores the names of
+earlier answers, also across restarts of the machine, and passes old and new names together to a container. When the
+claim is prepared again after that, it gets a new name. A container runtime that is given the outdated name then fails
+to find a CDI device, instead of using an outdated one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ _BYTES_MAX = 4096
 
 
 class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A claim that is, or is about to be, prepared. ``nonce`` makes its CDI names unique."""
+    """The note of a claim that is, or is about to be, prepared.
+
+    Args:
+        namespace, name, uid: identity of the claim object.
+        nonce: random text that makes the claim's CDI names differ from those of its earlier preparations.
+    """
 
     namespace: str
     name: str
@@ -35,7 +41,7 @@ class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def ref(self) -> ClaimRef:
-        """The claim as the kubelet identifies it."""
+        """The claim as the kubelet identifies it: by namespace, UID and name."""
         return ClaimRef(namespace=self.namespace, uid=self.uid, name=self.name)
 
     def device(self, request: int) -> str:
@@ -44,9 +50,9 @@ class ClaimNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ClaimNotes:
-    """Files of the prepared claims in one directory, which is created when it is needed.
+    """The notes of all prepared claims, in one directory, which is created when it is needed.
 
-    Methods may be called from any thread, but for one claim from one thread at a time.
+    Methods may be called from any thread, but only one thread at a time may call them for the same claim.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -54,7 +60,11 @@ class ClaimNotes:
         self._settled: set[str] = set()
 
     def ensure(self, claim: ClaimRef) -> ClaimNote:
-        """Return the note of a claim; write it if there is none. Raises CalabashError."""
+        """Return the note of a claim; write a new note if there is none.
+
+        Raises:
+            CalabashError: the note cannot be written.
+        """
         path = self._path(claim.uid)
         known = _read(path)
         if known is not None:
@@ -70,7 +80,11 @@ class ClaimNotes:
         return note
 
     def settle(self, claim: ClaimRef) -> None:
-        """Sync the note to disk, before the kubelet is answered with its names. Raises CalabashError."""
+        """Sync the note of a claim to disk. Must be called before the kubelet gets the claim's CDI names.
+
+        Raises:
+            CalabashError: the note cannot be synced.
+        """
         if claim.uid in self._settled:
             return
         path = self._path(claim.uid)
@@ -81,7 +95,7 @@ class ClaimNotes:
         self._settled.add(claim.uid)
 
     def find(self, uid: str) -> ClaimNote | None:
-        """Return the note of a claim, None if there is none."""
+        """Return the note of a claim; None if there is none or it is invalid."""
         return _read(self._path(uid)) if _UID.fullmatch(uid) else None
 
     def remove(self, uid: str) -> None:
@@ -92,7 +106,7 @@ class ClaimNotes:
                 self._path(uid).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove temporary files of writers that died. Call it before any note is written."""
+        """Remove temporary files of agents that were killed while writing. Called before any note is written."""
         with suppress(OSError):
             for name in os.listdir(self._directory):
                 if name.startswith(".") and name.endswith(".new"):

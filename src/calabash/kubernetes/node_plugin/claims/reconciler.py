@@ -1,8 +1,9 @@
 """Reconcile prepared claims: detect claims that were deleted or deallocated, and report device status in the others.
 
-A driver is not notified when a claim is deleted, and claims cannot be watched by node. So each prepared claim is read when
-the health of a device changes, and otherwise every ``POLL_S`` seconds. A claim that was just prepared is reported from the
-object that was read for that. The kubelet unprepares the claims that it knows; this removes those that it has forgotten.
+Kubernetes does not notify a DRA driver when a claim is deleted, and an agent cannot watch only the claims of its node.
+Each prepared claim is therefore read when the health of a device changes, and otherwise every ``POLL_S`` seconds. For a
+claim that was just prepared, the status is computed from the object that was read to prepare it. The kubelet unprepares
+the claims that it knows. The reconciler removes prepared claims that the kubelet has forgotten.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ log = structlog.get_logger(__name__)
 
 
 class ClaimReconciler:
-    """Thread that reconciles prepared claims. The API server may take long to answer."""
+    """Thread that reconciles prepared claims. It is a thread of its own because the API server may take long to answer.
+
+    Args:
+        client: client of the API server.
+        agent: the devices and allocations of the node.
+        desk: files and store of the node's claims.
+    """
 
     def __init__(self, client: KubeClient, agent: NodeAgent, desk: ClaimDesk) -> None:
         self._client = client
@@ -51,7 +58,7 @@ class ClaimReconciler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after the call in progress."""
+        """Stop the thread; wait until its current call of the API server returns."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -59,13 +66,13 @@ class ClaimReconciler:
             self._thread.join()
 
     def prepared(self, claim: ResourceClaim) -> None:
-        """Report the status of a claim that was just prepared."""
+        """Let the thread report the status of a claim that was just prepared."""
         with self._news:
             self._due.setdefault(claim.metadata.uid, claim)
             self._news.notify_all()
 
     def follow(self, health: Mapping[DeviceUuid, Health]) -> None:
-        """Update the health of the devices. If it has changed, reconcile all claims."""
+        """Set the health of the node's devices. If it has changed, let the thread reconcile all claims."""
         with self._news:
             changed = bool(self._health) and health != self._health
             self._health = health
@@ -84,7 +91,11 @@ class ClaimReconciler:
             self.round(due)
 
     def round(self, due: Mapping[str, ResourceClaim | None] | None = None) -> None:
-        """Reconcile the claims in ``due``, or all if it is empty."""
+        """Reconcile the claims in ``due`` once; all prepared claims if it is empty.
+
+        Args:
+            due: claims by UID. The value is the claim object if it was just read, otherwise None.
+        """
         for note in self._desk.notes.all():
             if self._stopping:
                 return
@@ -112,7 +123,11 @@ class ClaimReconciler:
     def _update_store(self, note: ClaimNote, claim: ResourceClaim | None) -> bool:
         """Update the store from the claim object; return True if the claim is deleted or deallocated.
 
-        If such a claim has no allocation any more, its note and its spec are deleted.
+        The note and the CDI spec of such a claim are deleted once its allocation on the node has ended.
+
+        Args:
+            note: the note of the claim.
+            claim: the object of that name in the API server, which may be another claim; None if there is none.
         """
         if claim is None or claim.metadata.uid != note.uid:
             self._desk.store.mark_ended(note.uid)
@@ -126,7 +141,10 @@ class ClaimReconciler:
         return over
 
     def _write_status(self, claim: ResourceClaim) -> None:
-        """Write the status of the claim's devices, unless the claim is still being prepared or its status is current."""
+        """Write the status of the claim's devices to the claim object.
+
+        Does nothing if the claim is still being prepared, or if its status is up to date.
+        """
         states = self._agent.devices()
         plan = claim_plan(claim, self._agent.node, [state.device for state in states])
         record = self._agent.record(claim_allocation(claim.metadata.uid))

@@ -1,7 +1,7 @@
-"""State of the claims of a node: notes with CDI names, store of users, CDI specs and locks.
+"""State of the claims of a node: notes with CDI names, the store of known claims, CDI specs and locks.
 
-The note of a claim is written first and removed last. So state without a note was left by an agent that was killed while
-writing, and is removed when the next agent starts.
+A claim's note is written before its other files. A CDI spec without a note was therefore left by an agent that was
+killed, and is removed when the next agent starts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class ClaimDesk:
     """State of the claims of one node.
 
     Args:
+        notes: one file for each prepared claim, with its CDI name.
+        store: the prepared claims as they were last read.
         specs: directory of dynamic CDI specs.
         locks: one lock for each claim.
     """
@@ -37,17 +39,24 @@ class ClaimDesk:
     locks: ClaimLocks = field(default_factory=ClaimLocks)
 
     def clear(self, uid: str) -> None:
-        """Delete the spec, the note and the stored state of a claim, under its lock. Raises CalabashError."""
+        """Delete the CDI spec, the note and the stored state of a claim. The caller holds the lock of the claim.
+
+        Raises:
+            CalabashError: the spec cannot be deleted; the note is then kept.
+        """
         if self.notes.find(uid) is not None:
             remove_spec(self.specs, CLAIM_PREFIX + uid)
         self.notes.remove(uid)
         self.store.remove(uid)
 
     def begin(self, held: Collection[AllocationId]) -> list[AllocationId]:
-        """Remove partial state that killed agents left; call it before the kubelet is served.
+        """Remove incomplete state that killed agents left. Must be called before the kubelet is served.
+
+        Args:
+            held: the allocations of the node.
 
         Returns:
-            The allocations in ``held`` of claims without a note. The caller ends them.
+            The allocations in ``held`` that belong to claims without a note. The caller must end them.
         """
         self.notes.sweep()
         with suppress(OSError):

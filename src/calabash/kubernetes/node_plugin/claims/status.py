@@ -1,4 +1,4 @@
-"""Device status of a claim: the condition ``Ready`` and the data of each allocated device."""
+"""Device status of a claim (``status.devices``): the condition ``Ready`` and the data of each allocated device."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ def claim_status(
     cards: Mapping[DeviceUuid, Device],
     causes: Mapping[DeviceUuid, str],
 ) -> list[dict[str, Any]] | None:
-    """Return the device status of a claim for this driver, None if the current status is the same.
+    """Return the device status that this driver reports in a claim; None if the claim already has it.
 
     Args:
-        allocation: ID of the granted allocation; None if there is none, as with admin access.
+        claim: the claim object.
+        plan: the slices and devices that are allocated to the claim.
+        allocation: ID of the allocation on the node; None if there is none, because the claim has admin access only.
         cards: the devices of the node.
         causes: the causes of unhealthy devices.
     """

@@ -1,7 +1,8 @@
 """Store of the prepared claims of a node: the pods that may use each claim, and whether it is deleted or deallocated.
 
-Reads come from any thread and never block. It is updated when a claim is prepared and by the reconciler. A claim that was not
-read since the agent started is kept, and any pod may be using it.
+The store may be read from any thread; a read waits for no input or output. It is updated when a claim is prepared, and
+by the reconciler. Nothing is known of a claim that was not read since the agent started: its allocation is kept,
+because any pod may be using it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class KnownClaim:
     """A claim as it was last read.
 
     Args:
-        pods: UID and name of the pods that may use it.
-        over: True if it is deleted, or nothing of this driver is allocated to it any more.
+        namespace, name, uid: identity of the claim object.
+        pods: names of the pods that may use the claim (``status.reservedFor``), by UID.
+        over: True if the claim is deleted, or no device of this driver is allocated to it any more.
     """
 
     namespace: str
@@ -35,7 +37,7 @@ class KnownClaim:
 
 
 def known_claim(claim: ResourceClaim) -> KnownClaim:
-    """Return the stored form of a claim object."""
+    """Return the facts about a claim object that the store keeps."""
     allocation = claim.status.allocation
     ours = allocation is not None and any(r.driver == DRIVER for r in allocation.devices.results)
     return KnownClaim(
@@ -48,7 +50,7 @@ def known_claim(claim: ResourceClaim) -> KnownClaim:
 
 
 class ClaimStore:
-    """Prepared claims of one node, by their allocations."""
+    """Prepared claims of one node, by the ID of their allocation on the node."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,19 +62,19 @@ class ClaimStore:
             self._known[claim_allocation(claim.uid)] = claim
 
     def mark_ended(self, uid: str) -> None:
-        """Mark a claim as deleted or replaced by another object of its name."""
+        """Record that a claim was deleted, possibly replaced by another claim of the same name."""
         with self._lock:
             name = claim_allocation(uid)
             known = self._known.get(name) or KnownClaim(namespace="", name="", uid=uid)
             self._known[name] = KnownClaim(namespace=known.namespace, name=known.name, uid=uid, over=True)
 
     def remove(self, uid: str) -> None:
-        """Delete a claim."""
+        """Delete a claim from the store."""
         with self._lock:
             self._known.pop(claim_allocation(uid), None)
 
     def find(self, allocation: AllocationId) -> KnownClaim | None:
-        """Return the claim of an allocation, None if it is not known."""
+        """Return the claim of an allocation; None if the store does not have it."""
         with self._lock:
             return self._known.get(allocation)
 
@@ -82,6 +84,6 @@ class ClaimStore:
         return None if known is None or known.over else known.pods.keys()
 
     def holds(self, allocation: AllocationId) -> bool:
-        """Return True if the allocation is kept: its claim is not known to be over."""
+        """Return True if the allocation must be kept: its claim is not known to be deleted or deallocated."""
         known = self.find(allocation)
         return known is None or not known.over

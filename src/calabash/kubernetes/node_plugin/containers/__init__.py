@@ -1,1 +1,1 @@
-"""Containers of a node: find the slices of a container, grant them, and write its CDI spec."""
+"""Containers of a node: find the slices that a container gets, grant them, and write its CDI spec."""

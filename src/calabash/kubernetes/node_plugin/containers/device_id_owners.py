@@ -1,7 +1,8 @@
 """Find the containers that have given device IDs.
 
-The kubelet's checkpoint is written before it starts a container and is used first; otherwise its pod-resources API and the
-recorded answers to Allocate.
+There are two sources. The kubelet's checkpoint file is used first: the kubelet writes it before it starts a container.
+If the checkpoint cannot be read or does not have the device IDs, the kubelet's pod-resources API is used together with
+the CDI names with which this agent answered the kubelet's calls of ``Allocate``.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class Claimant:
     """A container that has certain device IDs.
 
     Args:
-        pod_uid: "" if only the name of the pod is known.
-        pod: ``namespace/name``, "" if only the UID is known.
-        names: CDI device names with which Allocate was answered.
+        pod_uid: UID of the pod; "" if only the name of the pod is known.
+        pod: ``namespace/name`` of the pod; "" if only the UID is known.
+        container: name of the container.
+        names: CDI device names with which the kubelet's call of ``Allocate`` for the container was answered.
     """
 
     pod_uid: str = ""
@@ -45,8 +47,9 @@ class Owners:
     """The containers that have device IDs of one resource.
 
     Args:
-        checkpoint: return the kubelet's entries; raises CalabashError if the format is unknown.
-        pod_resources: return the answer of the pod-resources API, which does not list init containers.
+        checkpoint: returns the entries of the kubelet's checkpoint; raises CalabashError if its format is unknown.
+        pod_resources: returns the answer of the pod-resources API, which does not list init containers.
+        resource: name of the resource to which the device IDs belong.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Owners:
         self._lock = threading.Lock()
 
     def answered(self, tokens: Sequence[str], name: str) -> None:
-        """Record the CDI name with which Allocate was answered."""
+        """Record the CDI name with which a call of ``Allocate`` for these device IDs was answered."""
         key = frozenset(tokens)
         with self._lock:
             self._answers[key] = name
@@ -72,7 +75,11 @@ class Owners:
                 self._answers.popitem(last=False)
 
     def claimants(self, tokens: Sequence[str]) -> tuple[Claimant, ...]:
-        """Return all containers with exactly these device IDs, unordered: init containers pass theirs on to later ones."""
+        """Return all containers that have exactly these device IDs, in no particular order.
+
+        There can be several, because the kubelet gives the device IDs of a finished init container to a later container
+        of the pod.
+        """
         key = frozenset(tokens)
         try:
             found = [e for e in self._checkpoint() if e.resource == self.resource and frozenset(e.device_ids) == key]
@@ -87,10 +94,11 @@ class Owners:
         return tuple(claimants) or self._by_pod_resources(key)
 
     def _by_pod_resources(self, key: Tokens) -> tuple[Claimant, ...]:
-        """Return the containers in the pod-resources API with these device IDs, with the last recorded CDI name.
+        """Return the containers that have these device IDs according to the pod-resources API.
 
-        The API names the last container that got the IDs, so the last answer belongs to it. Earlier answers were for init
-        containers that passed the IDs on, or for earlier pods.
+        Their CDI name is that of the last answer for the device IDs. The API lists the last container that got the
+        device IDs, so the last answer was for it. Earlier answers were for init containers whose device IDs the kubelet
+        used again, or for earlier pods.
         """
         with self._lock:
             name = self._answers.get(key)

@@ -1,12 +1,15 @@
-"""CDI edits of a container: the shim, its slot, the driver's libraries and device nodes of the host.
+"""CDI edits of a container: the shim, the slot of its allocation, and the host's driver libraries and device nodes.
 
-No hook and no other program runs: files are mounted where the loader searches by default, in images like those of Debian and
-of Red Hat, and neither a library cache nor a shell is needed. The shim is named in ``/etc/ld.so.preload``, which no variable
-of the pod can override. The slot is mounted read-only, except its usage page.
+The edits need no OCI hook, no shell and no library cache in the container. Files are mounted in the directories in
+which the dynamic loader searches by default, both in images like those of Debian and in images like those of Red Hat.
+The shim is named in ``/etc/ld.so.preload``, which no environment variable of the pod can override. The slot is mounted
+read-only, except its usage page.
 
-A mode whose edits preload no library needs no CUDA in the container, for example for a device that is passed to a virtual
-machine: shim and driver are then not mounted. A container with a worker gets the socket of the worker and Calabash's
-libraries that forward CUDA calls under the names of the driver's: no slot, no shim, no device node and no file of the driver.
+Two kinds of grants differ. If the sharing mode does not preload a library, the container does not use CUDA (for
+example, the device is passed to a virtual machine), and neither the shim nor the driver is mounted. If the grant has a
+worker, a process that makes the CUDA calls for the container, the container gets the socket of the worker and
+Calabash's forwarding libraries under the names of the driver's libraries. It gets no slot, no shim, no device node and
+no file of the driver.
 """
 
 from __future__ import annotations
@@ -54,7 +57,11 @@ class EditsMaker:
         write_preload(preload)
 
     def for_grant(self, grant: Grant, nodes: Sequence[Path]) -> ContainerEdits:
-        """Return the edits for using a grant; ``nodes`` are the device nodes of its devices."""
+        """Return the edits for a container that uses a grant.
+
+        Args:
+            nodes: paths, on the host, of the device nodes of the grant's devices.
+        """
         if grant.edits.worker_socket:
             return self._to_worker(grant.edits)
         uses_cuda = any(key == _PRELOAD for key, _ in grant.edits.environment)
@@ -86,9 +93,10 @@ class EditsMaker:
         return ContainerEdits(env=tuple(env), mounts=tuple(mounts), device_nodes=tuple(devices))
 
     def for_observer(self, nodes: Sequence[Path]) -> ContainerEdits:
-        """Return the edits for observing devices: NVML, without CUDA and without a slice.
+        """Return the edits for a container that only observes devices, by NVML; it gets no CUDA and no slice.
 
-        Nodes are mounted for writing even so: the driver requires it, and so does the state of a simulated node.
+        The device nodes are writable even so, because the driver requires it. The state file of a simulated node must
+        be writable as well.
         """
         env = [("NVIDIA_VISIBLE_DEVICES", "void")]
         mounts = _library_mounts([file for file in self._driver.libraries if file.name.startswith(_NVML)])
@@ -122,9 +130,10 @@ class EditsMaker:
         ]
 
     def _node(self, path: str) -> tuple[list[DeviceNode], list[MountEdit]]:
-        """Return the node or mount of a device file.
+        """Return the edits that give a container the device file ``path``: a device node or a mount.
 
-        On a simulated machine, the file is below the machine's root and may be a plain file.
+        On a simulated machine, the file is below the root directory of the simulation and may be a plain file, which is
+        mounted.
         """
         if self._driver.state is None:
             return [DeviceNode(path=path)], []
@@ -135,24 +144,25 @@ class EditsMaker:
 
 
 class NodeEdits:
-    """CDI edits with the device nodes of this node.
+    """Build the CDI edits of containers on this node: ``EditsMaker`` with the device files of the node's devices.
 
     Args:
-        host: where the host's file system is mounted.
-        devices: return the devices of the node.
+        maker: builds the edits.
+        host: directory in which the host's file system is mounted.
+        devices: returns the devices of the node.
     """
 
     def __init__(self, maker: EditsMaker, host: Path, devices: Callable[[], Sequence[Device]]) -> None:
         self._maker, self._host, self._devices = maker, host, devices
 
     def for_grant(self, grant: Grant, wanted: Sequence[DeviceUuid] | None = None) -> ContainerEdits:
-        """Return the edits for using these devices of a grant; None: all of its devices."""
+        """Return the edits for a container that uses the devices ``wanted`` of a grant; None for all of them."""
         if wanted is None:
             wanted = [s.device for s in grant.record.placement.slices]
         return self._maker.for_grant(grant, self._nodes(wanted))
 
     def for_observer(self, wanted: Sequence[DeviceUuid]) -> ContainerEdits:
-        """Return the edits for observing these devices."""
+        """Return the edits for a container that only observes the devices ``wanted``."""
         return self._maker.for_observer(self._nodes(wanted))
 
     def _nodes(self, wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
@@ -160,7 +170,7 @@ class NodeEdits:
 
 
 def write_preload(path: Path) -> None:
-    """Write the host's copy of a container's ``/etc/ld.so.preload``, if it differs."""
+    """Write the file that is mounted as ``/etc/ld.so.preload`` into containers, unless it is up to date."""
     text = SHIM_INSIDE + "\n"
     if not path.exists() or path.read_text() != text:
         coming = path.with_name(path.name + ".new")
@@ -179,7 +189,7 @@ def _library_mounts(files: Sequence[Path]) -> list[MountEdit]:
 
 
 def device_nodes(host: Path, devices: Sequence[Device], wanted: Sequence[DeviceUuid]) -> tuple[Path, ...]:
-    """Return the device nodes of these devices, by their paths on the host. Simulated devices have none."""
+    """Return the paths, on the host, of the device nodes of the devices ``wanted``. Simulated devices have none."""
     by_uuid = {device.uuid: device for device in devices}
     found = (node_of(host, by_uuid[uuid].pci_bus_id) for uuid in wanted if uuid in by_uuid)
     return tuple(Path("/") / path.relative_to(host) for path in found if path is not None and path.is_char_device())

@@ -1,7 +1,8 @@
 """The host's NVIDIA driver as seen from the agent's image: files to mount into containers, and NVML for the agent.
 
-With NVIDIA's container runtime the loader finds NVML in the agent's container. Otherwise files are searched below the mount
-of the host's file system: in the host's loader cache, and in the directories that installers use.
+If the agent's container was started by NVIDIA's container runtime, the dynamic loader finds NVML in it. Otherwise the
+driver's files are searched in the host's file system, which is mounted in the container: in the directories that are
+named in the host's loader cache, and in those in which installers put them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class HostDriver:
     """Files and nodes of the host's driver that go into a container.
 
     Args:
-        libraries: files of the host; each is mounted under its own name in every directory of ``library_directories``.
-        nodes: device nodes that every container with a device gets.
+        libraries: paths on the host; each file is mounted in every directory of ``library_directories``, under each of
+            its names (``names_of``).
+        nodes: device nodes that every container with a device gets, whichever device it is.
         state: state file of a simulated node; None on a real machine.
     """
 
@@ -38,18 +40,33 @@ class HostDriver:
 
 
 def library_directories(machine: str = "") -> tuple[str, ...]:
-    """Return the default library directories of loaders: those of Debian and of Red Hat."""
+    """Return the directories in which dynamic loaders search by default: that of Debian and that of Red Hat.
+
+    Args:
+        machine: CPU architecture as in ``uname -m``; "" for that of this machine.
+    """
     return (f"/usr/lib/{machine or platform.machine()}-linux-gnu", "/usr/lib64")
 
 
 def find_nvml(host: Path, *, root: str = "/") -> Path | None:
-    """Return the path of the host's NVML in the agent's container, for a loader that finds no other; None if it is missing."""
+    """Return the path in the agent's container of the host's NVML library; None if it is not found.
+
+    It is used if the dynamic loader finds no NVML library in the container.
+
+    Args:
+        host: directory in which the host's file system is mounted.
+        root: root of the driver's files on the host.
+    """
     places = (*library_directories(), *_MORE_DIRECTORIES)
     return next(libraries_named(host / root.lstrip("/"), _NVML, places), None)
 
 
 def no_cards(settings: AgentSettings, nvml: Path | None) -> CalabashError:
-    """Return the error of a node without devices; ``nvml`` is the driver library that was found."""
+    """Return the error for a node without devices.
+
+    Args:
+        nvml: the NVML library that was found; None if there is none.
+    """
     if settings.sim_state is not None:
         return no_devices()
     base = settings.host / settings.driver_root.lstrip("/")
@@ -71,7 +88,8 @@ def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
     """Return the libraries of a driver version, and the device nodes that all devices share.
 
     Args:
-        host: where the host's file system is mounted; the result has paths of the host.
+        host: directory in which the host's file system is mounted. The result has paths on the host, without it.
+        version: version of the driver (``580.95.05``); "" to search for no libraries.
         root: root of the driver's files on the host.
 
     Raises:
@@ -96,7 +114,10 @@ def find_driver(host: Path, version: str, *, root: str = "/") -> HostDriver:
 
 
 def names_of(library: Path) -> tuple[str, ...]:
-    """Return the names of a library in containers: ``libcuda.so.580.95.05`` is also ``libcuda.so.1`` and ``libcuda.so``."""
+    """Return the names under which containers get a library.
+
+    ``libcuda.so.580.95.05`` is also ``libcuda.so.1`` and ``libcuda.so``.
+    """
     stem, _, version = library.name.partition(".so.")
     names = [library.name]
     if version != "1":
@@ -109,14 +130,19 @@ def names_of(library: Path) -> tuple[str, ...]:
 def programs_of(host: Path, directory: Path, *, root: str = "/") -> DriverFiles:
     """Return the files that let programs of the host's driver run in the agent's container.
 
-    The programs run with the driver's libraries but with the C library of the agent's image. So ``directory`` will contain
-    links to the libraries of the driver only (``link_libraries``).
+    The programs (``nvidia-smi``, for example) must run with the driver's libraries but with the C library of the
+    agent's image. They therefore search ``directory``, which contains links to the driver's libraries only
+    (``link_libraries``).
     """
     return DriverFiles(root=host / root.lstrip("/"), libraries=directory)
 
 
 def link_libraries(driver: HostDriver, host: Path, directory: Path) -> None:
-    """Fill the directory of ``programs_of`` with links to the driver's libraries. Raises CalabashError."""
+    """Fill the directory of ``programs_of`` with links to the driver's libraries, and remove outdated links.
+
+    Raises:
+        CalabashError: BAD_FILE if the directory cannot be written.
+    """
     wanted = {name: host / str(library).lstrip("/") for library in driver.libraries for name in names_of(library)}
     try:
         directory.mkdir(mode=0o755, exist_ok=True)
@@ -135,6 +161,6 @@ def link_libraries(driver: HostDriver, host: Path, directory: Path) -> None:
 
 
 def simulated_driver(libraries: Path, state: Path) -> HostDriver:
-    """Return the simulated driver libraries with the state of one node."""
+    """Return the driver of a simulated node: the simulated libraries in ``libraries``, and the node's state file."""
     files = tuple(libraries / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
     return HostDriver(libraries=files, state=state)

@@ -1,7 +1,8 @@
 """Copies of the product's files on the host, from which the runtime mounts them into containers.
 
-The agent may run from an image, whose files no other container can see. A file is installed under a name that contains its
-content's hash, and is never changed: containers that were started with an earlier release keep their file.
+Copies are needed because the agent may run from an image, whose files no other container can see. A file is installed
+in a directory that is named after the hash of its content, and is never changed. Containers that were started by an
+earlier release of the agent therefore keep the file of that release.
 """
 
 from __future__ import annotations
